@@ -1,0 +1,338 @@
+//! The messages between a library and its daemon. `docs/spec/control.md` shows them as a table printed from here.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::codec::{Bytes, Field, Flag, List, MalformedControl, Reader, Width};
+use super::name::{Name, Text};
+use super::table::{FieldInfo, MessageInfo, MoreDescriptors, messages, record};
+use super::values::{BoardIndex, Magic, Owner, Ticket, Topic};
+use super::version::Spoken;
+use super::{Header, RequestSerial};
+use crate::board::Place;
+use crate::channel::{Direction, SlabSize};
+use crate::ids::{ChannelId, DomainId, EndpointIndex, RegionId};
+use crate::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX};
+use crate::reason::Reason;
+
+/// Bytes of JSON in one [`Answer`].
+pub const ANSWER_BYTES_MAX: usize = 12 << 10;
+
+record! {
+    /// A domain that comes back after its daemon was restarted.
+    Resume {
+        /// What it was called by number.
+        domain: DomainId,
+        /// What the old daemon gave it as a proof.
+        ticket: Ticket,
+    }
+}
+
+messages! {
+    /// What a library says to its daemon.
+    ToDaemon, the other way ToClient;
+
+    /// The first message of a connection. Its bytes never change.
+    1 Hello since 0, reply "`HelloBack`", descriptors [] {
+        /// Says what this is.
+        magic: Magic,
+        /// What the library speaks.
+        spoken: Spoken,
+        /// What it calls itself: its own name and version, for the log.
+        library: Name,
+    }
+
+    /// Makes the connection a domain. It stays one until the connection ends.
+    2 Attach since 0, reply "`Welcome`",
+    descriptors [] if resume ["own board's memory", "own doorbell"] {
+        /// What the domain is to be called; without, the daemon makes a name of the program's and the process number.
+        name: Option<Name>,
+        /// Says that it was attached to a daemon before this one.
+        resume: Option<Resume>,
+    }
+
+    /// After a resumption: one of the boards it has beside the daemon's, so that the daemon can offer it to further peers.
+    3 AdoptBoard since 0, reply "`Done`", descriptors ["the board's memory", "the board's doorbell"] {
+        /// Which board.
+        board: BoardIndex,
+        /// Whose domains mark it.
+        owner: Owner,
+    }
+
+    /// After a resumption: a channel it has, so that the daemon lists it again and closes it in time.
+    4 Adopt since 0, reply "`Done`", descriptors ["the channel's memory"] {
+        /// Which channel.
+        channel: ChannelId,
+        /// The domain at the other end.
+        peer: DomainId,
+        /// The direction it sends on.
+        direction: Direction,
+        /// Bytes of each slab.
+        slab: SlabSize,
+        /// Which of its boards the peer marks.
+        board: BoardIndex,
+        /// The channel's place on that board.
+        place: Place,
+        /// The channel's place on the peer's board.
+        peer_place: Place,
+    }
+
+    /// Opens an endpoint.
+    5 OpenEndpoint since 0, reply "`EndpointOpened`", descriptors [] {
+        /// Which; without, the lowest that is free.
+        index: Option<EndpointIndex>,
+        /// What it is for, for people.
+        label: Option<Name>,
+    }
+
+    /// Closes an endpoint.
+    6 CloseEndpoint since 0, reply "`Done`", descriptors [] {
+        /// Which.
+        index: EndpointIndex,
+    }
+
+    /// Asks who is called so.
+    7 Lookup since 0, reply "`Found`", descriptors [] {
+        /// A domain's name, or its number as in `d7`.
+        name: Name,
+    }
+
+    /// Asks for a channel.
+    8 RequestChannel since 0, reply "`ChannelOffer`, or `ChannelRefused`", descriptors [] {
+        /// With whom.
+        peer: DomainId,
+        /// The how-manieth try it is, from 1.
+        attempt: u8,
+    }
+
+    /// Says that an offered channel is mapped and listened to.
+    9 AcceptChannel since 0, reply "", descriptors [] {
+        /// Which.
+        channel: ChannelId,
+    }
+
+    /// Says that an offered channel will not be used.
+    10 RefuseChannel since 0, reply "", descriptors [] {
+        /// Which.
+        channel: ChannelId,
+        /// Why.
+        reason: Reason,
+    }
+
+    /// Ends a channel. The daemon tells the peer.
+    11 CloseChannel since 0, reply "", descriptors [] {
+        /// Which.
+        channel: ChannelId,
+        /// Why.
+        reason: Reason,
+    }
+
+    /// Offers memory to one peer, who may map it for reading. It is sealed against shrinking and against writing by others.
+    12 Grant since 0, reply "`Done`", descriptors ["the region, opened for reading"] {
+        /// To whom.
+        peer: DomainId,
+        /// What the sender calls it. Never used twice.
+        region: RegionId,
+        /// Where it begins in the file, in bytes.
+        start: u64,
+        /// How large it is.
+        bytes: u64,
+    }
+
+    /// Takes an offer back: the peer is asked to forget the region.
+    13 Revoke since 0, reply "", descriptors [] {
+        /// From whom.
+        peer: DomainId,
+        /// Which.
+        region: RegionId,
+    }
+
+    /// Asks for a report. No need to be attached.
+    14 Query since 0, reply "`Answer`, several until the last", descriptors [] {
+        /// About what.
+        topic: Topic,
+        /// What narrows it.
+        arguments: List<Name, 4>,
+    }
+
+    /// Leaves in order. Peers are told that it was no accident.
+    15 Close since 0, reply "`Done`, then the end of the connection", descriptors [] {}
+}
+
+messages! {
+    /// What a daemon says to a library.
+    ToClient, the other way ToDaemon;
+
+    /// The versions get along. Its bytes never change.
+    129 HelloBack since 0, reply "", descriptors [] {
+        /// Says what this is.
+        magic: Magic,
+        /// The version both speak from now on.
+        major: u16,
+        /// See `major`.
+        minor: u16,
+        /// What the daemon calls itself: its own name and version.
+        daemon: Name,
+    }
+
+    /// A request was refused. Without a serial, the connection is. Its bytes never change.
+    130 Refused since 0, reply "", descriptors [] {
+        /// Why.
+        reason: Reason,
+        /// The same with the numbers at hand, for people.
+        text: Text,
+    }
+
+    /// A request without an answer of its own was carried out.
+    131 Done since 0, reply "", descriptors [] {}
+
+    /// The connection is a domain now.
+    132 Welcome since 0, reply "",
+    descriptors ["domain ring's memory", "daemon's board's memory", "daemon's doorbell"]
+    if fresh ["own board's memory", "own doorbell"] {
+        /// Its number.
+        domain: DomainId,
+        /// Shown to a later daemon, proves that it was this domain.
+        ticket: Ticket,
+        /// What it is called.
+        name: Name,
+        /// Whose it is.
+        owner: Owner,
+        /// Different for each start of a daemon.
+        epoch: u64,
+        /// Bytes of each slab of the domain ring.
+        slab: SlabSize,
+        /// Its place on the daemon's board.
+        daemon_place: Place,
+        /// Message bytes that it may have under way to one peer on the ordinary path.
+        credit_bytes: u32,
+        /// False where the policy keeps all its messages on the ordinary path.
+        channels: bool,
+        /// True for a new domain. False for one that was resumed: it keeps the board and the doorbell it has. The domain ring is
+        /// a new one each time, since nobody else knows how far the old daemon had come in the old one.
+        fresh: bool,
+    }
+
+    /// The endpoint is open.
+    133 EndpointOpened since 0, reply "", descriptors [] {
+        /// Which.
+        index: EndpointIndex,
+    }
+
+    /// The domain that was looked up.
+    134 Found since 0, reply "", descriptors [] {
+        /// Its number.
+        domain: DomainId,
+        /// Its name.
+        name: Name,
+        /// Whose it is.
+        owner: Owner,
+    }
+
+    /// A channel, half made: the listener (who sends on direction 1) maps it first and accepts; the connector waits for `ChannelOpen`.
+    135 ChannelOffer since 0, reply "`AcceptChannel` or `RefuseChannel`, from the listener",
+    descriptors ["the channel's memory", "peer's board's memory", "peer's doorbell"]
+    if new_board ["new own board's memory", "new own doorbell"] {
+        /// Which.
+        channel: ChannelId,
+        /// The domain at the other end.
+        peer: DomainId,
+        /// Its name.
+        peer_name: Name,
+        /// Whose it is.
+        peer_owner: Owner,
+        /// The direction to send on.
+        direction: Direction,
+        /// Bytes of each slab.
+        slab: SlabSize,
+        /// Which of the receiver's own boards the peer marks.
+        board: BoardIndex,
+        /// The channel's place on that board.
+        place: Place,
+        /// The channel's place on the peer's board.
+        peer_place: Place,
+        /// True where that board is new and comes with the message.
+        new_board: bool,
+    }
+
+    /// The listener has accepted: the connector may use the channel.
+    136 ChannelOpen since 0, reply "", descriptors [] {
+        /// Which.
+        channel: ChannelId,
+    }
+
+    /// There is no channel.
+    137 ChannelRefused since 0, reply "", descriptors [] {
+        /// With whom.
+        peer: DomainId,
+        /// Why.
+        reason: Reason,
+        /// True where asking again makes no sense: stay on the ordinary path.
+        last: bool,
+    }
+
+    /// A channel is over.
+    138 ChannelClosed since 0, reply "", descriptors [] {
+        /// Which.
+        channel: ChannelId,
+        /// Why.
+        reason: Reason,
+    }
+
+    /// A peer offers memory.
+    139 Granted since 0, reply "", descriptors ["the region, opened for reading"] {
+        /// Who.
+        peer: DomainId,
+        /// What the peer calls it.
+        region: RegionId,
+        /// Where it begins in the file, in bytes.
+        start: u64,
+        /// How large it is: checked by the daemon.
+        bytes: u64,
+    }
+
+    /// A peer takes its offer back.
+    140 Revoked since 0, reply "", descriptors [] {
+        /// Who.
+        peer: DomainId,
+        /// Which.
+        region: RegionId,
+    }
+
+    /// A peer is no longer there.
+    141 PeerGone since 0, reply "", descriptors [] {
+        /// Who.
+        peer: DomainId,
+        /// How it went.
+        reason: Reason,
+    }
+
+    /// Wakes the domain to look at its ring: the daemon rings no doorbell that a domain could make it wait at.
+    143 Nudge since 0, reply "", descriptors [] {}
+
+    /// A part of a report.
+    142 Answer since 0, reply "", descriptors [] {
+        /// True for the last part.
+        last: bool,
+        /// JSON; the parts are put together before it is read.
+        json: Bytes<ANSWER_BYTES_MAX>,
+    }
+}
+
+/// Every message fits a packet, with its header, and no more descriptors go with it than a packet takes.
+const fn fits(table: &[MessageInfo]) -> bool {
+    let mut index = 0;
+    while index < table.len() {
+        let more = match table[index].more {
+            Some(more) => more.what.len(),
+            None => 0,
+        };
+        let bytes = super::HEADER_BYTES + table[index].width.most;
+        if bytes > CONTROL_BYTES_MAX || table[index].descriptors.len() + more > CONTROL_FDS_MAX {
+            return false;
+        }
+        index += 1;
+    }
+    true
+}
+const _: () = assert!(fits(ToDaemon::TABLE) && fits(ToClient::TABLE));

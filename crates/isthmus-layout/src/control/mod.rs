@@ -1,0 +1,104 @@
+//! The messages between a library and its daemon, over a Unix socket that keeps packets apart (`SOCK_SEQPACKET`).
+//!
+//! ```text
+//!   library                                        daemon
+//!     │  Hello ──────────────────────────────────►   │   versions, nothing else
+//!     │  ◄────────────────────────────── HelloBack   │
+//!     │  Attach ─────────────────────────────────►   │
+//!     │  ◄──────────────────────────────── Welcome   │   domain ring, boards, doorbells (file descriptors)
+//!     │  RequestChannel ─────────────────────────►   │ ── ChannelOffer ──► listener
+//!     │  ◄─────────────────────────── ChannelOffer   │ ◄─ AcceptChannel ──
+//!     │  ◄──────────────────────────── ChannelOpen   │
+//! ```
+//!
+//! One packet is one message: a header of eight bytes (kind, reserved, serial), then the fields of its kind, all little-endian.
+//! The serial of a request stands again in its reply; it is zero in what answers nothing. File descriptors travel beside the
+//! bytes, and each message says how many.
+//!
+//! ```
+//! use isthmus_layout::control::{Lookup, MalformedControl, Name, RequestSerial, ToDaemon};
+//!
+//! let serial = RequestSerial::new(1);
+//! let packet = ToDaemon::from(Lookup { name: Name::new("web").unwrap() }).emit(serial);
+//! assert_eq!(packet, [7, 0, 0, 0, 1, 0, 0, 0, 3, 0, b'w', b'e', b'b']);
+//! assert!(ToDaemon::parse(&packet, 0).is_ok());
+//! assert_eq!(ToDaemon::parse(&packet, 1), Err(MalformedControl::Descriptors { kind: 7, have: 1, want: 0 }));
+//! ```
+
+use alloc::vec::Vec;
+use core::num::NonZeroU32;
+
+mod codec;
+mod messages;
+mod name;
+mod table;
+mod values;
+pub mod version;
+
+#[cfg(test)]
+mod tests;
+
+pub use codec::{Bytes, Field, List, MalformedControl, Reader, Width};
+pub use messages::*;
+pub use name::{InvalidText, Name, TEXT_BYTES_MAX, Text};
+pub use table::{FieldInfo, MessageInfo, MoreDescriptors};
+pub use values::{BoardIndex, Magic, Owner, Ticket, Topic};
+pub use version::{Spoken, Version, VersionRefused};
+
+/// Bytes before a message's fields.
+pub const HEADER_BYTES: usize = 8;
+
+/// Ties a reply to its request. Each side of a connection numbers its own requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestSerial(NonZeroU32);
+
+impl RequestSerial {
+    /// None for zero, which stands in messages that answer nothing and want no answer.
+    pub const fn new(number: u32) -> Option<Self> {
+        match NonZeroU32::new(number) {
+            Some(number) => Some(Self(number)),
+            None => None,
+        }
+    }
+
+    /// The number as it stands in the header.
+    pub const fn number(self) -> u32 {
+        self.0.get()
+    }
+
+    /// The next one; never zero.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        match self.0.checked_add(1) {
+            Some(next) => Self(next),
+            None => Self(NonZeroU32::MIN),
+        }
+    }
+}
+
+/// The first eight bytes of each message.
+struct Header {
+    kind: u16,
+    serial: Option<RequestSerial>,
+}
+
+impl Header {
+    fn emit(&self, out: &mut Vec<u8>) {
+        self.kind.emit(out);
+        0_u16.emit(out);
+        self.serial.map_or(0, RequestSerial::number).emit(out);
+    }
+
+    fn parse(from: &mut Reader<'_>) -> Result<Self, MalformedControl> {
+        let kind = u16::parse(from)?;
+        match u16::parse(from)? {
+            0 => Ok(Self { kind, serial: RequestSerial::new(u32::parse(from)?) }),
+            reserved => Err(MalformedControl::Reserved(reserved)),
+        }
+    }
+}
+
+/// The serial of a packet that does not parse, so that its refusal can name the request all the same.
+pub fn serial_of(packet: &[u8]) -> Option<RequestSerial> {
+    Header::parse(&mut Reader::new(packet)).ok()?.serial
+}

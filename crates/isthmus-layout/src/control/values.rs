@@ -1,0 +1,171 @@
+//! The values of control messages that mean more than a number, each refusing in `parse` what it cannot be.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::codec::{Field, MalformedControl, Reader, Width};
+use crate::board::Place;
+use crate::channel::{Direction, SlabSize};
+use crate::ids::{ChannelId, DomainId, EndpointIndex, RegionId};
+use crate::limits::BOARDS_MAX;
+use crate::reason::Reason;
+
+/// Four letters that a handshake begins with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Magic;
+
+impl Magic {
+    /// As they stand in the message.
+    pub const BYTES: [u8; 4] = *b"ISTH";
+}
+
+/// What a domain shows to be taken back after its daemon was restarted. Only the daemon can make one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Ticket(pub [u8; 32]);
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ticket(…)")
+    }
+}
+
+/// One of a receiver's boards: it has one for each owner among its peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BoardIndex(u8);
+
+impl BoardIndex {
+    /// The board that the daemon marks, there from the beginning.
+    pub const DAEMON: Self = Self(0);
+
+    /// None at or above the limit.
+    pub const fn new(number: u8) -> Option<Self> {
+        if (number as usize) < BOARDS_MAX { Some(Self(number)) } else { None }
+    }
+
+    /// The number as it stands in control messages.
+    pub const fn number(self) -> u8 {
+        self.0
+    }
+}
+
+/// Whose a domain is, as its daemon sees it: a user's number in the daemon's user namespace. To a library it is a number
+/// that is the same for domains of the same owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Owner(pub u32);
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "u{}", self.0)
+    }
+}
+
+/// What a [`Query`](super::Query) asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topic {
+    /// The daemon itself.
+    Status,
+    /// The attached domains.
+    Domains,
+    /// The channels, and the pairs that have none with the reason.
+    Channels,
+    /// The open endpoints.
+    Endpoints,
+    /// The path between two domains (the two arguments), and why it is that one.
+    Why,
+    /// What the daemon knows of its surroundings.
+    Doctor,
+    /// The configuration in force.
+    Config,
+    /// The counters, as Prometheus text in a JSON string.
+    Metrics,
+}
+
+impl Topic {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Status,
+        Self::Domains,
+        Self::Channels,
+        Self::Endpoints,
+        Self::Why,
+        Self::Doctor,
+        Self::Config,
+        Self::Metrics,
+    ];
+}
+
+/// A value that stands for one number: how it becomes the number and what it takes to be made of one.
+macro_rules! of_number {
+    ($($type:ty, $number:ty, $what:literal, $emit:expr, $parse:expr;)*) => {$(
+        impl Field for $type {
+            const WIDTH: Width = <$number as Field>::WIDTH;
+
+            fn describe() -> String {
+                String::from(concat!(stringify!($number), ", ", $what))
+            }
+
+            fn emit(&self, out: &mut Vec<u8>) {
+                let emit: fn($type) -> $number = $emit;
+                emit(*self).emit(out);
+            }
+
+            fn parse(from: &mut Reader<'_>) -> Result<Self, MalformedControl> {
+                let parse: fn($number) -> Result<$type, MalformedControl> = $parse;
+                parse(<$number>::parse(from)?)
+            }
+        }
+    )*};
+}
+
+of_number! {
+    DomainId, u32, "a domain, never 0", |id| id.number(), |n| DomainId::new(n).ok_or(MalformedControl::Domain);
+    EndpointIndex, u8, "an endpoint", |index| index.number(),
+        |n| EndpointIndex::new(n).ok_or(MalformedControl::Endpoint(n));
+    ChannelId, u64, "a channel", |id| id.0, |n| Ok(ChannelId(n));
+    RegionId, u64, "a region, never 0", |id| id.0, |n| if n == 0 { Err(MalformedControl::Region) } else { Ok(RegionId(n)) };
+    BoardIndex, u8, "a board", |index| index.number(), |n| BoardIndex::new(n).ok_or(MalformedControl::Board(n));
+    Place, u16, "a place on a board", |place| place.number(), |n| Place::new(n).ok_or(MalformedControl::Place(n));
+    Owner, u32, "an owner", |owner| owner.0, |n| Ok(Owner(n));
+    SlabSize, u32, "a power of two", |size| size.bytes(), |n| SlabSize::new(n).ok_or(MalformedControl::SlabSize(n));
+    Reason, u16, "a reason's code", |reason| reason.code(), |n| Reason::from_code(n).ok_or(MalformedControl::Reason(n));
+    Direction, u8, "0 or 1",
+        |direction| match direction { Direction::Zero => 0, Direction::One => 1 },
+        |n| match n { 0 => Ok(Direction::Zero), 1 => Ok(Direction::One), other => Err(MalformedControl::Direction(other)) };
+    Topic, u8, "1 status, 2 domains, 3 channels, 4 endpoints, 5 why, 6 doctor, 7 config, 8 metrics",
+        |topic| topic as u8 + 1,
+        |n| Topic::ALL.into_iter().find(|&topic| topic as u8 + 1 == n).ok_or(MalformedControl::Topic(n));
+}
+
+impl Field for Magic {
+    const WIDTH: Width = Width::fixed(4);
+
+    fn describe() -> String {
+        String::from("the bytes `ISTH`")
+    }
+
+    fn emit(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&Self::BYTES);
+    }
+
+    fn parse(from: &mut Reader<'_>) -> Result<Self, MalformedControl> {
+        let bytes = from.array()?;
+        if bytes == Self::BYTES { Ok(Self) } else { Err(MalformedControl::Magic(bytes)) }
+    }
+}
+
+impl Field for Ticket {
+    const WIDTH: Width = Width::fixed(32);
+
+    fn describe() -> String {
+        String::from("32 bytes")
+    }
+
+    fn emit(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0);
+    }
+
+    fn parse(from: &mut Reader<'_>) -> Result<Self, MalformedControl> {
+        from.array().map(Self)
+    }
+}

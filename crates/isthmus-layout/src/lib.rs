@@ -1,0 +1,31 @@
+//! What two domains agree on: names, limits, and every byte that lies in shared memory or crosses the control socket.
+//!
+//! ```text
+//!   ids, span ──── numbers that cannot be mixed up, places that are known to lie inside
+//!   limits ─────── every maximum, and the assertions that tie them together
+//!   channel ────── the memory of a channel: head page, two rings of cells, two slabs
+//!   board ──────── the page where a receiver sees which of its peers is active
+//!   record ─────── what the cells of a ring carry
+//!   control ────── messages between a library and its daemon
+//!   environment ── the variables that the library looks at
+//!   reason ─────── why something was refused, took the slower path, or was ended
+//! ```
+//!
+//! Nothing here touches memory that another domain can write: that is `isthmus-shm`. Nothing here does I/O.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod board;
+pub mod channel;
+pub mod control;
+pub mod environment;
+pub mod ids;
+pub mod limits;
+pub mod reason;
+pub mod record;
+pub mod span;
+
+pub use ids::{ChannelId, DomainId, EndpointAddress, EndpointIndex, RegionId};
+pub use span::{Len, Offset, OutsideRegion, RegionSize, Span};

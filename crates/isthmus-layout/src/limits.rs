@@ -1,0 +1,74 @@
+//! Every maximum of the system, and how they depend on one another.
+
+/// Endpoints that one domain may have open.
+pub const ENDPOINTS_MAX: u8 = 32;
+
+/// Bytes of a name: a domain's or an endpoint's label.
+pub const NAME_BYTES_MAX: usize = 64;
+
+/// Bytes of a cache line on the machines we run on; also the size of a cell.
+pub const CACHE_LINE_BYTES: u32 = 64;
+
+/// Processors fetch lines in pairs, so what two sides write lies this far apart.
+pub const APART_BYTES: u32 = 128;
+
+/// Bytes of a page as channel memory counts them. On machines with larger pages a channel's parts still lie on multiples of it.
+pub const PAGE_BYTES: u32 = 4096;
+
+/// Cells of a channel's ring, one direction. 128 cells are two pages: with the head page and the other ring
+/// an idle channel costs five pages, 20 KiB.
+pub const RING_CELLS: u32 = 128;
+
+/// Cells that one record may take.
+pub const RECORD_CELLS_MAX: u32 = 4;
+
+/// Message bytes that travel in the record itself, beside its descriptor.
+pub const INLINE_BYTES_MAX: usize = 128;
+
+/// Message bytes up to which a message travels through the slab whatever its buffer; above, mapped pages are used where they can be.
+pub const SLAB_MESSAGE_BYTES_MAX: u64 = 32 << 10;
+
+/// Bytes of a slab, one direction: smallest, default, and largest.
+pub const SLAB_BYTES_MIN: u32 = 64 << 10;
+/// See [`SLAB_BYTES_MIN`].
+pub const SLAB_BYTES_DEFAULT: u32 = 256 << 10;
+/// See [`SLAB_BYTES_MIN`].
+pub const SLAB_BYTES_MAX: u32 = 4 << 20;
+
+/// Bytes of one message, an end of the plausible rather than of memory: lengths above are refused before anything is sized by them.
+pub const MESSAGE_BYTES_MAX: u64 = 1 << 40;
+
+/// Places on a receiver's board, so channels that one domain may receive on from peers of one owner.
+pub const BOARD_PLACES: u32 = 4096;
+
+/// Boards of one receiver: different owners among its peers who may write to it directly. Peers beyond take the ordinary path.
+pub const BOARDS_MAX: usize = 16;
+
+/// Domains attached to one daemon.
+pub const DOMAINS_MAX: usize = 4096;
+
+/// Bytes of one control message.
+pub const CONTROL_BYTES_MAX: usize = 16 << 10;
+
+/// File descriptors that travel with one control message.
+pub const CONTROL_FDS_MAX: usize = 8;
+
+/// Message bytes that a domain may have under way to one peer on the ordinary path: what the daemon holds at most for the pair.
+pub const ORDINARY_CREDIT_BYTES: u32 = 64 << 10;
+
+/// Message bytes in one record of the ordinary path.
+pub const ORDINARY_FRAGMENT_BYTES_MAX: u32 = 8 << 10;
+
+/// How often a channel is asked for before the ordinary path is kept.
+pub const CHANNEL_TRIES: u32 = 3;
+
+/// Regions of one peer that a receiver keeps mapped.
+pub const PEER_REGIONS_MAX: usize = 64;
+
+const _: () = assert!(RING_CELLS.is_power_of_two() && RECORD_CELLS_MAX < RING_CELLS);
+const _: () = assert!(
+    SLAB_BYTES_MIN.is_power_of_two() && SLAB_BYTES_DEFAULT.is_power_of_two() && SLAB_BYTES_MAX.is_power_of_two()
+);
+const _: () =
+    assert!(ORDINARY_FRAGMENT_BYTES_MAX <= ORDINARY_CREDIT_BYTES && ORDINARY_FRAGMENT_BYTES_MAX <= SLAB_BYTES_MIN);
+const _: () = assert!(BOARD_PLACES.is_multiple_of(32));

@@ -1,0 +1,139 @@
+//! The fuzz corpora (`fuzz/corpus`) hold each message and each record at least once, and pass with any compiler.
+//! `UPDATE=1 cargo test -p isthmus-layout --test control corpus` writes the seeds; what a fuzzer adds is kept.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use isthmus_layout::control::version::greet;
+use isthmus_layout::control::{MessageInfo, Name, RequestSerial, Spoken, ToClient, ToDaemon};
+use isthmus_layout::ids::EndpointIndex;
+use isthmus_layout::record::{Outcome, Piece, Record, Route, Serial};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree as _;
+use proptest::test_runner::TestRunner;
+
+use crate::sample::{to_client, to_daemon};
+
+fn folder(target: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target)
+}
+
+fn files(target: &str) -> Vec<Vec<u8>> {
+    let entries = std::fs::read_dir(folder(target)).unwrap();
+    entries.map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).collect()
+}
+
+fn seed(target: &str, name: &str, bytes: &[u8]) {
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(folder(target).join(name), bytes).unwrap();
+    }
+}
+
+/// The first message of each kind that a runner without randomness comes up with.
+fn one_of_each<M: std::fmt::Debug>(
+    strategy: impl Strategy<Value = M>,
+    table: &[MessageInfo],
+    kind: fn(&M) -> u16,
+) -> Vec<M> {
+    let mut runner = TestRunner::deterministic();
+    let mut left: BTreeSet<u16> = table.iter().map(|info| info.kind).collect();
+    let mut messages = Vec::new();
+    while !left.is_empty() {
+        let message = strategy.new_tree(&mut runner).unwrap().current();
+        if left.remove(&kind(&message)) {
+            messages.push(message);
+        }
+    }
+    messages
+}
+
+#[test]
+fn control_messages_are_all_in_the_corpus() {
+    let serial = RequestSerial::new(1);
+    for message in one_of_each(to_daemon(), ToDaemon::TABLE, ToDaemon::kind) {
+        let bytes = [&[message.descriptors() as u8], &message.emit(serial)[..]].concat();
+        seed("control_message", message.name(), &bytes);
+    }
+    for message in one_of_each(to_client(), ToClient::TABLE, ToClient::kind) {
+        if !matches!(message, ToClient::Answer(_)) {
+            let bytes = [&[message.descriptors() as u8], &message.emit(None)[..]].concat();
+            seed("control_message", message.name(), &bytes);
+        }
+    }
+    seed("control_message", "Answer", b"\0\x8e\0\0\0\x01\0\0\0\x01\x02\0{}");
+    let mut kinds = BTreeSet::new();
+    for input in files("control_message") {
+        let Some((&descriptors, packet)) = input.split_first() else { continue };
+        if let Ok((serial, message)) = ToDaemon::parse(packet, usize::from(descriptors)) {
+            assert_eq!(message.emit(serial), packet);
+            kinds.insert(message.kind());
+        }
+        if let Ok((serial, message)) = ToClient::parse(packet, usize::from(descriptors)) {
+            assert_eq!(message.emit(serial), packet);
+            kinds.insert(message.kind());
+        }
+    }
+    let all: BTreeSet<u16> = ToDaemon::TABLE.iter().chain(ToClient::TABLE).map(|info| info.kind).collect();
+    assert_eq!(kinds, all);
+}
+
+#[test]
+fn handshakes_pass_the_corpus() {
+    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/handshakes");
+    for entry in std::fs::read_dir(recorded).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("library")).unwrap().trim();
+        let bytes: Vec<u8> =
+            (0..line.len()).step_by(2).map(|at| u8::from_str_radix(&line[at..at + 2], 16).unwrap()).collect();
+        seed("handshake", path.file_stem().unwrap().to_str().unwrap(), &bytes);
+    }
+    let name = Name::new("isthmusd").unwrap();
+    for packet in files("handshake") {
+        let (serial, answer, outcome) = greet(&packet, 0, Spoken::CURRENT, name.clone());
+        assert_eq!(matches!(answer, ToClient::HelloBack(_)), outcome.is_ok());
+        assert_eq!(ToClient::parse(&answer.emit(serial), 0), Ok((serial, answer)));
+    }
+}
+
+fn record_seeds() -> [(&'static str, Record<'static>); 9] {
+    let (serial, piece) = (Serial(1), Piece { offset: 0, len: 64 });
+    [
+        ("Eager", Record::Eager { tag: 1, len: 5, words: &[1, 2] }),
+        ("Start", Record::Start { tag: 1, len: 4000, serial, piece }),
+        ("More", Record::More { serial, piece }),
+        (
+            "Announce",
+            Record::Announce { tag: 1, len: 1 << 20, serial, piece: Piece { offset: 0, len: 0 }, mapped: None },
+        ),
+        ("Pull", Record::Pull { serial }),
+        ("Taken", Record::Taken { serial, outcome: Outcome::Copied, bytes: 1 << 20 }),
+        ("Switch", Record::Switch),
+        ("Credit", Record::Credit { bytes: 8192 }),
+        ("Bounce", Record::Bounce { serial, reason: 66 }),
+    ]
+}
+
+#[test]
+fn records_are_all_in_the_corpus() {
+    let end = EndpointIndex::new(0).unwrap();
+    for (name, record) in record_seeds() {
+        let emitted = record.emit(Route { from: end, to: end, epoch: 0, peer: None });
+        let (words, len) = match record {
+            Record::Eager { words, len, .. } => (words, len as u16),
+            _ => (&[][..], 0),
+        };
+        let words = emitted.words[..emitted.count].iter().chain(words).flat_map(|word| word.to_le_bytes());
+        let head = [[emitted.kind].to_vec(), (4 * emitted.count as u16 + len).to_le_bytes().to_vec()].concat();
+        seed("record", name, &head.into_iter().chain(words).collect::<Vec<u8>>());
+    }
+    let mut kinds = BTreeSet::new();
+    for input in files("record") {
+        let Some((&[kind, low, high], body)) = input.split_first_chunk() else { continue };
+        let words: Vec<u32> = body.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
+        if Record::parse(kind, u16::from_le_bytes([low, high]), &words).is_ok() {
+            kinds.insert(kind);
+        }
+    }
+    assert_eq!(kinds.len(), record_seeds().len());
+}

@@ -1,0 +1,123 @@
+//! Any control message, as a proptest strategy.
+
+use isthmus_layout::board::Place;
+use isthmus_layout::channel::{Direction, SlabSize};
+use isthmus_layout::control::*;
+use isthmus_layout::ids::{ChannelId, DomainId, EndpointIndex, RegionId};
+use isthmus_layout::reason::Reason;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+/// Any value of a field's type.
+trait Sample: Sized + std::fmt::Debug + Clone + 'static {
+    fn sample() -> BoxedStrategy<Self>;
+}
+
+macro_rules! samples {
+    ($($type:ty: $strategy:expr;)*) => {$(
+        impl Sample for $type {
+            fn sample() -> BoxedStrategy<Self> {
+                $strategy.boxed()
+            }
+        }
+    )*};
+}
+
+samples! {
+    u8: any::<u8>();
+    u16: any::<u16>();
+    u32: any::<u32>();
+    u64: any::<u64>();
+    bool: any::<bool>();
+    Magic: Just(Magic);
+    Spoken: (any::<u16>(), any::<u16>(), any::<u16>())
+        .prop_map(|(major, a, b)| Spoken::new(Version { major, minor: a.max(b) }, a.min(b)).unwrap());
+    Name: "[a-zA-Z0-9._ΩЖ]{1,16}".prop_map(|name| Name::new(&name).unwrap());
+    Text: "[ -~é]{0,300}".prop_map(|text| Text::clip(&text));
+    DomainId: (1..u32::MAX).prop_map(|n| DomainId::new(n).unwrap());
+    EndpointIndex: (0..32_u8).prop_map(|n| EndpointIndex::new(n).unwrap());
+    ChannelId: any::<u64>().prop_map(ChannelId);
+    RegionId: (1..u64::MAX).prop_map(RegionId);
+    BoardIndex: (0..16_u8).prop_map(|n| BoardIndex::new(n).unwrap());
+    Place: (0..4096_u16).prop_map(|n| Place::new(n).unwrap());
+    Owner: any::<u32>().prop_map(Owner);
+    Ticket: any::<[u8; 32]>().prop_map(Ticket);
+    SlabSize: (16..23_u32).prop_map(|n| SlabSize::new(1 << n).unwrap());
+    Direction: select(&[Direction::Zero, Direction::One][..]);
+    Reason: select(Reason::ALL);
+    Topic: select(&Topic::ALL[..]);
+    Resume: (DomainId::sample(), Ticket::sample()).prop_map(|(domain, ticket)| Resume { domain, ticket });
+    Bytes<ANSWER_BYTES_MAX>: proptest::collection::vec(any::<u8>(), 0..ANSWER_BYTES_MAX)
+        .prop_map(|bytes| Bytes::new(bytes).unwrap());
+}
+
+impl<T: Sample> Sample for Option<T> {
+    fn sample() -> BoxedStrategy<Self> {
+        proptest::option::of(T::sample()).boxed()
+    }
+}
+
+impl<T: Sample, const MOST: usize> Sample for List<T, MOST> {
+    fn sample() -> BoxedStrategy<Self> {
+        proptest::collection::vec(T::sample(), 0..=MOST).prop_map(|values| List::new(values).unwrap()).boxed()
+    }
+}
+
+/// Any message of one way: the `match` keeps the list complete.
+macro_rules! any_message {
+    ($function:ident, $way:ident: $($name:ident { $($field:ident),* })*) => {
+        pub(crate) fn $function() -> impl Strategy<Value = $way> {
+            let complete = |message: $way| match message { $( $way::$name(_) => (), )* };
+            let _ = complete;
+            let messages: Vec<BoxedStrategy<$way>> = vec![$( {
+                // One field after the other, so that messages may have any number of them.
+                let empty = Just(()).boxed();
+                $( let empty = any_message!(@and empty, $field); )*
+                any_message!(@unpack empty, $way, $name, [$($field),*])
+            }, )*];
+            proptest::strategy::Union::new(messages)
+        }
+    };
+    (@and $strategy:ident, $field:ident) => { ($strategy, Sample::sample()).boxed() };
+    (@unpack $strategy:ident, $way:ident, $name:ident, [$($field:ident),*]) => {
+        $strategy.prop_map(|any_message!(@pattern (()) $($field),*)| $way::from($name { $($field),* })).boxed()
+    };
+    (@pattern ($($done:tt)*) ) => { $($done)* };
+    (@pattern ($($done:tt)*) $first:ident $(, $rest:ident)*) => { any_message!(@pattern (($($done)*, $first)) $($rest),*) };
+}
+
+any_message! { to_daemon, ToDaemon:
+    Hello { magic, spoken, library }
+    Attach { name, resume }
+    AdoptBoard { board, owner }
+    Adopt { channel, peer, direction, slab, board, place, peer_place }
+    OpenEndpoint { index, label }
+    CloseEndpoint { index }
+    Lookup { name }
+    RequestChannel { peer, attempt }
+    AcceptChannel { channel }
+    RefuseChannel { channel, reason }
+    CloseChannel { channel, reason }
+    Grant { peer, region, start, bytes }
+    Revoke { peer, region }
+    Query { topic, arguments }
+    Close {}
+}
+
+any_message! { to_client, ToClient:
+    HelloBack { magic, major, minor, daemon }
+    Refused { reason, text }
+    Done {}
+    Welcome { domain, ticket, name, owner, epoch, slab, daemon_place, credit_bytes, channels, fresh }
+    EndpointOpened { index }
+    Found { domain, name, owner }
+    ChannelOffer { channel, peer, peer_name, peer_owner, direction, slab, board, place, peer_place, new_board }
+    ChannelOpen { channel }
+    ChannelRefused { peer, reason, last }
+    ChannelClosed { channel, reason }
+    Granted { peer, region, start, bytes }
+    Revoked { peer, region }
+    PeerGone { peer, reason }
+    Nudge {}
+    Answer { last, json }
+}

@@ -1,0 +1,89 @@
+//! Recorded handshakes (`handshakes/*.hex`): what a library sent first and what the daemon answered. They never change: a new
+//! version adds files. In those called `daemon-*` the library is today's (1.1), in all others the daemon is.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::path::Path;
+
+use isthmus_layout::control::version::{accept, greet};
+use isthmus_layout::control::{Name, Spoken, ToClient, Version};
+use isthmus_layout::reason::Reason;
+
+/// The version that the recordings call today's; [`Spoken::CURRENT`] moves on.
+fn recorded() -> Spoken {
+    Spoken::new(Version { major: 1, minor: 1 }, 0).unwrap()
+}
+
+struct Recording {
+    name: String,
+    library: Vec<u8>,
+    daemon: Vec<u8>,
+}
+
+fn recordings() -> Vec<Recording> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/handshakes");
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    files.map(|path| recording(&path)).collect()
+}
+
+fn recording(path: &Path) -> Recording {
+    let text = std::fs::read_to_string(path).unwrap();
+    let side = |who: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(who)).unwrap().trim();
+        (0..line.len()).step_by(2).map(|at| u8::from_str_radix(&line[at..at + 2], 16).unwrap()).collect()
+    };
+    let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+    Recording { name, library: side("library"), daemon: side("daemon") }
+}
+
+/// What matters of an answer: the version or the reason. Texts may get better.
+fn outcome(answer: &ToClient) -> Result<Version, Reason> {
+    match answer {
+        ToClient::HelloBack(back) => Ok(Version { major: back.major, minor: back.minor }),
+        ToClient::Refused(refused) => Err(refused.reason),
+        other => panic!("{} is no answer to a handshake", other.name()),
+    }
+}
+
+#[test]
+fn the_daemon_answers_as_recorded() {
+    let (mut seen, name) = (0, Name::new("isthmusd 0.1.0").unwrap());
+    for recording in recordings().iter().filter(|recording| !recording.name.starts_with("daemon-")) {
+        let (serial, answer, chosen) = greet(&recording.library, 0, recorded(), name.clone());
+        let (then_serial, then) = ToClient::parse(&recording.daemon, 0).unwrap();
+        assert_eq!((serial, outcome(&answer)), (then_serial, outcome(&then)), "{}", recording.name);
+        assert_eq!(
+            chosen.map(|(version, _)| version).map_err(drop),
+            outcome(&then).map_err(drop),
+            "{}",
+            recording.name
+        );
+        if outcome(&then).is_ok() {
+            assert_eq!(answer.emit(serial), recording.daemon, "{}", recording.name);
+        }
+        seen += 1;
+    }
+    assert!(seen >= 12, "only {seen} recordings");
+}
+
+#[test]
+fn the_library_takes_the_answers_recorded() {
+    let mut outcomes = Vec::new();
+    for recording in recordings().iter().filter(|recording| recording.name.starts_with("daemon-")) {
+        let (_, answer) = ToClient::parse(&recording.daemon, 0).unwrap();
+        let taken = match &answer {
+            ToClient::HelloBack(back) => {
+                accept(recorded(), back).map(|version| version.minor).map_err(|refused| refused.reason)
+            }
+            other => Err(outcome(other).unwrap_err()),
+        };
+        outcomes.push((recording.name.clone(), taken));
+    }
+    outcomes.sort_by(|a, b| a.0.cmp(&b.0));
+    let expected = [
+        ("daemon-much-newer", Err(Reason::VersionTooOld)),
+        ("daemon-newer", Ok(1)),
+        ("daemon-older", Ok(0)),
+        ("daemon-other-major", Err(Reason::VersionOtherMajor)),
+    ];
+    assert_eq!(outcomes, expected.map(|(name, taken)| (name.to_owned(), taken)));
+}

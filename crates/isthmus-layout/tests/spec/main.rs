@@ -1,0 +1,172 @@
+//! The tables of `docs/spec` are printed from the types. This compares them; `UPDATE=1 cargo test -p isthmus-layout --test spec`
+//! writes them. The prose around the tables is written by hand.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::fmt::Write as _;
+
+use isthmus_layout::board::{self, Place};
+use isthmus_layout::channel::{self, Direction, Geometry, SlabSize};
+use isthmus_layout::control::{FieldInfo, HEADER_BYTES, MessageInfo, Resume, ToClient, ToDaemon};
+use isthmus_layout::limits;
+
+mod records;
+
+/// Replaces what stands between `<!-- table name -->` and `<!-- end -->` in a page, or compares it.
+fn holds(page: &str, tables: &[(&str, String)]) {
+    let path = format!("{}/../../docs/spec/{page}", env!("CARGO_MANIFEST_DIR"));
+    let stands = std::fs::read_to_string(&path).unwrap();
+    let mut printed = stands.clone();
+    for (name, table) in tables {
+        let begin = format!("<!-- table {name} -->\n");
+        let start = printed.find(&begin).unwrap_or_else(|| panic!("{page} has no table {name}")) + begin.len();
+        let end = start + printed[start..].find("<!-- end -->").unwrap();
+        printed.replace_range(start..end, &format!("\n{table}\n"));
+    }
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &printed).unwrap();
+    } else {
+        assert!(stands == printed, "docs/spec/{page} is not what the types say: run with UPDATE=1");
+    }
+}
+
+fn fields_table(fields: &[FieldInfo], first: usize) -> String {
+    let mut table = String::from("| offset | field | on the wire | meaning |\n| --- | --- | --- | --- |\n");
+    let mut offset = Some(first);
+    for field in fields {
+        let at = offset.map_or_else(|| String::from("then"), |offset| offset.to_string());
+        writeln!(table, "| {at} | `{}` | {} | {} |", field.name, (field.describe)(), field.doc.trim()).unwrap();
+        offset = offset.filter(|_| field.width.least == field.width.most).map(|offset| offset + field.width.most);
+    }
+    table
+}
+
+fn message_section(info: &MessageInfo) -> String {
+    let mut section = format!("### {} {}\n\n{}\n\n", info.kind, info.name, info.doc.trim());
+    if !info.fields.is_empty() {
+        section.push_str(&fields_table(info.fields, HEADER_BYTES));
+        section.push('\n');
+    }
+    let mut facts = Vec::new();
+    if !info.descriptors.is_empty() {
+        facts.push(format!("File descriptors: {}.", info.descriptors.join(", ")));
+    }
+    if let Some(more) = info.more {
+        let also = if info.descriptors.is_empty() { "File descriptors" } else { "And" };
+        facts.push(format!("{also}, if `{}` is set: {}.", more.field, more.what.join(", ")));
+    }
+    if !info.reply.is_empty() {
+        facts.push(format!("Answer: {}.", info.reply));
+    }
+    facts.push(format!("Since minor version {}; at most {} bytes.", info.since, HEADER_BYTES + info.width.most));
+    section + &facts.join(" ") + "\n"
+}
+
+#[test]
+fn control_messages_stand_as_documented() {
+    let way = |table: &[MessageInfo]| table.iter().map(message_section).collect::<Vec<_>>().join("\n");
+    let resume = fields_table(Resume::FIELDS, 0);
+    holds(
+        "control.md",
+        &[("to-daemon", way(ToDaemon::TABLE)), ("to-client", way(ToClient::TABLE)), ("resume", resume)],
+    );
+}
+
+fn rows(head: &str, rows: &[(u64, u64, &str)]) -> String {
+    let mut table = format!("| {head} |\n| {} |\n", vec!["---"; head.split('|').count()].join(" | "));
+    for (at, bytes, what) in rows {
+        writeln!(table, "| {at} | {bytes} | {what} |").unwrap();
+    }
+    table
+}
+
+#[test]
+fn a_channel_stands_as_documented() {
+    let geometry = Geometry { slab: SlabSize::new(limits::SLAB_BYTES_DEFAULT).unwrap() };
+    let (word, line) = (4_u64, u64::from(limits::CACHE_LINE_BYTES));
+    let ring_bytes = u64::from(limits::RING_CELLS) * line;
+    let mut region = Vec::new();
+    let names = [
+        [
+            "consumer block of direction 0",
+            "producer block of direction 0",
+            "ring of direction 0",
+            "slab of direction 0",
+        ],
+        [
+            "consumer block of direction 1",
+            "producer block of direction 1",
+            "ring of direction 1",
+            "slab of direction 1",
+        ],
+    ];
+    for (direction, names) in [Direction::Zero, Direction::One].into_iter().zip(names) {
+        let at = geometry.direction(direction);
+        region.push((word * u64::from(at.consumer), u64::from(limits::APART_BYTES), names[0]));
+        region.push((word * u64::from(at.producer), u64::from(limits::APART_BYTES), names[1]));
+        region.push((word * u64::from(at.ring), ring_bytes, names[2]));
+        region.push((at.slab, u64::from(geometry.slab.bytes()), names[3]));
+    }
+    region.sort_unstable();
+    let end: u64 = region.iter().map(|(at, bytes, _)| at + bytes).max().unwrap();
+    assert_eq!(end, geometry.size().0);
+    let block = |words: &[(u32, u64, &'static str)]| {
+        rows(
+            "offset | bytes | meaning",
+            &words.iter().map(|&(at, n, what)| (word * u64::from(at), word * n, what)).collect::<Vec<_>>(),
+        )
+    };
+    let consumer = block(&[
+        (channel::HEAD, 1, "`HEAD`: cells consumed so far, free-running"),
+        (channel::SLAB_HEAD, 1, "`SLAB_HEAD`: slab bytes given back so far, free-running"),
+        (channel::PARKED, 1, "`PARKED`: 1 while the consumer wants its board marked instead of looking at this ring"),
+    ]);
+    let producer = block(&[
+        (channel::BLOCKED, 1, "`BLOCKED`: 1 while the producer sleeps until the consumer has given something back"),
+        (channel::MESSAGES, 2, "`MESSAGES`: messages sent, for display only, low half first"),
+        (channel::BYTES, 2, "`BYTES`: message bytes sent, for display only, low half first"),
+        (channel::RINGS, 2, "`RINGS`: doorbells rung, for display only, low half first"),
+    ]);
+    let cell = block(&[
+        (channel::STAMP, 1, "stamp: written last"),
+        (
+            channel::RECORD_HEAD,
+            1,
+            "in a record's first cell, its head: kind in bits 0 to 7, zero, body bytes in bits 16 to 31",
+        ),
+        (2, u64::from(channel::FIRST_BODY_WORDS), "body (in further cells of a record it begins at offset 4)"),
+    ]);
+    let region = rows("offset | bytes | part", &region);
+    holds("channel.md", &[("region", region), ("consumer", consumer), ("producer", producer), ("cell", cell)]);
+}
+
+#[test]
+fn a_board_stands_as_documented() {
+    let at = |word: u32| 4 * u64::from(word);
+    let words = rows(
+        "offset | bytes | meaning",
+        &[
+            (at(board::ANY), 4, "`ANY`: 1 if a place was marked since the receiver looked last"),
+            (
+                at(board::SLEEPING),
+                4,
+                "`SLEEPING`: 1 while the receiver sleeps: whoever marks a place rings the doorbell",
+            ),
+            (at(board::MARKS), at(board::MARK_WORDS), "`MARKS`: one bit for each place"),
+        ],
+    );
+    let mut places = String::from("| place | byte | bit | what |\n| --- | --- | --- | --- |\n");
+    let last = Place::new(limits::BOARD_PLACES as u16 - 1).unwrap();
+    let first = Place::new(Place::FIRST).unwrap();
+    let known = [
+        (Place::CONTROL, "the daemon: look at the control socket"),
+        (Place::DOMAIN_RING, "the domain ring"),
+        (first, "the first channel with a peer"),
+        (last, "the last"),
+    ];
+    for (place, what) in known {
+        let bit = place.bit().trailing_zeros();
+        let byte = at(place.word()) + u64::from(bit / 8);
+        writeln!(places, "| {} | {byte} | {} | {what} |", place.number(), bit % 8).unwrap();
+    }
+    holds("board.md", &[("words", words), ("places", places)]);
+}
