@@ -1,0 +1,120 @@
+//! Buffers of the program, lent to the library for the time of a send or a receive.
+
+use std::fmt;
+
+/// Bytes of the program: a vector that is given and given back, or memory that a C caller promised to leave alone.
+pub struct Buffer {
+    start: *mut u8,
+    len: usize,
+    owner: Owner,
+}
+
+enum Owner {
+    /// Made from a vector with this capacity.
+    Vector(usize),
+    /// The caller's, readable or writable for as long as it promised.
+    Lent,
+}
+
+// SAFETY: a vector's bytes may move between threads; lent memory may too, by the promise made in `lent`.
+unsafe impl Send for Buffer {}
+
+impl Buffer {
+    /// Memory of a caller that cannot give it away.
+    ///
+    /// # Safety
+    ///
+    /// Until this buffer is dropped, the `len` bytes at `start` are readable, nobody writes them, and, if the buffer is used
+    /// for receiving, they are writable and nobody else reads them. They may move between threads.
+    pub unsafe fn lent(start: *mut u8, len: usize) -> Self {
+        let start = if len == 0 { std::ptr::NonNull::dangling().as_ptr() } else { start };
+        Self { start, len, owner: Owner::Lent }
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True for no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: `start` and `len` are those of a vector we own, or were promised readable and unwritten in `lent`.
+        unsafe { std::slice::from_raw_parts(self.start, self.len) }
+    }
+
+    /// The bytes, to be written.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as above; `lent` promised that a buffer for receiving is writable and ours alone.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+
+    /// Finds the region of this buffer in `cache`, or moves its whole pages onto one if their time has come.
+    pub fn rehome(&self, cache: &crate::rehome::Cache) -> crate::rehome::Prepared {
+        // SAFETY: the bytes are a vector's that we own, or promised unwritten in `lent`, for as long as the range lives: it
+        // does not leave this function. A use that is kept longer only keeps the region from being evicted.
+        let range = unsafe { crate::rehome::UserRange::new(self.start, self.len) };
+        cache.prepare(&range)
+    }
+
+    /// The vector it was made from; None for lent memory.
+    pub fn into_vec(self) -> Option<Vec<u8>> {
+        let this = std::mem::ManuallyDrop::new(self);
+        match this.owner {
+            // SAFETY: the parts of the vector taken apart in `from`; `this` is never dropped, so nobody else has them.
+            Owner::Vector(capacity) => Some(unsafe { Vec::from_raw_parts(this.start, this.len, capacity) }),
+            Owner::Lent => None,
+        }
+    }
+}
+
+impl From<Vec<u8>> for Buffer {
+    fn from(bytes: Vec<u8>) -> Self {
+        let mut bytes = std::mem::ManuallyDrop::new(bytes);
+        Self { start: bytes.as_mut_ptr(), len: bytes.len(), owner: Owner::Vector(bytes.capacity()) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Owner::Vector(capacity) = self.owner {
+            // SAFETY: as in `into_vec`; this is the only drop.
+            drop(unsafe { Vec::from_raw_parts(self.start, self.len, capacity) });
+        }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vector_comes_back_as_it_went() {
+        let mut buffer = Buffer::from(Vec::with_capacity(100));
+        assert!(buffer.is_empty());
+        buffer = Buffer::from(vec![1, 2, 3]);
+        buffer.as_mut_slice()[1] = 9;
+        assert_eq!(buffer.into_vec(), Some(vec![1, 9, 3]));
+    }
+
+    #[test]
+    fn lent_memory_is_not_freed() {
+        let mut bytes = [1, 2, 3];
+        // SAFETY: `bytes` is not touched until the buffer is gone.
+        let buffer = unsafe { Buffer::lent(bytes.as_mut_ptr(), 3) };
+        assert_eq!(buffer.as_slice(), [1, 2, 3]);
+        assert!(buffer.into_vec().is_none());
+        // SAFETY: nothing to promise for no bytes.
+        assert!(unsafe { Buffer::lent(std::ptr::null_mut(), 0) }.as_slice().is_empty());
+    }
+}

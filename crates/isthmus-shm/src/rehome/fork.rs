@@ -1,0 +1,164 @@
+//! What is one per process: the lock over all caches, and what a fork means for them.
+//!
+//! ```text
+//!   fork() ─ before_fork: lock, give every region back ─ the kernel copies the process ─┬─ parent: unlock
+//!                                                                                       └─ child: unlock; its caches stay cold
+//! ```
+//!
+//! Re-homed pages are shared: a child would go on sharing them, where `fork` promises it a copy. So they are made private
+//! before. `vfork`, `posix_spawn` and `system` do not come through here and need not: their child only starts another program.
+//! A bare `clone` or `_Fork` system call does not come through here either: such a child shares the re-homed pages with its parent. It
+//! will notice, by a page that the kernel empties in children, that the caches are not its own.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use super::maps::Maps;
+use super::table::Table;
+use super::{CacheId, ColdReason, RegionKey};
+
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry { tables: Vec::new(), ground: None });
+
+/// All caches of the process.
+pub(super) struct Registry {
+    tables: Vec<(CacheId, Table)>,
+    ground: Option<Ground>,
+}
+
+/// What every question about memory stands on.
+struct Ground {
+    maps: Maps,
+    mark: ForkMark,
+}
+
+/// The one lock. It is never held while the program runs, but during a fork.
+pub(super) fn lock() -> MutexGuard<'static, Registry> {
+    let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
+    if registry.ground.as_ref().is_some_and(|ground| ground.mark.in_child()) {
+        registry.tables.iter_mut().for_each(|(_, table)| table.orphan());
+        // Also closes `/proc/self/maps`, which was opened by the parent and tells about the parent.
+        registry.ground = None;
+    }
+    registry
+}
+
+impl Registry {
+    pub(super) fn add(&mut self, id: CacheId, table: Table) {
+        self.tables.push((id, table));
+    }
+
+    pub(super) fn remove(&mut self, id: CacheId) {
+        if let Some(index) = self.tables.iter().position(|(of, _)| *of == id) {
+            let (_, mut table) = self.tables.swap_remove(index);
+            if let Some(ground) = &self.ground {
+                table.give_all_back(&ground.maps);
+            }
+        }
+    }
+
+    /// Ends a use; its cache may be gone already.
+    pub(super) fn release(&mut self, id: CacheId, region: RegionKey) {
+        if let Some((_, table)) = self.tables.iter_mut().find(|(of, _)| *of == id) {
+            table.release(region);
+        }
+    }
+
+    pub(super) fn table(&mut self, id: CacheId) -> &mut Table {
+        let found = self.tables.iter_mut().find(|(of, _)| *of == id);
+        &mut found.expect("a table stays as long as its cache").1
+    }
+
+    pub(super) fn table_and_maps(&mut self, id: CacheId) -> Result<(&mut Table, &Maps), ColdReason> {
+        if self.ground.is_none() {
+            self.ground = Some(Ground { maps: Maps::open()?, mark: ForkMark::new()? });
+        }
+        let found = self.tables.iter_mut().find(|(of, _)| *of == id);
+        let ground = self.ground.as_ref().expect("made above");
+        Ok((&mut found.expect("a table stays as long as its cache").1, &ground.maps))
+    }
+}
+
+/// Makes sure that forks are seen. Called when the first buffer of the process is about to be re-homed.
+pub(super) fn watch() -> Result<(), ColdReason> {
+    static WATCHING: OnceLock<bool> = OnceLock::new();
+    // SAFETY: the three functions live as long as the program (or library: libc forgets them when it is unloaded) and
+    // follow the rules of fork handlers: they run in the forking thread, and `after_fork` in the child only drops a lock.
+    let registered = || unsafe { pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork)) == 0 };
+    if *WATCHING.get_or_init(registered) { Ok(()) } else { Err(ColdReason::MemoryLimit) }
+}
+
+// The only thing here that is not a system call, and the only one rustix cannot offer: libc runs these handlers.
+unsafe extern "C" {
+    fn pthread_atfork(
+        prepare: Option<unsafe extern "C" fn()>,
+        parent: Option<unsafe extern "C" fn()>,
+        child: Option<unsafe extern "C" fn()>,
+    ) -> c_int;
+}
+
+/// The lock during a fork, so that no other thread re-homes anything before the kernel has copied the process, and so that
+/// the child finds it free.
+static DURING_FORK: DuringFork = DuringFork(UnsafeCell::new(None));
+
+struct DuringFork(UnsafeCell<Option<MutexGuard<'static, Registry>>>);
+
+// SAFETY: the cell is touched by `before_fork` after it took the lock, and by `after_fork`, which runs in the same thread and gives
+// the lock up: whoever touches it holds the lock.
+unsafe impl Sync for DuringFork {}
+
+unsafe extern "C" fn before_fork() {
+    let mut guard = lock();
+    let Registry { tables, ground } = &mut *guard;
+    if let Some(ground) = ground {
+        tables.iter_mut().for_each(|(_, table)| table.give_all_back(&ground.maps));
+    }
+    // SAFETY: we hold the lock (see `DuringFork`).
+    unsafe { *DURING_FORK.0.get() = Some(guard) };
+}
+
+unsafe extern "C" fn after_fork() {
+    // SAFETY: `before_fork` ran in this thread (or in its original, for a child), and took the lock, which still is ours.
+    drop(unsafe { (*DURING_FORK.0.get()).take() });
+}
+
+/// A page that says whether this process still is the one that made it: the kernel empties it in every child.
+struct ForkMark(NonNull<AtomicU32>);
+
+// SAFETY: it is an address of memory that lives as long as the mark, and is only read after it was made.
+unsafe impl Send for ForkMark {}
+
+impl ForkMark {
+    fn new() -> Result<Self, ColdReason> {
+        let page = rustix::param::page_size();
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, at a place of the kernel's choice.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), page, rights, MapFlags::PRIVATE) };
+        let mark = Self(start.ok().and_then(|start| NonNull::new(start.cast())).ok_or(ColdReason::MemoryLimit)?);
+        // SAFETY: the page is ours and holds nothing.
+        unsafe { madvise(mark.0.as_ptr().cast(), page, Advice::LinuxWipeOnFork) }
+            .map_err(|_| ColdReason::NoProcmapQuery)?;
+        mark.word().store(1, Ordering::Relaxed);
+        Ok(mark)
+    }
+
+    fn in_child(&self) -> bool {
+        self.word().load(Ordering::Relaxed) == 0
+    }
+
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: a page starts aligned and is as large as a word; it is unmapped by `drop` only, and touched by atomics only.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for ForkMark {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`; nobody keeps a reference into it beyond a call.
+        let _ = unsafe { munmap(self.0.as_ptr().cast(), rustix::param::page_size()) };
+    }
+}

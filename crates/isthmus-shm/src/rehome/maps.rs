@@ -1,0 +1,180 @@
+//! Asking the kernel what lies at an address: `PROCMAP_QUERY` (Linux 6.11) on `/proc/self/maps`.
+//!
+//! The answer is exact: start, end, rights, file and offset of the mapping at that very address, in about a microsecond
+//! whatever the size. Nothing else is exact and cheap: `mincore` and `PAGEMAP_SCAN` cannot tell one file from another, and
+//! reading `maps` as text grows with the number of mappings.
+
+use std::fs::File;
+use std::ops::Range;
+
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
+
+use super::ColdReason;
+
+/// A file as the kernel tells files apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FileId {
+    major: u32,
+    minor: u32,
+    inode: u64,
+}
+
+impl FileId {
+    pub(super) fn of(stat: &rustix::fs::Stat) -> Self {
+        Self { major: rustix::fs::major(stat.st_dev), minor: rustix::fs::minor(stat.st_dev), inode: stat.st_ino }
+    }
+}
+
+/// One mapping of this process.
+#[derive(Clone, Debug)]
+pub(super) struct Vma {
+    pub(super) range: Range<usize>,
+    pub(super) readable: bool,
+    pub(super) writable: bool,
+    pub(super) executable: bool,
+    pub(super) shared: bool,
+    pub(super) page_size: usize,
+    /// Offset of `range.start` in the file.
+    pub(super) offset: u64,
+    /// None for anonymous memory.
+    pub(super) file: Option<FileId>,
+}
+
+/// The open `/proc/self/maps` of this address space. A child's copy of it would still answer for the parent.
+#[derive(Debug)]
+pub(super) struct Maps(File);
+
+impl Maps {
+    /// Opens the file and asks once, so that a kernel without the request is found out here.
+    pub(super) fn open() -> Result<Self, ColdReason> {
+        let maps = Self(open("/proc/self/maps")?);
+        maps.at(std::ptr::from_ref(&maps).addr())?;
+        Ok(maps)
+    }
+
+    /// The mapping at `address`, if there is one.
+    pub(super) fn at(&self, address: usize) -> Result<Option<Vma>, ColdReason> {
+        self.query(address, 0, &mut [])
+    }
+
+    /// The first mapping of a file at `address` or above.
+    pub(super) fn file_from(&self, address: usize) -> Result<Option<Vma>, ColdReason> {
+        self.query(address, COVERING_OR_NEXT | FILE_BACKED, &mut [])
+    }
+
+    /// The name which `/proc/self/maps` shows for the mapping at `address`: empty for plain memory.
+    pub(super) fn name_at(&self, address: usize) -> Result<String, ColdReason> {
+        let mut name = [0; NAME_MAX];
+        self.query(address, 0, &mut name)?;
+        let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+        Ok(String::from_utf8_lossy(&name[..end]).into_owned())
+    }
+
+    /// The mappings which cover all of `range`, in order, or None where something is missing.
+    pub(super) fn covering(&self, range: &Range<usize>) -> Result<Option<Vec<Vma>>, ColdReason> {
+        let mut found = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let Some(vma) = self.at(at)? else { return Ok(None) };
+            at = vma.range.end;
+            found.push(vma);
+        }
+        Ok(Some(found))
+    }
+
+    /// Whether `range` shows exactly the bytes of `file` from `offset` on, shared, and may be read.
+    pub(super) fn shows(&self, range: &Range<usize>, file: FileId, offset: u64) -> Result<bool, ColdReason> {
+        let mut at = range.start;
+        while at < range.end {
+            let Some(vma) = self.at(at)? else { return Ok(false) };
+            let expected = offset + (at - range.start) as u64;
+            let shown = vma.offset + (at - vma.range.start) as u64;
+            if !vma.shared || !vma.readable || vma.file != Some(file) || shown != expected {
+                return Ok(false);
+            }
+            at = vma.range.end;
+        }
+        Ok(true)
+    }
+
+    fn query(&self, address: usize, flags: u64, name: &mut [u8]) -> Result<Option<Vma>, ColdReason> {
+        let mut query = ProcmapQuery {
+            size: size_of::<ProcmapQuery>() as u64,
+            query_flags: flags,
+            query_addr: address as u64,
+            vma_name_size: name.len() as u32,
+            vma_name_addr: if name.is_empty() { 0 } else { name.as_mut_ptr().expose_provenance() as u64 },
+            ..ProcmapQuery::default()
+        };
+        // SAFETY: the opcode is PROCMAP_QUERY, whose argument is this structure; `size` in it says how large it is. The
+        // kernel writes at most `vma_name_size` bytes to `vma_name_addr`, which is `name`, borrowed for the call; the build
+        // id is not asked for.
+        let answer = unsafe { ioctl(&self.0, Updater::<PROCMAP_QUERY, _>::new(&mut query)) };
+        match answer {
+            Ok(()) => Ok(Some(query.vma())),
+            Err(Errno::NOENT) => Ok(None),
+            Err(Errno::NOTTY | Errno::INVAL | Errno::NOSYS) => Err(ColdReason::NoProcmapQuery),
+            // The name alone did not fit: whatever it is, it is none of the short names that matter to us.
+            Err(Errno::NAMETOOLONG) => Err(ColdReason::NotAnonymous),
+            Err(_) => Err(ColdReason::NoProc),
+        }
+    }
+}
+
+/// Opens a file of `/proc/self`.
+pub(super) fn open(path: &str) -> Result<File, ColdReason> {
+    File::open(path).map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::MFILE | Errno::NFILE) => ColdReason::DescriptorLimit,
+        _ => ColdReason::NoProc,
+    })
+}
+
+const PROCMAP_QUERY: Opcode = opcode::read_write::<ProcmapQuery>(b'f', 17);
+const READABLE: u64 = 1;
+const WRITABLE: u64 = 2;
+const EXECUTABLE: u64 = 4;
+const SHARED: u64 = 8;
+const COVERING_OR_NEXT: u64 = 0x10;
+const FILE_BACKED: u64 = 0x20;
+const NAME_MAX: usize = 256;
+
+/// `struct procmap_query` of `linux/fs.h`.
+#[derive(Default)]
+#[repr(C)]
+struct ProcmapQuery {
+    size: u64,
+    query_flags: u64,
+    query_addr: u64,
+    vma_start: u64,
+    vma_end: u64,
+    vma_flags: u64,
+    vma_page_size: u64,
+    vma_offset: u64,
+    inode: u64,
+    dev_major: u32,
+    dev_minor: u32,
+    vma_name_size: u32,
+    build_id_size: u32,
+    vma_name_addr: u64,
+    build_id_addr: u64,
+}
+
+const _: () = assert!(size_of::<ProcmapQuery>() == 104);
+const _: () = assert!(usize::BITS == 64, "addresses and file offsets are used as one size");
+
+impl ProcmapQuery {
+    fn vma(&self) -> Vma {
+        let file = FileId { major: self.dev_major, minor: self.dev_minor, inode: self.inode };
+        Vma {
+            range: self.vma_start as usize..self.vma_end as usize,
+            readable: self.vma_flags & READABLE != 0,
+            writable: self.vma_flags & WRITABLE != 0,
+            executable: self.vma_flags & EXECUTABLE != 0,
+            shared: self.vma_flags & SHARED != 0,
+            page_size: self.vma_page_size as usize,
+            offset: self.vma_offset,
+            file: (self.inode != 0).then_some(file),
+        }
+    }
+}

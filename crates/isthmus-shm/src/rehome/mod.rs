@@ -1,0 +1,345 @@
+//! Re-homing: large buffers of the program moved onto pages which may be granted to a peer.
+//!
+//! ```text
+//!   a buffer ──┬─ head ─┬──────────── body: whole pages ────────────┬─ tail ─┐
+//!              │        │                                           │        │
+//!   before     anonymous pages of the program                                     the cold path: copied through the slab
+//!   after      anonymous│ a region: a sealed memfd, shared, at the very addresses │anonymous
+//!                       └──► the peer maps it read-only and copies out of it      the warm path: one copy
+//! ```
+//!
+//! A buffer which is sent for the second time ([`Config::uses_before`]) is probably sent again. Its whole pages are copied to a memfd, which then takes
+//! their place under the same addresses; bytes around them travel with the descriptor. At every later use the kernel is
+//! asked whether these addresses still show that file ([`ColdReason::Stale`] if not), so nothing needs to be known about `free`, `munmap`,
+//! `mremap` or `brk`. Whatever is in doubt stays as it is: [`Cache::prepare`] then names a [`ColdReason`] and the message takes
+//! the cold path.
+//!
+//! # Example
+//!
+//! ```
+//! use isthmus_shm::rehome::{Cache, Config, PeerRegion, Prepared, UserRange};
+//!
+//! let cache = Cache::new(Config::default());
+//! let buffer = vec![7u8; 1 << 20];
+//! for _ in 0..3 {
+//!     // SAFETY: the vector is neither written nor freed before the use ends.
+//!     let range = unsafe { UserRange::new(buffer.as_ptr(), buffer.len()) };
+//!     match cache.prepare(&range) {
+//!         Prepared::Cold(reason) => println!("copied through the slab: {reason}"),
+//!         Prepared::Warm(warm) => {
+//!             let grant = cache.grant(warm.region).unwrap();
+//!             let theirs = PeerRegion::map(&grant.fd, grant.start, grant.len, 1 << 30).unwrap();
+//!             let mut copy = vec![0; warm.body.len()];
+//!             theirs.copy_out(warm.offset, &mut copy).unwrap();
+//!             assert_eq!(copy, buffer[warm.body]);
+//!         } // The use ends here.
+//!     }
+//! }
+//! ```
+//!
+//! # What is kept, and what is not
+//!
+//! Kept: the contents at every moment; rights (`mprotect`); private memory after `fork` (all regions are given back before: [`fork`]);
+//! a process that locks or pins memory, or has asked for anything special about the range, is left alone; limits of
+//! descriptors and memory lead to the cold path; nothing outlives the process; core dumps have the pages (bit 1 of
+//! `coredump_filter`, which is set by default).
+//!
+//! Not kept, for re-homed pages:
+//! * `madvise(MADV_DONTNEED)` does not zero them, `MADV_FREE` is refused. An allocator which relies on either for `calloc`
+//!   (jemalloc, scudo, snmalloc; not glibc's, musl's or mimalloc's) and recycles a buffer that way would hand out old bytes as zeroes.
+//!   Programs on such an allocator must turn the cache off ([`Config::enabled`]). Memory which its allocator has named (`[anon:…]`) is left alone.
+//! * `mremap` with an old size of 0, and mappings moved or enlarged by `mremap`: they stay shared memory until the next use, fork or end of the cache.
+//! * Memory accounting calls them shared memory (`RssShmem`, `shmem` of the cgroup); transparent huge pages are lost where the
+//!   system does not grant them to shared memory; memory policies (`mbind`) are not carried over.
+//! * Marks set *after* re-homing (`mlock`, `MADV_DONTDUMP`, `MADV_DONTFORK`) are lost when the region is given back; and a device for
+//!   which pages were pinned after re-homing goes on seeing the region. While anything is pinned nothing is evicted.
+//! * After a region was given back, pages which the program then writes exist twice until it unmaps them, and pages which it
+//!   does not write are not in core dumps.
+//! * A waiter on a futex which is not process-private and lies in the buffer when it is re-homed is not woken any more.
+//! * A child made by a bare `clone` or `_Fork` shares them with its parent.
+//!
+//! A grant lets the peer read what the program writes into that buffer *later*, until the region is given back. That is for
+//! domains of one owner only (THREAT-MODEL.md).
+
+mod fork;
+mod maps;
+mod peer;
+mod region;
+mod survey;
+mod table;
+mod uses;
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use peer::{OutsideRegion, PeerRegion, RegionRefused};
+pub use table::Counts;
+use table::Table;
+
+/// The re-homed buffers of this process. One is enough for a process: to a second cache the pages of the first are
+/// [shared memory](ColdReason::Shared), which it leaves alone.
+///
+/// When it is dropped all regions are given back.
+#[derive(Debug)]
+pub struct Cache {
+    id: CacheId,
+    config: Config,
+    page_size: usize,
+    cold: [AtomicU64; ColdReason::ALL.len()],
+}
+
+/// Which buffers are re-homed, and how many.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Off: every buffer takes the cold path.
+    pub enabled: bool,
+    /// At which use of a buffer it is re-homed; 0 and 1 mean the first.
+    pub uses_before: u32,
+    /// Regions at most, each of which holds a file descriptor.
+    pub entries_max: usize,
+    /// Bytes in all regions at most.
+    pub bytes_max: usize,
+    /// Buffers of fewer bytes than this are left alone.
+    pub smallest: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { enabled: true, uses_before: 2, entries_max: 64, bytes_max: 1 << 30, smallest: 64 << 10 }
+    }
+}
+
+/// A buffer of the program which is about to be sent.
+#[derive(Debug)]
+pub struct UserRange {
+    start: usize,
+    len: usize,
+}
+
+impl UserRange {
+    /// Names the `len` bytes at `start`.
+    ///
+    /// # Safety
+    ///
+    /// From here until it is dropped, and so is each [`Use`] prepared from it, all these bytes are readable, nobody writes
+    /// them, and nobody unmaps, moves or replaces them: what any program promises about a buffer that it sends.
+    pub unsafe fn new(start: *const u8, len: usize) -> Self {
+        Self { start: start.expose_provenance(), len }
+    }
+
+    /// The pages which lie in the buffer entirely.
+    fn whole_pages(&self, page_size: usize) -> Range<usize> {
+        let end = self.start.saturating_add(self.len) & !(page_size - 1);
+        let start = self.start.checked_next_multiple_of(page_size).unwrap_or(end);
+        start.min(end)..end
+    }
+}
+
+/// What became of a buffer.
+#[derive(Debug)]
+pub enum Prepared {
+    /// Its body lies in a region.
+    Warm(Warm),
+    /// It is to be copied, for this reason.
+    Cold(ColdReason),
+}
+
+/// A buffer whose whole pages lie in a region.
+#[derive(Debug)]
+pub struct Warm {
+    /// The region, which may have to be [granted](Cache::grant) to the peer first.
+    pub region: RegionKey,
+    /// Where the body begins in the region's file.
+    pub offset: u64,
+    /// Bytes of the buffer before its first whole page.
+    pub head: Range<usize>,
+    /// Bytes of the buffer which lie in the region.
+    pub body: Range<usize>,
+    /// Bytes of the buffer after its last whole page.
+    pub tail: Range<usize>,
+    /// To be kept until the peer has copied.
+    pub held: Use,
+}
+
+/// Names a region of this process: never used again for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RegionKey(u64);
+
+impl RegionKey {
+    fn fresh() -> Self {
+        Self(fresh())
+    }
+
+    /// The number, for a message to the peer.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// A message under way which was prepared from a region: the region is not evicted before this is dropped.
+#[derive(Debug)]
+pub struct Use {
+    cache: CacheId,
+    region: RegionKey,
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        fork::lock().release(self.cache, self.region);
+    }
+}
+
+/// What a peer needs to map a region.
+#[derive(Debug)]
+pub struct Grant {
+    /// The sealed file.
+    pub fd: OwnedFd,
+    /// Where the region begins in it.
+    pub start: u64,
+    /// How many bytes it has.
+    pub len: u64,
+}
+
+/// Why a region cannot be granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GrantError {
+    /// It was given back: the program forked meanwhile.
+    #[error("the region was given back")]
+    Gone,
+    /// No file descriptor is left.
+    #[error("cannot duplicate the region's descriptor")]
+    Descriptor(#[source] rustix::io::Errno),
+}
+
+impl Cache {
+    /// An empty cache.
+    pub fn new(config: Config) -> Self {
+        let id = CacheId(fresh());
+        fork::lock().add(id, Table::new(config.clone()));
+        Self { id, config, page_size: rustix::param::page_size(), cold: [const { AtomicU64::new(0) }; _] }
+    }
+
+    /// Finds the region of a buffer, or re-homes it if its time has come.
+    pub fn prepare(&self, buffer: &UserRange) -> Prepared {
+        self.try_prepare(buffer).map_or_else(
+            |reason| {
+                self.cold[reason as usize].fetch_add(1, Ordering::Relaxed);
+                Prepared::Cold(reason)
+            },
+            Prepared::Warm,
+        )
+    }
+
+    fn try_prepare(&self, buffer: &UserRange) -> Result<Warm, ColdReason> {
+        if !self.config.enabled {
+            return Err(ColdReason::Disabled);
+        }
+        let pages = buffer.whole_pages(self.page_size);
+        if buffer.len < self.config.smallest || pages.is_empty() {
+            return Err(ColdReason::TooSmall);
+        }
+        let mut registry = fork::lock();
+        let (table, maps) = registry.table_and_maps(self.id)?;
+        // SAFETY: `pages` are whole pages inside `buffer`, for which its maker promised all that is asked here.
+        let (region, offset) = unsafe { table.prepare(maps, &pages, self.page_size)? };
+        let (body, tail) = (pages.start - buffer.start, pages.end - buffer.start);
+        let held = Use { cache: self.id, region };
+        Ok(Warm { region, offset, head: 0..body, body: body..tail, tail: tail..buffer.len, held })
+    }
+
+    /// A descriptor of the region's file, to be sent to a peer of the same owner. From now on the region is listed by
+    /// [`Cache::take_released`] when it is no more.
+    pub fn grant(&self, region: RegionKey) -> Result<Grant, GrantError> {
+        let mut registry = fork::lock();
+        let region = registry.table(self.id).grant(region).ok_or(GrantError::Gone)?;
+        let fd = rustix::io::fcntl_dupfd_cloexec(&region.memfd, 3).map_err(GrantError::Descriptor)?;
+        Ok(Grant { fd, start: region.offset(region.range.start), len: region.range.len() as u64 })
+    }
+
+    /// Regions which were granted and are no more, since this was last asked: their peers may unmap them. A descriptor that names
+    /// one and was sent before remains good.
+    pub fn take_released(&self) -> Vec<RegionKey> {
+        fork::lock().table(self.id).take_released()
+    }
+
+    /// What has happened so far, and what there is now.
+    pub fn counts(&self) -> Counts {
+        fork::lock().table(self.id).counts()
+    }
+
+    /// How often each reason sent a buffer along the cold path.
+    pub fn cold_counts(&self) -> impl Iterator<Item = (ColdReason, u64)> {
+        ColdReason::ALL.into_iter().map(|reason| (reason, self.cold[reason as usize].load(Ordering::Relaxed)))
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        fork::lock().remove(self.id);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct CacheId(u64);
+
+fn fresh() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
+}
+
+macro_rules! cold_reasons {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// Why a buffer takes the cold path.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+        pub enum ColdReason {
+            $($(#[$doc])* #[error($text)] $name,)*
+        }
+
+        impl ColdReason {
+            /// All of them.
+            pub const ALL: [Self; [$($text),*].len()] = [$(Self::$name),*];
+        }
+    };
+}
+
+cold_reasons! {
+    /// The cache is turned off.
+    Disabled = "re-homing is turned off",
+    /// Fewer bytes than [`Config::smallest`], or no whole page.
+    TooSmall = "the buffer is small",
+    /// Not yet used as often as it takes. More often than [`Config::uses_before`] for a buffer that was refused or lost before.
+    FirstUse = "the buffer was not used often enough yet",
+    /// It was re-homed, but other memory was found at its addresses. Counts as a first use.
+    Stale = "the memory at these addresses was replaced",
+    /// Memory of a file, of huge pages, or the stack.
+    NotAnonymous = "not anonymous memory",
+    /// Some of it may not be written or not be read.
+    NotWritable = "not writable memory",
+    /// Shared memory already.
+    Shared = "shared memory already",
+    /// Some of it is not mapped.
+    Unmapped = "not mapped",
+    /// The program or its allocator has asked for something special about this memory, such as to keep it out of core dumps.
+    SpecialMemory = "memory with special wishes",
+    /// The process has locked pages, or pages pinned for a device.
+    Pinned = "the process has locked or pinned memory",
+    /// It overlaps a region from which messages are under way.
+    InUse = "overlaps a buffer that is being sent",
+    /// All regions are in use, or the buffer is larger than all regions may be.
+    CacheFull = "the cache is full",
+    /// Linux before 6.11.
+    NoProcmapQuery = "the kernel cannot say what lies at an address (PROCMAP_QUERY, Linux 6.11)",
+    /// `/proc` is not there, not ours, or does not say enough.
+    NoProc = "/proc/self is not available",
+    /// No file descriptor is left.
+    DescriptorLimit = "the limit of open files is reached",
+    /// Memory, or the number of mappings, is at its limit.
+    MemoryLimit = "the limit of memory or mappings is reached",
+    /// The limit of file sizes is lower than a region's file.
+    FileSizeLimit = "the limit of file sizes (RLIMIT_FSIZE) is too low",
+    /// The cache was made by the parent of this process.
+    ForkChild = "the cache belongs to the parent process",
+    /// The kernel refused a step for another reason, such as a security policy.
+    Refused = "the kernel refused",
+}

@@ -1,0 +1,204 @@
+//! One re-homed range: its memfd, how the range gets onto it and how it gets off again.
+//!
+//! Both ways are one `mmap(MAP_FIXED)`, which the kernel carries out under its own lock: another thread of the program sees
+//! the old pages or the new ones, never a gap. Both ways keep the bytes: the copy is made beforehand, of a buffer which nobody
+//! writes while it is sent; and giving back copies nothing (see [`Region::give_back`]).
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
+use rustix::process::{Resource, getrlimit};
+
+use super::maps::{FileId, Maps, Vma};
+use super::{ColdReason, RegionKey};
+
+/// What `/proc/self/maps` shows for pages of a region.
+pub(super) const NAME_IN_MAPS: &str = "/memfd:isthmus-rehomed (deleted)";
+const NAME: &str = "isthmus-rehomed";
+
+/// Size of each region's file, which is sparse: memory is used for the pages of the buffer only. The room above keeps a
+/// program alive which enlarges a mapping of its own by `mremap`: beyond the end of a file it would get SIGBUS.
+const FILE_SIZE: u64 = 1 << 40;
+
+/// Addresses and file offsets agree below this, so that huge pages fit wherever the buffer lies.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Nobody who gets the file can write it, map it writable, punch holes into it, resize it, or lift this.
+pub(super) const SEALS: SealFlags =
+    SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
+
+/// Memory of the program which lies on a file of ours, and may be granted.
+#[derive(Debug)]
+pub(super) struct Region {
+    pub(super) key: RegionKey,
+    pub(super) range: Range<usize>,
+    pub(super) memfd: OwnedFd,
+    file: FileId,
+}
+
+impl Region {
+    /// Moves `range`, which was found to be plain memory, onto a file. After an error the range is as it was.
+    ///
+    /// # Safety
+    ///
+    /// `range` consists of whole pages, is mapped, and is neither written nor mapped anew by anybody until this returns.
+    pub(super) unsafe fn adopt(maps: &Maps, range: Range<usize>) -> Result<Self, ColdReason> {
+        let memfd = sparse_file()?;
+        let file = FileId::of(&fstat(&memfd).map_err(refusal)?);
+        let region = Self { key: RegionKey::fresh(), range, memfd, file };
+        // SAFETY: mapped and not written meanwhile, by the caller's promise.
+        let bytes = unsafe { std::slice::from_raw_parts(pointer(region.range.start), region.range.len()) };
+        region.fill(bytes)?;
+        // SAFETY: the range holds the very bytes which the file now holds at this offset, and stays so by the caller's
+        // promise: its pages can be replaced without anybody seeing a difference.
+        if let Err(error) = unsafe { region.show() } {
+            region.heal(maps);
+            return Err(refusal(error));
+        }
+        if region.sealed() && region.still_at(maps, &region.range)? {
+            return Ok(region);
+        }
+        region.give_back(maps);
+        Err(ColdReason::Refused)
+    }
+
+    /// Where the byte at `address` lies in the file.
+    pub(super) fn offset(&self, address: usize) -> u64 {
+        (address - (self.range.start & !(HUGE_PAGE - 1))) as u64
+    }
+
+    /// Whether `part` of the range still shows this file, at the right place.
+    pub(super) fn still_at(&self, maps: &Maps, part: &Range<usize>) -> Result<bool, ColdReason> {
+        maps.shows(part, self.file, self.offset(part.start))
+    }
+
+    /// Makes whatever still shows this file private again, wherever the program may have moved it meanwhile: a private
+    /// mapping of the file takes the place of the shared one. The file itself never changes any more, so the bytes stay; the first write to
+    /// a page makes a copy that is the program's alone; and other threads may write all the while, because no copying
+    /// of ours could miss a write. The price: the file's pages remain until the program unmaps them, so pages written
+    /// after this exist twice.
+    ///
+    /// Between the kernel's answer and the new mapping lies a microsecond in which another thread could free this memory and map
+    /// something else at the same addresses; no request of the kernel closes it.
+    pub(super) fn give_back(&self, maps: &Maps) {
+        let in_place = self.give_back_within(maps, self.range.clone());
+        if in_place != Ok(self.range.len()) {
+            // Some of it was moved or unmapped. Where the kernel no longer answers, nothing is changed.
+            let _ = self.give_back_within(maps, 0..usize::MAX);
+        }
+    }
+
+    /// Gives back each mapping that begins in `bounds` or covers its start; says how many bytes these had.
+    fn give_back_within(&self, maps: &Maps, bounds: Range<usize>) -> Result<usize, ColdReason> {
+        let mut at = bounds.start;
+        let mut bytes = 0;
+        while at < bounds.end {
+            let Some(vma) = maps.file_from(at)? else { break };
+            at = vma.range.end;
+            if vma.range.start < bounds.end && vma.shared && vma.file == Some(self.file) {
+                self.make_private(&vma);
+                bytes += vma.range.len();
+            }
+        }
+        Ok(bytes)
+    }
+
+    fn make_private(&self, vma: &Vma) {
+        let rights =
+            [(vma.readable, ProtFlags::READ), (vma.writable, ProtFlags::WRITE), (vma.executable, ProtFlags::EXEC)];
+        let rights = rights.into_iter().filter(|(has, _)| *has).map(|(_, right)| right).collect();
+        // Not accounted, so that no overcommit policy but the strictest can refuse it.
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: the kernel has just said that these addresses show this file from this offset: the same bytes appear at
+        // the same addresses with the same rights. Memory of the program is reached by its own pointers as before.
+        let private =
+            unsafe { mmap(pointer(vma.range.start), vma.range.len(), rights, flags, &self.memfd, vma.offset) };
+        if private.is_err() {
+            // It stays shared. Then a child must not have it at all, rather than write into its parent's memory.
+            // SAFETY: has no effect but on fork.
+            let _ = unsafe { madvise(pointer(vma.range.start), vma.range.len(), Advice::LinuxDontFork) };
+        }
+    }
+
+    fn fill(&self, mut bytes: &[u8]) -> Result<(), ColdReason> {
+        let mut at = self.offset(self.range.start);
+        while !bytes.is_empty() {
+            let written = match rustix::io::pwrite(&self.memfd, bytes, at) {
+                Ok(0) => return Err(ColdReason::MemoryLimit),
+                Ok(written) => written,
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(refusal(error)),
+            };
+            bytes = &bytes[written..];
+            at += written as u64;
+        }
+        Ok(())
+    }
+
+    /// Puts the file's pages in the place of the range's.
+    ///
+    /// # Safety
+    ///
+    /// The file holds the bytes of the range, and these do not change meanwhile.
+    unsafe fn show(&self) -> rustix::io::Result<()> {
+        let (start, len) = (pointer(self.range.start), self.range.len());
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
+        // SAFETY: by the caller's promise nobody can tell the new pages from the old ones.
+        unsafe { mmap(start, len, rights, flags, &self.memfd, self.offset(self.range.start))? };
+        if len >= HUGE_PAGE {
+            // A wish, which most systems do not grant to shared memory.
+            // SAFETY: changes no contents.
+            let _ = unsafe { madvise(start, len, Advice::LinuxHugepage) };
+        }
+        Ok(())
+    }
+
+    /// After `show` failed: older kernels may have taken the old pages away before they found that out.
+    fn heal(&self, maps: &Maps) {
+        if matches!(maps.at(self.range.start), Ok(None)) {
+            let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE);
+            let (start, len) = (pointer(self.range.start), self.range.len());
+            // SAFETY: nothing is mapped there, and what was there is in the file.
+            let healed = unsafe { mmap(start, len, rights, flags, &self.memfd, self.offset(self.range.start)) };
+            assert!(
+                healed.is_ok(),
+                "the kernel took {len} bytes of the program at {start:p} and does not let us put them back"
+            );
+        }
+    }
+
+    fn sealed(&self) -> bool {
+        // FUTURE_WRITE comes only now: with it not even we could have mapped the file writable.
+        fcntl_add_seals(&self.memfd, SEALS).is_ok()
+            && fcntl_get_seals(&self.memfd).is_ok_and(|seals| seals.contains(SEALS))
+    }
+}
+
+fn sparse_file() -> Result<OwnedFd, ColdReason> {
+    // Asked before, because ftruncate would not only fail: it would send SIGXFSZ.
+    if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < FILE_SIZE) {
+        return Err(ColdReason::FileSizeLimit);
+    }
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::NOEXEC_SEAL;
+    let memfd = memfd_create(NAME, flags).map_err(refusal)?;
+    ftruncate(&memfd, FILE_SIZE).map_err(refusal)?;
+    Ok(memfd)
+}
+
+fn refusal(error: Errno) -> ColdReason {
+    match error {
+        Errno::MFILE | Errno::NFILE => ColdReason::DescriptorLimit,
+        Errno::NOMEM | Errno::NOSPC | Errno::AGAIN => ColdReason::MemoryLimit,
+        Errno::FBIG => ColdReason::FileSizeLimit,
+        Errno::FAULT => ColdReason::Unmapped,
+        _ => ColdReason::Refused,
+    }
+}
+
+fn pointer<T>(address: usize) -> *mut T {
+    std::ptr::with_exposed_provenance_mut(address)
+}

@@ -1,0 +1,226 @@
+//! The buffers which one cache has re-homed: which, how many, which one goes when there are too many.
+
+use std::ops::Range;
+
+use super::maps::Maps;
+use super::region::Region;
+use super::uses::Uses;
+use super::{ColdReason, Config, RegionKey, fork, survey};
+
+/// A region which was warm this often was worth its price, whatever becomes of it.
+const WORTH_IT: u64 = 64;
+
+#[derive(Debug)]
+pub(super) struct Table {
+    config: Config,
+    entries: Vec<Entry>,
+    uses: Uses,
+    released: Vec<RegionKey>,
+    clock: u64,
+    /// This is the copy of the table that a child got by `fork`.
+    in_child: bool,
+    pub(super) counts: Counts,
+}
+
+#[derive(Debug)]
+struct Entry {
+    region: Region,
+    /// Messages under way which were prepared from it.
+    in_use: u32,
+    granted: bool,
+    hits: u64,
+    last: u64,
+}
+
+/// What has happened so far, and what there is now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Buffers moved onto regions.
+    pub rehomed: u64,
+    /// Uses that found their region as it was.
+    pub warm: u64,
+    /// Regions forgotten because other memory was found at their addresses.
+    pub stale: u64,
+    /// Regions given back to make room for others.
+    pub evicted: u64,
+    /// Regions given back because a buffer overlapped them.
+    pub overlapped: u64,
+    /// Regions given back because the program forked.
+    pub forked: u64,
+    /// Regions there are.
+    pub entries: usize,
+    /// Their bytes.
+    pub bytes: usize,
+}
+
+impl Table {
+    pub(super) fn new(config: Config) -> Self {
+        let (uses, counts) = (Uses::new(), Counts::default());
+        Self { config, entries: Vec::new(), uses, released: Vec::new(), clock: 0, in_child: false, counts }
+    }
+
+    /// The region and offset in its file of a buffer's whole pages; re-homes them if their time has come.
+    ///
+    /// # Safety
+    ///
+    /// As for [`UserRange::new`](super::UserRange::new), for `range`, which consists of whole pages.
+    pub(super) unsafe fn prepare(
+        &mut self,
+        maps: &Maps,
+        range: &Range<usize>,
+        page: usize,
+    ) -> Result<(RegionKey, u64), ColdReason> {
+        if self.in_child {
+            return Err(ColdReason::ForkChild);
+        }
+        self.clock += 1;
+        if let Some(index) = self.entries.iter().position(|entry| contains(&entry.region.range, range)) {
+            if self.entries[index].region.still_at(maps, range)? {
+                self.counts.warm += 1;
+                return Ok(self.hold(index, range.start));
+            }
+            self.counts.stale += 1;
+            self.lose(index, maps);
+            self.uses.count(range.start, self.config.uses_before);
+            return Err(ColdReason::Stale);
+        }
+        if !self.uses.count(range.start, self.config.uses_before) {
+            return Err(ColdReason::FirstUse);
+        }
+        // SAFETY: the caller's promise, passed on.
+        match unsafe { self.rehome(maps, range, page) } {
+            Ok(index) => {
+                self.uses.rehomed(range.start);
+                self.counts.rehomed += 1;
+                Ok(self.hold(index, range.start))
+            }
+            Err(reason) => {
+                self.uses.disappointed(range.start);
+                Err(reason)
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for `prepare`.
+    unsafe fn rehome(&mut self, maps: &Maps, range: &Range<usize>, page: usize) -> Result<usize, ColdReason> {
+        fork::watch()?;
+        let ours = |entry: &Entry| overlap(&entry.region.range, range);
+        if self.entries.iter().any(|entry| ours(entry) && entry.in_use > 0) {
+            return Err(ColdReason::InUse);
+        }
+        if !self.entries.iter().any(ours) {
+            survey::plain(maps, range, page)?; // The cheaper question first.
+        }
+        survey::unencumbered(range)?;
+        while let Some(index) = self.entries.iter().position(ours) {
+            self.counts.overlapped += 1;
+            self.lose(index, maps);
+        }
+        survey::plain(maps, range, page)?;
+        self.make_room(maps, range.len())?;
+        // SAFETY: mapped (the survey found it), not written and not mapped anew meanwhile by the caller's promise.
+        let region = unsafe { Region::adopt(maps, range.clone())? };
+        self.entries.push(Entry { region, in_use: 0, granted: false, hits: 0, last: 0 });
+        Ok(self.entries.len() - 1)
+    }
+
+    fn hold(&mut self, index: usize, address: usize) -> (RegionKey, u64) {
+        let entry = &mut self.entries[index];
+        entry.in_use += 1;
+        entry.hits += 1;
+        entry.last = self.clock;
+        (entry.region.key, entry.region.offset(address))
+    }
+
+    /// A message that was prepared from `key` is through.
+    pub(super) fn release(&mut self, key: RegionKey) {
+        // Gone meanwhile if the program forked, or freed the buffer too early.
+        if let Some(entry) = self.entry(key) {
+            entry.in_use -= 1;
+        }
+    }
+
+    /// The region, which from now on some peer knows.
+    pub(super) fn grant(&mut self, key: RegionKey) -> Option<&Region> {
+        let entry = self.entry(key)?;
+        entry.granted = true;
+        Some(&entry.region)
+    }
+
+    pub(super) fn take_released(&mut self) -> Vec<RegionKey> {
+        std::mem::take(&mut self.released)
+    }
+
+    /// Gives all regions back, for good or because the program is about to fork.
+    pub(super) fn give_all_back(&mut self, maps: &Maps) {
+        while !self.entries.is_empty() {
+            self.counts.forked += 1;
+            self.give_back(0, maps);
+        }
+    }
+
+    /// Called in a child: the regions are the parent's.
+    pub(super) fn orphan(&mut self) {
+        self.entries.clear();
+        self.released.clear();
+        self.in_child = true;
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        Counts { entries: self.entries.len(), bytes: self.bytes(), ..self.counts }
+    }
+
+    fn make_room(&mut self, maps: &Maps, bytes: usize) -> Result<(), ColdReason> {
+        let held = self.entries.iter().filter(|entry| entry.in_use > 0);
+        let (entries_held, bytes_held) =
+            held.fold((0, 0), |(n, bytes), entry| (n + 1, bytes + entry.region.range.len()));
+        if entries_held >= self.config.entries_max || bytes_held.saturating_add(bytes) > self.config.bytes_max {
+            return Err(ColdReason::CacheFull);
+        }
+        while self.entries.len() >= self.config.entries_max || self.bytes() + bytes > self.config.bytes_max {
+            let idle = self.entries.iter().enumerate().filter(|(_, entry)| entry.in_use == 0);
+            let (oldest, _) =
+                idle.min_by_key(|(_, entry)| entry.last).expect("what is held leaves room, as seen above");
+            self.counts.evicted += 1;
+            self.lose(oldest, maps);
+        }
+        Ok(())
+    }
+
+    fn lose(&mut self, index: usize, maps: &Maps) {
+        let entry = &self.entries[index];
+        let address = entry.region.range.start;
+        if entry.hits >= WORTH_IT {
+            self.uses.content(address)
+        } else {
+            self.uses.disappointed(address)
+        }
+        self.give_back(index, maps);
+    }
+
+    fn give_back(&mut self, index: usize, maps: &Maps) {
+        let entry = self.entries.swap_remove(index);
+        entry.region.give_back(maps);
+        if entry.granted {
+            self.released.push(entry.region.key);
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.entries.iter().map(|entry| entry.region.range.len()).sum()
+    }
+
+    fn entry(&mut self, key: RegionKey) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|entry| entry.region.key == key)
+    }
+}
+
+fn contains(outer: &Range<usize>, inner: &Range<usize>) -> bool {
+    outer.start <= inner.start && inner.end <= outer.end
+}
+
+fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
+    a.start < b.end && b.start < a.end
+}

@@ -1,0 +1,352 @@
+//! The ring: records from one producer to one consumer, a cache line at a time.
+//!
+//! ```text
+//!               head (consumer's)                     tail (producer's, private)
+//!                 ▼                                     ▼
+//!   ┌──────┬──────┬──────┬──────┬──────┬──────┬──────┬──────┬──────┐
+//!   │ free │ free │ rec. │ rec…. …cont.│ rec. │ rec. │ free │ free │   128 cells of one line
+//!   └──────┴──────┴──────┴──────┴──────┴──────┴──────┴──────┴──────┘
+//!     stamp: lap     lap+1                         lap
+//! ```
+//!
+//! There is no shared tail. A cell says by its *stamp* that it is full, and stamp and message share a line, so a small message
+//! crosses between two processors as one line. The stamp is the number of laps begun, so what the lap before left is "empty".
+//! The consumer publishes its head a quarter of a ring at a time; the producer looks at it only when its last look says "full".
+//!
+//! Two words keep anybody from having to poll. `PARKED`: the consumer looks elsewhere and wants its board marked. `BLOCKED`: the
+//! producer waits for room. Both follow one rule: say so, fence, look again; and after publishing: fence, look whether the
+//! other said so.
+//!
+//! What orders what: each letter stands in two places.
+//!
+//! | letters | store | load | proved |
+//! | --- | --- | --- | --- |
+//! | A, B | a full cell's stamp (B) | the same (A) | modelled |
+//! | C, D | the head (C) | the same (D) | argued: an early store of the producer into a cell not yet copied would need a load to pass a later store, which loom does not explore |
+//! | E, F | `PARKED` and its fence (E), the stamp and its fence (F) | each the other's | modelled |
+//! | G, H | `BLOCKED` and its fence (G), the head and its fence (H) | each the other's | modelled |
+
+use crate::fault::PeerFault;
+use crate::words::Words;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use isthmus_layout::channel::{
+    BLOCKED, BYTES, CELL_WORDS, DirectionLayout, FIRST_BODY_WORDS, HEAD, MESSAGES, NEXT_BODY_WORDS, PARKED, RECORD_HEAD,
+    RINGS, RecordHead, STAMP, empty, full,
+};
+use isthmus_layout::limits::{RECORD_CELLS_MAX, RING_CELLS};
+use isthmus_layout::record::BODY_WORDS_MAX;
+
+/// Cells consumed before the head is published: the producer is never told later than that, so one that waits for room in
+/// a full ring is told while there is still something left to consume.
+const HEAD_STEP: u32 = RING_CELLS / 4;
+const _: () = assert!(HEAD_STEP + RECORD_CELLS_MAX <= RING_CELLS - HEAD_STEP);
+
+/// Why nothing was pushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PushError {
+    /// No room for this record now.
+    #[error("the ring is full")]
+    Full,
+    /// The consumer broke the contract.
+    #[error(transparent)]
+    Fault(#[from] PeerFault),
+}
+
+/// The sending side of a ring.
+#[derive(Debug)]
+pub struct Producer<M> {
+    memory: M,
+    at: DirectionLayout,
+    tail: u32,
+    /// The consumer's head when we looked last.
+    head: u32,
+    counters: Counters,
+}
+
+/// What a producer counted, for display.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Messages sent.
+    pub messages: u64,
+    /// Message bytes sent.
+    pub bytes: u64,
+    /// Doorbells rung.
+    pub rings: u64,
+}
+
+/// A private copy of one record.
+#[derive(Clone, Debug)]
+pub struct RecordBuffer {
+    head: RecordHead,
+    words: [u32; BODY_WORDS_MAX],
+}
+
+impl Default for RecordBuffer {
+    fn default() -> Self {
+        Self { head: RecordHead { kind: 0, body_bytes: 0 }, words: [0; BODY_WORDS_MAX] }
+    }
+}
+
+impl RecordBuffer {
+    /// The record's kind.
+    pub fn kind(&self) -> u8 {
+        self.head.kind
+    }
+
+    /// Bytes of its body.
+    pub fn bytes(&self) -> u16 {
+        self.head.body_bytes
+    }
+
+    /// Its body, the last word padded.
+    pub fn words(&self) -> &[u32] {
+        &self.words[..usize::from(self.head.body_bytes).div_ceil(4)]
+    }
+}
+
+impl<M: Words> Producer<M> {
+    /// The sending side of the direction at `at`, from the start.
+    pub fn new(memory: M, at: DirectionLayout) -> Self {
+        Self { memory, at, tail: 0, head: 0, counters: Counters::default() }
+    }
+
+    /// Puts a record into the ring: `words`, then `message`. The consumer may see it at once; [`Self::wake`] must follow,
+    /// after this record or after the last of several.
+    #[inline]
+    pub fn push(&mut self, kind: u8, words: &[u32], message: &[u8]) -> Result<(), PushError> {
+        let body_bytes = 4 * words.len() + message.len();
+        assert!(body_bytes <= 4 * BODY_WORDS_MAX && words.len() <= FIRST_BODY_WORDS as usize); // Ours.
+        let head = RecordHead { kind, body_bytes: body_bytes as u16 };
+        self.room(head.cells())?;
+        let first = self.cell(self.tail);
+        self.memory.store(first + RECORD_HEAD, head.emit(), Relaxed);
+        for (at, &word) in words.iter().enumerate() {
+            self.memory.store(first + RECORD_HEAD + 1 + at as u32, word, Relaxed);
+        }
+        self.write_message(words.len() as u32, message);
+        // B, with A in `pop` (modelled): whoever sees the stamp sees the record.
+        self.memory.store(first + STAMP, full(self.tail), Release);
+        self.tail = self.tail.wrapping_add(head.cells());
+        Ok(())
+    }
+
+    /// After publishing: true if the consumer is parked and its board must be marked. Answers true to one caller only.
+    #[inline]
+    pub fn wake(&mut self) -> bool {
+        // F, with E in `park` (modelled): either we see the consumer parked, or it sees our stamp.
+        self.memory.fence();
+        let parked = self.at.consumer + PARKED;
+        self.memory.load(parked, Relaxed) != 0 && self.memory.swap(parked, 0, Relaxed) != 0
+    }
+
+    /// True if a record of the largest size fits now.
+    pub fn has_room(&mut self) -> Result<bool, PeerFault> {
+        match self.room(RECORD_CELLS_MAX) {
+            Ok(()) => Ok(true),
+            Err(PushError::Full) => Ok(false),
+            Err(PushError::Fault(fault)) => Err(fault),
+        }
+    }
+
+    /// Before sleeping until there is room: says so. The caller looks again afterwards ([`Self::has_room`], the slab's
+    /// `has_room`) and sleeps only if there is still none.
+    pub fn block(&mut self) {
+        self.memory.store(self.at.producer + BLOCKED, 1, Relaxed);
+        // G, with H in `publish` (modelled): either the consumer sees us blocked, or we see its new head.
+        self.memory.fence();
+        self.head_again();
+    }
+
+    /// Records what was sent, where the other side and the daemon can read it.
+    #[inline]
+    pub fn count(&mut self, bytes: u64) {
+        self.counters.messages += 1;
+        self.counters.bytes += bytes;
+        self.show(MESSAGES, self.counters.messages);
+        self.show(BYTES, self.counters.bytes);
+    }
+
+    /// Records that a doorbell was rung.
+    pub fn count_ring(&mut self) {
+        self.counters.rings += 1;
+        self.show(RINGS, self.counters.rings);
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// True if the consumer has published that it consumed everything.
+    pub fn is_drained(&mut self) -> bool {
+        self.head_again();
+        self.head == self.tail
+    }
+
+    fn show(&self, at: u32, value: u64) {
+        let at = self.at.producer + at;
+        self.memory.store(at, value as u32, Relaxed);
+        self.memory.store(at + 1, (value >> 32) as u32, Relaxed);
+    }
+
+    fn cell(&self, position: u32) -> u32 {
+        self.at.ring + position % RING_CELLS * CELL_WORDS
+    }
+
+    /// Makes sure of `cells` free cells.
+    #[inline]
+    fn room(&mut self, cells: u32) -> Result<(), PushError> {
+        if self.tail.wrapping_sub(self.head) + cells <= RING_CELLS {
+            return Ok(());
+        }
+        self.head_again();
+        let filled = self.tail.wrapping_sub(self.head);
+        if filled > RING_CELLS {
+            let fault = PeerFault::HeadOverrun { head: self.head, tail: self.tail };
+            self.head = self.tail.wrapping_sub(RING_CELLS); // So that a caller that goes on finds a full ring.
+            return Err(fault.into());
+        }
+        if filled + cells > RING_CELLS { Err(PushError::Full) } else { Ok(()) }
+    }
+
+    fn head_again(&mut self) {
+        // D, with C in `publish` (argued): cells below the head were copied before we write them again.
+        self.head = self.memory.load(self.at.consumer + HEAD, Acquire);
+    }
+
+    /// Writes message bytes behind `word` words of the body, into this record's first cell and those that follow.
+    #[inline]
+    fn write_message(&self, word: u32, message: &[u8]) {
+        let mut position = self.tail;
+        let mut at = RECORD_HEAD + 1 + word;
+        let mut put = |value| {
+            if at == CELL_WORDS {
+                position = position.wrapping_add(1);
+                // Of the same record, so seen with it: B covers this stamp too.
+                self.memory.store(self.cell(position) + STAMP, full(position), Relaxed);
+                at = STAMP + 1;
+            }
+            self.memory.store(self.cell(position) + at, value, Relaxed);
+            at += 1;
+        };
+        let (whole, rest) = message.as_chunks::<4>();
+        for bytes in whole {
+            put(u32::from_le_bytes(*bytes));
+        }
+        if !rest.is_empty() {
+            let mut last = [0; 4];
+            last[..rest.len()].copy_from_slice(rest);
+            put(u32::from_le_bytes(last));
+        }
+    }
+}
+
+/// The receiving side of a ring.
+#[derive(Debug)]
+pub struct Consumer<M> {
+    memory: M,
+    at: DirectionLayout,
+    head: u32,
+    /// What the producer knows of our head.
+    published: u32,
+}
+
+impl<M: Words> Consumer<M> {
+    /// The receiving side of the direction at `at`, from the start.
+    pub fn new(memory: M, at: DirectionLayout) -> Self {
+        Self { memory, at, head: 0, published: 0 }
+    }
+
+    /// Takes the next record, if there is one, as a private copy.
+    #[inline]
+    pub fn pop(&mut self, record: &mut RecordBuffer) -> Result<bool, PeerFault> {
+        if !self.look()? {
+            if self.head != self.published {
+                self.publish_head();
+            }
+            return Ok(false);
+        }
+        let first = self.cell(self.head);
+        let head = RecordHead::parse(self.memory.load(first + RECORD_HEAD, Relaxed))?; // The one fetch.
+        record.head = head;
+        let words = usize::from(head.body_bytes).div_ceil(4);
+        let in_first = words.min(FIRST_BODY_WORDS as usize);
+        for (at, word) in record.words[..in_first].iter_mut().enumerate() {
+            *word = self.memory.load(first + RECORD_HEAD + 1 + at as u32, Relaxed);
+        }
+        for (cell, chunk) in record.words[in_first..words].chunks_mut(NEXT_BODY_WORDS as usize).enumerate() {
+            let next = self.cell(self.head.wrapping_add(1 + cell as u32));
+            for (at, word) in chunk.iter_mut().enumerate() {
+                *word = self.memory.load(next + STAMP + 1 + at as u32, Relaxed);
+            }
+        }
+        self.head = self.head.wrapping_add(head.cells());
+        Ok(true)
+    }
+
+    /// True if a record waits.
+    #[inline]
+    pub fn look(&self) -> Result<bool, PeerFault> {
+        // A, with B in `push` (modelled): a cell that is stamped was written in full before.
+        let stamp = self.memory.load(self.cell(self.head) + STAMP, Acquire);
+        if stamp == full(self.head) {
+            Ok(true)
+        } else if stamp == empty(self.head) {
+            Ok(false)
+        } else {
+            Err(PeerFault::Stamp { position: self.head, found: stamp })
+        }
+    }
+
+    /// True if the producer should hear of our head now.
+    #[inline]
+    pub fn owes(&self) -> bool {
+        self.head.wrapping_sub(self.published) >= HEAD_STEP
+    }
+
+    /// Tells the producer how far we are. True if it is blocked and its board must be marked; answers true once.
+    pub fn publish(&mut self) -> bool {
+        self.publish_head();
+        // H, with G in `block` (modelled): either we see the producer blocked, or it sees our head.
+        self.memory.fence();
+        let blocked = self.at.producer + BLOCKED;
+        self.memory.load(blocked, Relaxed) != 0 && self.memory.swap(blocked, 0, Relaxed) != 0
+    }
+
+    fn publish_head(&mut self) {
+        // C, with D in `head_again` (argued): our copies are complete before the producer may write the cells again.
+        self.memory.store(self.at.consumer + HEAD, self.head, Release);
+        self.published = self.head;
+    }
+
+    /// Stops looking: from now on the producer marks our board. False if a record came meanwhile; then nothing is parked.
+    pub fn park(&mut self) -> Result<bool, PeerFault> {
+        let parked = self.at.consumer + PARKED;
+        self.memory.store(parked, 1, Relaxed);
+        // E, with F in `wake` (modelled): either the producer sees us parked, or we see its stamp.
+        self.memory.fence();
+        let came = self.look();
+        if !matches!(came, Ok(false)) {
+            self.memory.store(parked, 0, Relaxed);
+        }
+        came.map(|came| !came)
+    }
+
+    /// Looks again.
+    pub fn unpark(&mut self) {
+        self.memory.store(self.at.consumer + PARKED, 0, Relaxed);
+    }
+
+    /// What the producer says it sent. For display: it may say anything.
+    pub fn counters(&self) -> Counters {
+        let shown = |at: u32| {
+            let at = self.at.producer + at;
+            u64::from(self.memory.load(at, Relaxed)) | u64::from(self.memory.load(at + 1, Relaxed)) << 32
+        };
+        Counters { messages: shown(MESSAGES), bytes: shown(BYTES), rings: shown(RINGS) }
+    }
+
+    fn cell(&self, position: u32) -> u32 {
+        self.at.ring + position % RING_CELLS * CELL_WORDS
+    }
+}

@@ -1,0 +1,240 @@
+//! Our mapping of a region: the one place where a foreign page becomes loads and stores.
+//!
+//! A [`Mapping`] owns the addresses; [`Window`]s share it. Neither ever makes a reference to the memory, but for a moment's
+//! `&AtomicU32`, which may change behind its `&`. Everything else goes by [`Payload`]: bytes are copied and the copy is used.
+
+use crate::words::{Payload, Words};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, Ordering, fence};
+use isthmus_layout::RegionSize;
+use rustix::fd::AsFd;
+use rustix::fs::SealFlags;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::sync::Arc;
+
+/// What we may do with a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Load only.
+    Read,
+    /// Load and store.
+    ReadWrite,
+}
+
+/// Why a region cannot be mapped.
+#[derive(Debug, thiserror::Error)]
+pub enum MapError {
+    /// Its owner could shrink it and have us killed by SIGBUS.
+    #[error("the memory is not sealed against shrinking; its owner could end this process with SIGBUS")]
+    NotSealed,
+    /// It is smaller than was said.
+    #[error("the memory has {have} bytes, {need} were offered")]
+    TooSmall {
+        /// What was offered.
+        need: u64,
+        /// What is there.
+        have: u64,
+    },
+    /// The kernel refused.
+    #[error("mapping {bytes} bytes: {source}")]
+    Refused {
+        /// How much.
+        bytes: u64,
+        /// What it said; `NOMEM` means RLIMIT_AS, the cgroup's limit, or the number of mappings (vm.max_map_count).
+        source: rustix::io::Errno,
+    },
+}
+
+/// Addresses of ours behind which shared memory lies. Unmapped when dropped.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+    backing: Backing,
+}
+
+#[derive(Debug)]
+enum Backing {
+    Pages,
+    Heap(std::alloc::Layout),
+}
+
+// SAFETY: the addresses belong to the mapping and not to a thread; all access goes by atomics and by `Payload`'s copies,
+// whose callers expect the memory to change at any time anyway.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `size` bytes of a sealed memory file. Where the seal is missing or the file too small it is not touched.
+    pub fn new(memory: impl AsFd, size: RegionSize, access: Access) -> Result<Self, MapError> {
+        let refused = |source| MapError::Refused { bytes: size.0, source };
+        let seals = rustix::fs::fcntl_get_seals(&memory).map_err(|_| MapError::NotSealed)?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(MapError::NotSealed);
+        }
+        let have = rustix::fs::fstat(&memory).map_err(refused)?.st_size as u64;
+        if have < size.0 {
+            return Err(MapError::TooSmall { need: size.0, have });
+        }
+        let protection = match access {
+            Access::Read => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        let bytes = usize::try_from(size.0).map_err(|_| refused(rustix::io::Errno::NOMEM))?;
+        // SAFETY: a fresh mapping at an address of the kernel's choice disturbs no memory of ours.
+        let base = unsafe { rustix::mm::mmap(core::ptr::null_mut(), bytes, protection, MapFlags::SHARED, &memory, 0) };
+        let base = NonNull::new(base.map_err(refused)?.cast()).expect("the kernel maps nothing at address zero unasked");
+        Ok(Self { base, bytes, backing: Backing::Pages })
+    }
+
+    /// Takes over a mapping that a platform made.
+    ///
+    /// # Safety
+    ///
+    /// `base` is the start of `bytes` bytes that are mapped readable and writable, stay so until `munmap`, which is left to
+    /// the new owner, and are used by nobody else in this process.
+    pub unsafe fn adopt(base: NonNull<u8>, bytes: usize) -> Self {
+        Self { base, bytes, backing: Backing::Pages }
+    }
+
+    /// Zeroed memory of this process alone: the same code runs over it in tests, under miri too.
+    pub fn private(size: RegionSize) -> Self {
+        let bytes = usize::try_from(size.0).expect("a test's region fits into memory");
+        let layout = std::alloc::Layout::from_size_align(bytes, 4096).expect("pages are a valid alignment");
+        assert!(bytes > 0);
+        // SAFETY: the layout has a size, asserted above.
+        let base = unsafe { std::alloc::alloc_zeroed(layout) };
+        let base = NonNull::new(base).unwrap_or_else(|| std::alloc::handle_alloc_error(layout));
+        Self { base, bytes, backing: Backing::Heap(layout) }
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Never: a mapping has pages.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        match self.backing {
+            // SAFETY: base and bytes are those of a mapping which only we know (constructors), and no window is left,
+            // because each holds the Arc that is being dropped.
+            Backing::Pages => unsafe {
+                let _ = rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes);
+            },
+            // SAFETY: allocated with this layout in `private`.
+            Backing::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr(), layout) },
+        }
+    }
+}
+
+/// A view of a mapped region; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Window {
+    mapping: Arc<Mapping>,
+}
+
+impl Window {
+    /// All of a mapping.
+    pub fn new(mapping: Mapping) -> Self {
+        Self { mapping: Arc::new(mapping) }
+    }
+
+    /// Bytes.
+    pub fn size(&self) -> RegionSize {
+        RegionSize(self.mapping.bytes as u64)
+    }
+
+    #[inline(always)]
+    fn word(&self, at: u32) -> &AtomicU32 {
+        assert!((at as usize) < self.mapping.bytes / 4); // Ours: offsets were checked before they came here.
+        // SAFETY: `at` is inside the mapping (asserted), which outlives `self`, is page aligned and cannot shrink (its file
+        // is sealed, or it belongs to a platform that promised so in `adopt`). Other domains reach these bytes by mappings of
+        // their own; this program reaches them by atomics, so no access of ours races with another of ours, and by
+        // `Payload`, whose spans are disjoint from the words that atomics are used on.
+        unsafe { AtomicU32::from_ptr(self.mapping.base.as_ptr().add(4 * at as usize).cast()) }
+    }
+
+    fn bytes(&self, at: u64, len: usize) -> *mut u8 {
+        let end = usize::try_from(at).ok().and_then(|at| at.checked_add(len));
+        assert!(end.is_some_and(|end| end <= self.mapping.bytes)); // Ours, as above.
+        // SAFETY: `at` is inside the mapping or one past it, by the assertion.
+        unsafe { self.mapping.base.as_ptr().add(at as usize) }
+    }
+
+    /// Tells the processor that the cell at word `at` will be written soon.
+    #[inline(always)]
+    pub fn prefetch(&self, at: u32) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if (at as usize) < self.mapping.bytes / 4 {
+            // SAFETY: prefetching has no effect that a program can see; the address is inside the mapping all the same.
+            unsafe {
+                let address = self.mapping.base.as_ptr().add(4 * at as usize);
+                core::arch::asm!("prefetchw [{0}]", in(reg) address, options(nostack, preserves_flags, readonly));
+            }
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = at;
+    }
+
+    /// Gives the pages of `len` bytes at `at` back to the system; they read as zeroes afterwards. Both in whole pages.
+    /// What others wrote there is lost for all, so only who owns the bytes by the protocol calls this.
+    pub fn give_back(&self, at: u64, len: u64) {
+        let len = usize::try_from(len).expect("a span of the mapping fits into memory");
+        let start = self.bytes(at, len);
+        if matches!(self.mapping.backing, Backing::Pages) {
+            // SAFETY: the range is inside the mapping (checked by `bytes`); nothing of ours holds a reference into it.
+            // A refusal leaves the pages where they are, which costs memory and nothing else.
+            let _ = unsafe { rustix::mm::madvise(start.cast(), len, Advice::LinuxRemove) };
+        }
+    }
+}
+
+impl Words for Window {
+    #[inline(always)]
+    fn load(&self, at: u32, order: Ordering) -> u32 {
+        self.word(at).load(order)
+    }
+    #[inline(always)]
+    fn store(&self, at: u32, value: u32, order: Ordering) {
+        self.word(at).store(value, order);
+    }
+    #[inline(always)]
+    fn swap(&self, at: u32, value: u32, order: Ordering) -> u32 {
+        self.word(at).swap(value, order)
+    }
+    #[inline(always)]
+    fn or(&self, at: u32, bits: u32, order: Ordering) {
+        self.word(at).fetch_or(bits, order);
+    }
+    #[inline(always)]
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+impl Payload for Window {
+    /// The argument for the whole project: foreign memory may change while we copy. The copy is made by the system's
+    /// `memcpy` over raw pointers; no reference to the foreign bytes exists, the compiler sees neither side again through
+    /// this pointer, and a torn copy is a wrong payload, never a wrong program, since lengths and places were fetched and
+    /// checked before. In the abstract machine a racing plain read has no meaning; no stable Rust operation says what we
+    /// mean (a byte-wise atomic copy), and every virtual machine monitor rests on the same step.
+    fn copy_in(&self, at: u64, from: &[u8]) {
+        let to = self.bytes(at, from.len());
+        // SAFETY: `to` has room for `from` inside the mapping (checked by `bytes`), and the mapping is not part of `from`,
+        // because nobody holds a slice into a mapping.
+        unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) }
+    }
+
+    fn copy_out(&self, at: u64, into: &mut [u8]) {
+        let from = self.bytes(at, into.len());
+        // SAFETY: as in `copy_in`, the other way round.
+        unsafe { core::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) }
+    }
+}
