@@ -1,0 +1,91 @@
+//! How domains of one kind share memory and ring each other.
+//!
+//! ```text
+//!            memory               doorbell                discovery
+//!   local    sealed memfd         eventfd                 the daemon's Unix socket
+//!   kvm      a device's window    ivshmem vector          (a leaf crate of its own)
+//!   xen      granted pages        event channel           (a leaf crate of its own)
+//! ```
+//!
+//! A [`Platform`] is used by the daemons on both sides of a border. Programs never see one: their daemon hands them file
+//! descriptors, to map and to wait on, whatever lies behind.
+//!
+//! [`conformance`] is the suite that every platform passes; a new one is done when it does.
+
+pub mod conformance;
+pub mod local;
+pub mod seqpacket;
+
+pub use local::{Doorbell, Local};
+
+use isthmus_layout::RegionSize;
+use isthmus_shm::{Access, MapError, Mapping};
+
+/// Why a platform could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum PlatformError {
+    /// The system refused memory, descriptors, grants or window space.
+    #[error("{operation}: {source}{}", hint(*source))]
+    Refused {
+        /// What was tried.
+        operation: &'static str,
+        /// What the system said.
+        source: rustix::io::Errno,
+    },
+    /// What the peer offered cannot be mapped safely.
+    #[error(transparent)]
+    Map(#[from] MapError),
+}
+
+fn hint(errno: rustix::io::Errno) -> &'static str {
+    match errno {
+        rustix::io::Errno::MFILE => " (RLIMIT_NOFILE of this process is reached; raise it with ulimit -n)",
+        rustix::io::Errno::NFILE => " (the system's limit fs.file-max is reached)",
+        rustix::io::Errno::NOMEM => " (RLIMIT_AS, the cgroup's memory limit or vm.max_map_count is reached)",
+        _ => "",
+    }
+}
+
+/// One way for a domain to share memory with another and to wake it.
+///
+/// The trait says nothing of descriptors, because only `local` has them to pass: on `xen` a grant is a list of page
+/// references made out to one domain, on `kvm` it is a place in a window that the device shows to one guest.
+pub trait Platform {
+    /// Whom memory is granted to and who is woken: what the platform knows a domain by.
+    type Peer;
+    /// Memory of ours that others can be let into.
+    type Memory;
+    /// What travels to the peer so that it can map: a descriptor, page references, a place in a window.
+    type Grant;
+    /// What travels to the peer so that it can wake us.
+    type Bell;
+    /// Wakes a peer.
+    type Ringer: Ring;
+    /// Where we are woken.
+    type Listener: Listen;
+
+    /// Zeroed memory of our own that can be granted.
+    fn allocate(&self, size: RegionSize) -> Result<Self::Memory, PlatformError>;
+    /// Our own mapping of it.
+    fn map_own(&self, memory: &Self::Memory) -> Result<Mapping, PlatformError>;
+    /// Lets one peer in.
+    fn grant(&self, memory: &Self::Memory, to: &Self::Peer, access: Access) -> Result<Self::Grant, PlatformError>;
+    /// Maps what a peer granted. Never more rights than were granted, never memory that can vanish under us.
+    fn map(&self, grant: Self::Grant, size: RegionSize, access: Access) -> Result<Mapping, PlatformError>;
+    /// A doorbell of our own, and what the peer needs to ring it.
+    fn doorbell(&self, for_peer: &Self::Peer) -> Result<(Self::Listener, Self::Bell), PlatformError>;
+    /// The peer's doorbell.
+    fn ringer(&self, bell: Self::Bell) -> Result<Self::Ringer, PlatformError>;
+}
+
+/// Wakes a peer.
+pub trait Ring {
+    /// Rings. What rang before and was not heard yet is one ring with this one. Never blocks.
+    fn ring(&self);
+}
+
+/// Where rings arrive.
+pub trait Listen {
+    /// Waits for a ring that was not waited for yet, `limit` at most; true if there was one.
+    fn wait(&self, limit: std::time::Duration) -> bool;
+}

@@ -1,0 +1,212 @@
+//! Processes and containers of one host: sealed memory files and eventfds, passed over a Unix socket.
+//!
+//! All that two containers need in common is that socket. Memory has no name anywhere, so nothing is left when its last user is
+//! gone, however it went.
+
+use crate::{Listen, Platform, PlatformError, Ring};
+use isthmus_layout::RegionSize;
+use isthmus_shm::{Access, Mapping};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::net::{RecvFlags, SendFlags};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A memory file of `size` zero bytes that can neither shrink nor grow: whoever maps it is safe from SIGBUS.
+/// Pages appear at first touch and are charged to who touches them.
+pub fn memory(size: RegionSize) -> Result<OwnedFd, PlatformError> {
+    memory_file(size, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+}
+
+fn memory_file(size: RegionSize, seals: SealFlags) -> Result<OwnedFd, PlatformError> {
+    let refused = |operation| move |source| PlatformError::Refused { operation, source };
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create("isthmus", flags | MemfdFlags::NOEXEC_SEAL)
+        .or_else(|_| rustix::fs::memfd_create("isthmus", flags)) // Before Linux 6.3.
+        .map_err(refused("creating a memory file"))?;
+    rustix::fs::ftruncate(&file, size.0).map_err(refused("sizing a memory file"))?;
+    rustix::fs::fcntl_add_seals(&file, seals).map_err(refused("sealing a memory file"))?;
+    Ok(file)
+}
+
+/// Wakes its owner: rung by others, waited on by its owner alone or in an epoll set.
+///
+/// Between domains of one owner it is an eventfd, which costs least. An eventfd is one open file for all who hold it, and whoever
+/// holds it can make the next write to it wait; so between owners, and from the daemon, rings are packets on a socket instead:
+/// whether a packet may wait is said with each one, and nobody can change that.
+#[derive(Clone, Debug)]
+pub struct Doorbell {
+    file: Arc<OwnedFd>,
+    kind: DoorbellKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DoorbellKind {
+    Event,
+    Socket,
+}
+
+impl Doorbell {
+    /// A doorbell of our own, for domains of the same owner.
+    pub fn new() -> Result<Self, PlatformError> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let event = rustix::event::eventfd(0, flags)
+            .map_err(|source| PlatformError::Refused { operation: "creating a doorbell", source })?;
+        Ok(Self { file: Arc::new(event), kind: DoorbellKind::Event })
+    }
+
+    /// A doorbell for domains of different owners: where it is heard, and what rings it.
+    pub fn across() -> Result<(Self, Self), PlatformError> {
+        let (listener, ringer) = crate::seqpacket::pair()
+            .map_err(|source| PlatformError::Refused { operation: "creating a doorbell", source })?;
+        let bell = |end| Self { file: Arc::new(end), kind: DoorbellKind::Socket };
+        Ok((bell(listener), bell(ringer)))
+    }
+
+    /// Forgets rings that were not waited for. An eventfd in an edge-triggered epoll set does not need it.
+    pub fn clear(&self) {
+        match self.kind {
+            DoorbellKind::Event => {
+                let _ = rustix::io::read(&self.file, &mut [0; 8]);
+            }
+            DoorbellKind::Socket => {
+                let mut packet = [0; NUDGE.len()];
+                while let Ok((1.., _)) = rustix::net::recv(&self.file, &mut packet, RecvFlags::DONTWAIT) {}
+            }
+        }
+    }
+
+    /// True if rings must be cleared even in an edge-triggered epoll set: they fill a socket.
+    pub fn fills_up(&self) -> bool {
+        self.kind == DoorbellKind::Socket
+    }
+}
+
+/// The control message `Nudge`, which rings a socket: the daemon rings a domain on its control socket.
+const NUDGE: [u8; 8] = [143, 0, 0, 0, 0, 0, 0, 0];
+
+impl From<OwnedFd> for Doorbell {
+    /// A doorbell as it came over the socket. What it really is does not matter: ringing writes eight bytes and ignores what
+    /// becomes of them.
+    fn from(file: OwnedFd) -> Self {
+        let kind = match rustix::net::sockopt::socket_type(&file) {
+            Ok(_) => DoorbellKind::Socket,
+            Err(_) => DoorbellKind::Event,
+        };
+        if let (DoorbellKind::Event, Ok(flags)) = (kind, rustix::fs::fcntl_getfl(&file)) {
+            let _ = rustix::fs::fcntl_setfl(&file, flags | rustix::fs::OFlags::NONBLOCK);
+        }
+        Self { file: Arc::new(file), kind }
+    }
+}
+
+impl AsFd for Doorbell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Ring for Doorbell {
+    fn ring(&self) {
+        // A full counter, or a full socket, means that the bell is ringing already.
+        match self.kind {
+            DoorbellKind::Event => {
+                let _ = rustix::io::write(&self.file, &1_u64.to_ne_bytes());
+            }
+            DoorbellKind::Socket => {
+                let _ = rustix::net::send(&self.file, &NUDGE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            }
+        }
+    }
+}
+
+impl Listen for Doorbell {
+    fn wait(&self, limit: Duration) -> bool {
+        let limit = Timespec::try_from(limit).ok();
+        let mut fds = [PollFd::new(&self.file, PollFlags::IN)];
+        let rang = matches!(rustix::event::poll(&mut fds, limit.as_ref()), Ok(1));
+        if rang {
+            self.clear();
+        }
+        rang
+    }
+}
+
+/// The platform of processes that can pass descriptors to one another.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Local;
+
+/// Memory of our own: the file, and how large it is.
+#[derive(Debug)]
+pub struct LocalMemory {
+    file: OwnedFd,
+    size: RegionSize,
+}
+
+impl Platform for Local {
+    type Peer = ();
+    type Memory = LocalMemory;
+    type Grant = OwnedFd;
+    type Bell = OwnedFd;
+    type Ringer = Doorbell;
+    type Listener = Doorbell;
+
+    fn allocate(&self, size: RegionSize) -> Result<LocalMemory, PlatformError> {
+        Ok(LocalMemory { file: memory_file(size, SealFlags::SHRINK | SealFlags::GROW)?, size })
+    }
+
+    fn map_own(&self, memory: &LocalMemory) -> Result<Mapping, PlatformError> {
+        Ok(Mapping::new(&memory.file, memory.size, Access::ReadWrite)?)
+    }
+
+    fn grant(&self, memory: &LocalMemory, _to: &(), access: Access) -> Result<OwnedFd, PlatformError> {
+        let refused = |source| PlatformError::Refused { operation: "granting a memory file", source };
+        if access == Access::Read {
+            // Our own mapping keeps its rights; nobody gets new ones, not even by opening the file again.
+            rustix::fs::fcntl_add_seals(&memory.file, SealFlags::FUTURE_WRITE).map_err(refused)?;
+        }
+        memory.file.try_clone().map_err(|_| refused(rustix::io::Errno::MFILE))
+    }
+
+    fn map(&self, grant: OwnedFd, size: RegionSize, access: Access) -> Result<Mapping, PlatformError> {
+        Ok(Mapping::new(&grant, size, access)?)
+    }
+
+    fn doorbell(&self, _for_peer: &()) -> Result<(Doorbell, OwnedFd), PlatformError> {
+        let bell = Doorbell::new()?;
+        let copy = bell.file.try_clone().map_err(|_| PlatformError::Refused {
+            operation: "copying a doorbell",
+            source: rustix::io::Errno::MFILE,
+        })?;
+        Ok((bell, copy))
+    }
+
+    fn ringer(&self, bell: OwnedFd) -> Result<Doorbell, PlatformError> {
+        Ok(Doorbell::from(bell))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isthmus_layout::control::{Nudge, ToClient};
+
+    #[test]
+    fn a_ring_on_a_socket_is_the_control_message() {
+        assert_eq!(ToClient::from(Nudge {}).emit(None), NUDGE);
+    }
+
+    #[test]
+    fn a_doorbell_between_owners_never_makes_the_ringer_wait() {
+        let (listener, ringer) = Doorbell::across().unwrap();
+        let ringer = Doorbell::from(ringer.file.try_clone().unwrap());
+        let flags = rustix::fs::fcntl_getfl(&ringer.file).unwrap();
+        rustix::fs::fcntl_setfl(&ringer.file, flags - rustix::fs::OFlags::NONBLOCK).unwrap(); // As a hostile holder would.
+        for _ in 0..10_000 {
+            ringer.ring();
+        }
+        assert!(listener.wait(Duration::ZERO));
+        assert!(!listener.wait(Duration::ZERO));
+    }
+}

@@ -1,0 +1,155 @@
+//! Packets with file descriptors over a Unix socket: one control message each.
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{Errno, IoSlice, IoSliceMut};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use std::mem::MaybeUninit;
+use std::path::Path;
+
+/// Descriptors that one packet carries at most.
+pub const FDS_MAX: usize = isthmus_layout::limits::CONTROL_FDS_MAX;
+
+/// Why no packet came.
+#[derive(Debug, thiserror::Error)]
+pub enum ReceiveError {
+    /// Nothing waits (on a non-blocking socket).
+    #[error("no packet waits")]
+    Empty,
+    /// The other side closed the connection, or is gone.
+    #[error("the connection is closed")]
+    Closed,
+    /// The packet was longer than any message; its content is lost.
+    #[error("a packet longer than any control message")]
+    TooLong,
+    /// Its descriptors could not all be taken: there are more than any message has, or this process may not open as many.
+    #[error(
+        "descriptors were lost: this process may not open more (RLIMIT_NOFILE), or there were more than any message has"
+    )]
+    DescriptorsLost,
+    /// The kernel refused.
+    #[error("receiving a packet: {0}")]
+    Refused(#[source] Errno),
+}
+
+/// Why a packet was not sent.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// No room (on a non-blocking socket).
+    #[error("the socket is full")]
+    Full,
+    /// The other side closed the connection, or is gone.
+    #[error("the connection is closed")]
+    Closed,
+    /// Too many descriptors of this user are under way in sockets (RLIMIT_NOFILE counts them too).
+    #[error("too many file descriptors are under way in sockets of this user (RLIMIT_NOFILE)")]
+    FdsInFlight,
+    /// The kernel refused.
+    #[error("sending a packet: {0}")]
+    Refused(#[source] Errno),
+}
+
+/// A connection to the socket at `path`; blocking.
+pub fn connect(path: &Path) -> Result<OwnedFd, Errno> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// A socket that listens at `path`, which must not exist; non-blocking.
+pub fn listen(path: &Path, backlog: i32) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, backlog)?;
+    Ok(socket)
+}
+
+/// The next connection to a listening socket; non-blocking.
+pub fn accept(listener: impl AsFd) -> Result<OwnedFd, Errno> {
+    rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+}
+
+/// Two ends of a connection of its own, non-blocking; for tests.
+pub fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// Sends one packet. Never raises SIGPIPE.
+pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), SendError> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        assert!(fds.len() <= FDS_MAX && ancillary.push(SendAncillaryMessage::ScmRights(fds))); // Ours.
+    }
+    loop {
+        return match rustix::net::sendmsg(&socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
+            Ok(_) => Ok(()),
+            Err(Errno::INTR) => continue,
+            Err(Errno::AGAIN) => Err(SendError::Full),
+            Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Err(SendError::Closed),
+            Err(Errno::TOOMANYREFS) => Err(SendError::FdsInFlight),
+            Err(refused) => Err(SendError::Refused(refused)),
+        };
+    }
+}
+
+/// Receives one packet into `into`, its descriptors into `fds`; answers its bytes. Descriptors of a packet that is refused
+/// are closed. With `wait`, a blocking socket waits for one.
+pub fn receive(socket: impl AsFd, into: &mut [u8], fds: &mut Vec<OwnedFd>, wait: bool) -> Result<usize, ReceiveError> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+    fds.clear();
+    let message = loop {
+        match rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(into)], &mut ancillary, flags) {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Err(ReceiveError::Empty),
+            Err(Errno::CONNRESET | Errno::NOTCONN) => return Err(ReceiveError::Closed),
+            other => break other.map_err(ReceiveError::Refused)?,
+        }
+    };
+    for part in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(came) = part {
+            fds.extend(came);
+        }
+    }
+    if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        fds.clear();
+        let long = message.flags.contains(ReturnFlags::TRUNC);
+        return Err(if long { ReceiveError::TooLong } else { ReceiveError::DescriptorsLost });
+    }
+    // No control message is empty, so an empty packet is the end as well.
+    if message.bytes == 0 { Err(ReceiveError::Closed) } else { Ok(message.bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::local;
+    use isthmus_layout::RegionSize;
+
+    #[test]
+    fn packets_keep_their_borders_and_their_descriptors() {
+        let (a, b) = pair().unwrap();
+        let memory = local::memory(RegionSize(4096)).unwrap();
+        send(&a, b"first", &[memory.as_fd(), memory.as_fd()]).unwrap();
+        send(&a, b"second", &[]).unwrap();
+        let (mut bytes, mut fds) = ([0; 100], Vec::new());
+        assert_eq!(receive(&b, &mut bytes, &mut fds, false).unwrap(), 5);
+        assert_eq!(fds.len(), 2);
+        assert_eq!(rustix::fs::fstat(&fds[0]).unwrap().st_size, 4096);
+        assert_eq!(receive(&b, &mut bytes, &mut fds, false).unwrap(), 6);
+        assert_eq!((&bytes[..6], fds.len()), (&b"second"[..], 0));
+        assert!(matches!(receive(&b, &mut bytes, &mut fds, false), Err(ReceiveError::Empty)));
+        send(&a, &[7; 200], &[memory.as_fd()]).unwrap();
+        assert!(matches!(receive(&b, &mut bytes, &mut fds, false), Err(ReceiveError::TooLong)));
+        assert!(fds.is_empty());
+        drop(a);
+        assert!(matches!(receive(&b, &mut bytes, &mut fds, false), Err(ReceiveError::Closed)));
+        assert!(matches!(send(&b, b"x", &[]), Err(SendError::Closed)));
+    }
+}
