@@ -1,0 +1,107 @@
+//! Finding the daemon's socket, and starting a daemon for this user where none answers.
+
+use crate::error::Refusal;
+use crate::options::Options;
+use isthmus_layout::reason::Reason;
+use isthmus_platform::seqpacket;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The socket of the daemon that serves all users of the host.
+pub(crate) const SYSTEM_SOCKET: &str = "/run/isthmus/isthmus.sock";
+
+/// The name of the daemon's program.
+const DAEMON: &str = "isthmusd";
+
+/// The socket of a daemon of this user: in its runtime directory, or in one that only it can write to.
+pub(crate) fn user_socket() -> PathBuf {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+    let directory = runtime.map_or_else(
+        || PathBuf::from(format!("/tmp/isthmus-{}", rustix::process::geteuid().as_raw())),
+        |runtime| runtime.join("isthmus"),
+    );
+    directory.join("isthmus.sock")
+}
+
+/// A connection to the first daemon that answers, and where it was.
+pub(crate) fn connect(options: &Options) -> Result<(OwnedFd, PathBuf), Refusal> {
+    if let Some(path) = &options.socket {
+        return Ok((reconnect(path)?, path.clone()));
+    }
+    let user = user_socket();
+    let mut denied = None;
+    for path in [Path::new(SYSTEM_SOCKET), &user] {
+        match connect_trusted(path, path == user) {
+            Ok(socket) => return Ok((socket, path.to_owned())),
+            Err(refused) if refused.reason == Reason::DaemonUnreachable => {}
+            Err(refused) => denied = denied.or(Some(refused)),
+        }
+    }
+    if options.no_autostart {
+        let looked = format!("{SYSTEM_SOCKET} and {}", user.display());
+        return Err(denied.unwrap_or_else(|| Refusal::new(Reason::DaemonUnreachable, looked)));
+    }
+    start()?;
+    Ok((connect_trusted(&user, true)?, user))
+}
+
+/// A connection to the daemon at `path`.
+pub(crate) fn reconnect(path: &Path) -> Result<OwnedFd, Refusal> {
+    seqpacket::connect(path).map_err(|errno| refusal(path, errno))
+}
+
+fn connect_trusted(path: &Path, own: bool) -> Result<OwnedFd, Refusal> {
+    if own {
+        check_owner(path.parent().unwrap_or(path))?;
+    }
+    reconnect(path)
+}
+
+/// A directory in /tmp could be anybody's: what we attach to sees our messages.
+fn check_owner(directory: &Path) -> Result<(), Refusal> {
+    let Ok(found) = std::fs::symlink_metadata(directory) else {
+        return Err(Refusal::new(Reason::DaemonUnreachable, directory.display().to_string()));
+    };
+    let ours = found.uid() == rustix::process::geteuid().as_raw() && found.is_dir() && found.mode() & 0o022 == 0;
+    if ours { Ok(()) } else { Err(Refusal::new(Reason::SocketUntrusted, directory.display().to_string())) }
+}
+
+fn refusal(path: &Path, errno: Errno) -> Refusal {
+    let reason = match errno {
+        Errno::ACCESS | Errno::PERM => Reason::SocketDenied,
+        Errno::MFILE | Errno::NFILE => Reason::OutOfFds,
+        _ => Reason::DaemonUnreachable,
+    };
+    Refusal::new(reason, format!("{}: {errno}", path.display()))
+}
+
+/// Runs `isthmusd --user --detach`, which comes back when the daemon answers and leaves it running in a session of its own:
+/// no child of ours remains.
+fn start() -> Result<(), Refusal> {
+    let failed = |detail: String| Refusal::new(Reason::DaemonNotStarted, detail);
+    let program = daemon_program();
+    let status = Command::new(&program)
+        .args(["--user", "--detach"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .output()
+        .map_err(|error| failed(format!("{}: {error}", program.display())))?;
+    if status.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&status.stderr);
+    Err(failed(format!("{} ended with {}: {}", program.display(), status.status, said.trim())))
+}
+
+/// Beside the running program, where a build puts both; else from the PATH.
+fn daemon_program() -> PathBuf {
+    let beside = std::env::current_exe().ok().and_then(|exe| {
+        let directory = exe.parent()?;
+        [directory, directory.parent()?].map(|place| place.join(DAEMON)).into_iter().find(|path| path.is_file())
+    });
+    beside.unwrap_or_else(|| PathBuf::from(DAEMON))
+}

@@ -1,0 +1,146 @@
+//! The connection to the daemon: requests, their replies, and news.
+
+use crate::error::Refusal;
+use isthmus_layout::control::{Hello, Magic, MalformedControl, Name, RequestSerial, ToClient, ToDaemon, version};
+use isthmus_layout::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX};
+use isthmus_layout::reason::Reason;
+use isthmus_platform::seqpacket::{self, ReceiveError, SendError};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// How long a reply may take before the daemon counts as gone.
+const REPLY: Duration = Duration::from_secs(5);
+
+/// A message of the daemon with the descriptors that came with it.
+#[derive(Debug)]
+pub(crate) struct News {
+    pub(crate) message: ToClient,
+    pub(crate) fds: VecDeque<OwnedFd>,
+    pub(crate) serial: Option<RequestSerial>,
+}
+
+impl News {
+    /// The next descriptor; the codec has checked how many there are.
+    pub(crate) fn fd(&mut self) -> OwnedFd {
+        self.fds.pop_front().expect("the codec counted the descriptors")
+    }
+}
+
+/// An open connection, past the handshake.
+#[derive(Debug)]
+pub(crate) struct Control {
+    socket: OwnedFd,
+    serial: RequestSerial,
+    /// News that came while a reply was waited for.
+    waiting: VecDeque<News>,
+    packet: Vec<u8>,
+    fds: Vec<OwnedFd>,
+}
+
+impl Control {
+    /// Says hello.
+    pub(crate) fn open(socket: OwnedFd) -> Result<Self, Refusal> {
+        let mut control = Self {
+            socket,
+            serial: RequestSerial::new(1).expect("one is not zero"),
+            waiting: VecDeque::new(),
+            packet: vec![0; CONTROL_BYTES_MAX],
+            fds: Vec::with_capacity(CONTROL_FDS_MAX),
+        };
+        let spoken = version::Spoken::CURRENT;
+        let library = Name::new(concat!("isthmus-client ", env!("CARGO_PKG_VERSION"))).expect("a valid name");
+        let news = control.request(Hello { magic: Magic, spoken, library }.into(), &[])?;
+        match news.message {
+            ToClient::HelloBack(back) => match version::accept(spoken, &back) {
+                Ok(_) => Ok(control),
+                Err(refused) => Err(Refusal::new(refused.reason, refused.to_string())),
+            },
+            _ => Err(Refusal::new(Reason::NotIsthmus, "the daemon's first word is not hello")),
+        }
+    }
+
+    /// Asks, and waits for the reply; news that come meanwhile are kept. A refusal is an error.
+    pub(crate) fn request(&mut self, message: ToDaemon, fds: &[BorrowedFd<'_>]) -> Result<News, Refusal> {
+        let serial = self.tell(message, fds)?;
+        self.next_reply(Some(serial))
+    }
+
+    /// The next reply to a request; news that come meanwhile are kept. A refusal is an error.
+    pub(crate) fn next_reply(&mut self, serial: Option<RequestSerial>) -> Result<News, Refusal> {
+        let deadline = Instant::now() + REPLY;
+        loop {
+            let Some(news) = self.receive(Some(deadline))? else {
+                return Err(Refusal::new(Reason::DaemonGone, "no reply within 5 s"));
+            };
+            if news.serial != serial {
+                self.waiting.push_back(news);
+                continue;
+            }
+            return match news.message {
+                ToClient::Refused(refused) => Err(Refusal::new(refused.reason, refused.text.to_string())),
+                _ => Ok(news),
+            };
+        }
+    }
+
+    /// Asks without waiting; the reply comes as news with this serial.
+    pub(crate) fn tell(&mut self, message: ToDaemon, fds: &[BorrowedFd<'_>]) -> Result<RequestSerial, Refusal> {
+        let serial = self.serial;
+        self.serial = serial.next();
+        let packet = message.emit(Some(serial));
+        loop {
+            match seqpacket::send(&self.socket, &packet, fds) {
+                Ok(()) => return Ok(serial),
+                Err(SendError::Full) => self.wait(PollFlags::OUT, Instant::now() + REPLY)?,
+                Err(SendError::FdsInFlight) => return Err(Reason::FdsInFlight.into()),
+                Err(error) => return Err(Refusal::new(Reason::DaemonGone, error.to_string())),
+            }
+        }
+    }
+
+    /// News, if there are any.
+    pub(crate) fn news(&mut self) -> Result<Option<News>, Refusal> {
+        match self.waiting.pop_front() {
+            Some(news) => Ok(Some(news)),
+            None => self.receive(None),
+        }
+    }
+
+    /// The next message; with a deadline, waits for it.
+    fn receive(&mut self, deadline: Option<Instant>) -> Result<Option<News>, Refusal> {
+        loop {
+            match seqpacket::receive(&self.socket, &mut self.packet, &mut self.fds, false) {
+                Ok(bytes) => return self.parse(bytes).map(Some),
+                Err(ReceiveError::Empty) => match deadline {
+                    Some(deadline) if Instant::now() < deadline => self.wait(PollFlags::IN, deadline)?,
+                    _ => return Ok(None),
+                },
+                Err(ReceiveError::DescriptorsLost) => {} // An offer we cannot take; the daemon's time limit ends it.
+                Err(error) => return Err(Refusal::new(Reason::DaemonGone, error.to_string())),
+            }
+        }
+    }
+
+    fn parse(&mut self, bytes: usize) -> Result<News, Refusal> {
+        let malformed = |error: MalformedControl| Refusal::new(Reason::NotIsthmus, error.to_string());
+        let (serial, message) = ToClient::parse(&self.packet[..bytes], self.fds.len()).map_err(malformed)?;
+        Ok(News { message, serial, fds: self.fds.drain(..).collect() })
+    }
+
+    fn wait(&self, what: PollFlags, deadline: Instant) -> Result<(), Refusal> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let mut fds = [PollFd::new(&self.socket, what)];
+        match rustix::event::poll(&mut fds, Timespec::try_from(left).ok().as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(Refusal::new(Reason::DaemonGone, errno.to_string())),
+        }
+    }
+}
+
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,220 @@
+//! Messages too long for the slab: announced first, so that they are copied only when their receiver knows where to.
+//!
+//! ```text
+//!   sender                                   receiver
+//!   Announce { region, offset, edges } ────►  maps the region (once), copies straight out of it
+//!                             ◄──── Taken
+//!   Announce { no region } ────────────────►  has a receive for it
+//!                             ◄──── Pull
+//!   More, More, More … ────────────────────►  copies each piece out of the slab while the next one is copied in
+//! ```
+//!
+//! The first is for buffers that are used again, between domains of one owner; everything else goes in pieces.
+
+use crate::domain::Core;
+use crate::endpoint::{Envelope, Posted};
+use crate::peer::{Granted, Incoming, Into, Outgoing, Path, PeerIndex};
+use crate::send::Stop;
+use isthmus_layout::control::Grant;
+use isthmus_layout::ids::RegionId;
+use isthmus_layout::limits::PEER_REGIONS_MAX;
+use isthmus_layout::reason::Reason;
+use isthmus_layout::record::{Mapped, Outcome, Piece, Record, Serial};
+use isthmus_shm::rehome::{PeerRegion, Prepared, RegionKey, Warm};
+use rustix::fd::{AsFd, OwnedFd};
+
+/// Bytes of one region of a peer, an end of the plausible.
+const REGION_BYTES_MAX: u64 = 64 << 30;
+
+/// An announcement's own words.
+struct Announcement {
+    piece: Piece,
+    mapped: Option<Mapped>,
+}
+
+impl Core {
+    /// Announces a message and keeps it until its receiver takes it.
+    pub(crate) fn announce(&mut self, at: PeerIndex, mut message: Outgoing) -> Result<(), (Stop, Outgoing)> {
+        let warm = self.warm(at, &message);
+        match self.try_announce(at, &message, warm.as_ref()) {
+            Ok(()) => {
+                message.held = warm.map(|warm| warm.held);
+                self.peers[at].announced.insert(message.serial, message);
+                Ok(())
+            }
+            Err(stop) => Err((stop, message)),
+        }
+    }
+
+    fn try_announce(&mut self, at: PeerIndex, message: &Outgoing, warm: Option<&Warm>) -> Result<(), Stop> {
+        let bytes = message.buffer.as_slice();
+        let mut lane = self.peers[at].lane(&mut self.inbox, self.ring).ok_or(Stop::NoPath)?;
+        if !lane.channel.has_room_for_record()? {
+            return Err(Stop::Full);
+        }
+        let mut announcement = Announcement { piece: Piece { offset: 0, len: 0 }, mapped: None };
+        if let Some(warm) = warm {
+            let (head, tail) = (&bytes[warm.head.clone()], &bytes[warm.tail.clone()]);
+            let edges = (head.len() + tail.len()) as u32;
+            if edges > 0 {
+                announcement.piece = lane.reserve(edges, edges)?.ok_or(Stop::Full)?;
+                lane.channel.fill(announcement.piece, 0, head);
+                lane.channel.fill(announcement.piece, head.len() as u32, tail);
+            }
+            announcement.mapped = Some(Mapped {
+                region: RegionId(warm.region.number()),
+                offset: warm.offset,
+                head: head.len() as u16,
+                tail: tail.len() as u16,
+            });
+        }
+        let Announcement { piece, mapped } = announcement;
+        let record =
+            Record::Announce { tag: message.tag, len: bytes.len() as u64, serial: message.serial, piece, mapped };
+        lane.send(message.between, &record, &[], piece.len)?;
+        Ok(())
+    }
+
+    /// The message's buffer in a region that the peer has, if there is one; otherwise sees to it that there will be.
+    fn warm(&mut self, at: PeerIndex, message: &Outgoing) -> Option<Warm> {
+        let peer = &self.peers[at];
+        if !matches!(peer.out, Path::Channel(_)) || peer.owner != Some(self.me.owner) {
+            return None;
+        }
+        let warm = match message.buffer.rehome(&self.rehome) {
+            Prepared::Warm(warm) => warm,
+            Prepared::Cold(_) => return None,
+        };
+        let region = RegionId(warm.region.number());
+        match peer.granted.get(&region) {
+            Some(Granted::Yes) => Some(warm),
+            Some(Granted::Asked(_) | Granted::Refused) => None,
+            None => {
+                self.grant(at, warm.region);
+                None
+            }
+        }
+    }
+
+    /// Asks the daemon to pass a region on to a peer.
+    fn grant(&mut self, at: PeerIndex, region: RegionKey) {
+        let Ok(grant) = self.rehome.grant(region) else { return };
+        let peer = self.peers[at].id;
+        let id = RegionId(region.number());
+        let message = Grant { peer, region: id, start: grant.start, bytes: grant.len };
+        if let Some(serial) = self.tell(message.into(), &[grant.fd.as_fd()]) {
+            self.peers[at].granted.insert(id, Granted::Asked(serial));
+        }
+    }
+
+    /// Regions that were given back are not granted any more.
+    pub(crate) fn revoke_released(&mut self) {
+        for region in self.rehome.take_released() {
+            let region = RegionId(region.number());
+            let holders: Vec<_> =
+                self.peers.iter_mut().filter_map(|peer| peer.granted.remove(&region).map(|_| peer.id)).collect();
+            for peer in holders {
+                self.tell(isthmus_layout::control::Revoke { peer, region }.into(), &[]);
+            }
+        }
+    }
+
+    /// A peer lets us map memory of its.
+    pub(crate) fn granted(&mut self, at: PeerIndex, region: RegionId, start: u64, bytes: u64, fd: &OwnedFd) {
+        // A region that cannot be mapped is one that was never granted: its messages come in pieces.
+        let Ok(mapped) = PeerRegion::map(fd, start, bytes, REGION_BYTES_MAX) else { return };
+        self.clock += 1;
+        let regions = &mut self.peers[at].regions;
+        if regions.len() >= PEER_REGIONS_MAX {
+            let oldest = regions.iter().min_by_key(|(_, (_, used))| *used).map(|(&region, _)| region);
+            oldest.and_then(|region| regions.remove(&region));
+        }
+        regions.insert(region, (mapped, self.clock));
+    }
+
+    /// A receive for an announced message.
+    pub(crate) fn take_announced(
+        &mut self,
+        at: PeerIndex,
+        envelope: Envelope,
+        serial: Serial,
+        mapped: Option<Mapped>,
+        edges: &[u8],
+        mut posted: Posted,
+    ) {
+        let between = self.back(&envelope);
+        if let Some(mapped) = mapped {
+            if self.copy_mapped(at, &envelope, mapped, edges, &mut posted).is_some() {
+                let bytes = envelope.len.min(posted.buffer.len() as u64);
+                self.endpoints.received(posted, &envelope);
+                return self.urgent(at, between, Record::Taken { serial, outcome: Outcome::Copied, bytes });
+            }
+            self.pulled(at, envelope, serial, posted);
+            return self.urgent(at, between, Record::Taken { serial, outcome: Outcome::NoRegion, bytes: 0 });
+        }
+        self.pulled(at, envelope, serial, posted);
+        self.urgent(at, between, Record::Pull { serial });
+    }
+
+    fn pulled(&mut self, at: PeerIndex, envelope: Envelope, serial: Serial, posted: Posted) {
+        self.peers[at].pulled.insert(serial, Incoming { envelope, received: 0, into: Into::Posted(posted) });
+    }
+
+    /// Copies a message out of its sender's region. None if we do not have the region, or it does not hold the message.
+    fn copy_mapped(
+        &mut self,
+        at: PeerIndex,
+        envelope: &Envelope,
+        mapped: Mapped,
+        edges: &[u8],
+        posted: &mut Posted,
+    ) -> Option<()> {
+        if !self.peers[at].regions.contains_key(&mapped.region) {
+            self.take_news(); // Its grant may wait on the control socket: it was sent before the announcement.
+        }
+        self.clock += 1;
+        let clock = self.clock;
+        let (region, used) = self.peers[at].regions.get_mut(&mapped.region)?;
+        *used = clock;
+        let (head, tail) = edges.split_at_checked(usize::from(mapped.head))?;
+        let body = usize::try_from(envelope.len).ok()?.checked_sub(edges.len())?;
+        let into = posted.buffer.as_mut_slice();
+        let (into_head, rest) = into.split_at_mut(head.len().min(into.len()));
+        into_head.copy_from_slice(&head[..into_head.len()]);
+        let (into_body, rest) = rest.split_at_mut(body.min(rest.len()));
+        region.copy_out(mapped.offset, into_body).ok()?;
+        let tail = &tail[..tail.len().min(rest.len())];
+        rest[..tail.len()].copy_from_slice(tail);
+        Some(())
+    }
+
+    /// The receiver wants an announced message in pieces.
+    pub(crate) fn pull(&mut self, at: PeerIndex, serial: Serial) {
+        if let Some(mut message) = self.peers[at].announced.remove(&serial) {
+            message.held = None;
+            self.peers[at].streams.push_back(message);
+            self.advance(at);
+        }
+    }
+
+    /// The receiver is done with an announced message.
+    pub(crate) fn taken(&mut self, at: PeerIndex, serial: Serial, outcome: Outcome) {
+        match outcome {
+            Outcome::NoRegion => {
+                self.peers[at].granted.clear(); // It lost some; the next use grants anew.
+                self.pull(at, serial);
+            }
+            Outcome::Copied | Outcome::Dropped => {
+                let Some(message) = self.peers[at].announced.remove(&serial) else { return };
+                let len = message.buffer.len() as u64;
+                if let Some(lane) = self.peers[at].lane(&mut self.inbox, self.ring) {
+                    lane.channel.count(len);
+                }
+                match outcome {
+                    Outcome::Dropped => self.failed(message, Reason::EndpointClosed),
+                    _ => self.sent(message),
+                }
+            }
+        }
+    }
+}

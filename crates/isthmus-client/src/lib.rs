@@ -1,0 +1,42 @@
+//! What a program links: attach to the daemon, open endpoints, send and receive.
+//!
+//! ```text
+//!   domain ───── the program's side of its daemon: attach, poll, wait, detach
+//!   options ──── how to attach, with the environment's say
+//!   connect ──── finding the daemon's socket, starting a daemon for this user
+//!   control, news ── requests over that socket, and what the daemon tells
+//!   peer ─────── another domain: by which path, what is queued, what is under way
+//!   send, receive, large ── records out, records in, messages too long for the slab
+//!   endpoint ─── posted receives, unexpected messages, completions
+//!   sleep ────── what to sleep on, and the descriptor that a program may put into its own epoll set
+//! ```
+//!
+//! The library has no thread, no signal handler and no lock: everything happens inside its calls, on the caller's thread. A
+//! [`Domain`] is used by one thread at a time.
+#![forbid(unsafe_code)]
+
+mod connect;
+mod control;
+mod domain;
+mod endpoint;
+mod error;
+mod large;
+mod news;
+mod options;
+mod peer;
+mod query;
+mod receive;
+mod send;
+mod sleep;
+mod status;
+
+pub use domain::Domain;
+pub use endpoint::{Completion, Outcome, Token};
+pub use error::{AttachError, Refusal};
+pub use isthmus_channel::Wait;
+pub use isthmus_layout::control::Topic;
+pub use isthmus_layout::{DomainId, EndpointAddress, EndpointIndex, reason::Reason};
+pub use isthmus_shm::Buffer;
+pub use options::{OptionError, Options};
+pub use query::Inquirer;
+pub use status::{ChannelStatus, PathKind};

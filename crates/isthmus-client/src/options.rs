@@ -1,0 +1,125 @@
+//! How to attach: what the program says, and what the environment says where the program is silent.
+
+use isthmus_channel::Wait;
+use isthmus_layout::control::Name;
+use isthmus_layout::environment::{self, Variable};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Longest time that an adaptive wait spins, in microseconds.
+const SPIN_US_MAX: u64 = 1000;
+
+/// How to attach.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// What the domain is called; without, the daemon makes a name of the program's and the process number.
+    pub name: Option<Name>,
+    /// The daemon's socket; without, the first that answers of the usual ones.
+    pub socket: Option<PathBuf>,
+    /// True to start no daemon where none answers.
+    pub no_autostart: bool,
+    /// How to wait.
+    pub wait: Wait,
+    /// True to keep large buffers where they are: no page of the program is ever moved onto shared memory.
+    pub no_rehoming: bool,
+    /// True to stay on the ordinary path, through the daemon.
+    pub no_channels: bool,
+}
+
+/// A variable of the environment that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name}={value} cannot be: {expected}")]
+pub struct OptionError {
+    /// The variable.
+    pub name: &'static str,
+    /// What it holds.
+    pub value: String,
+    /// What it may hold.
+    pub expected: &'static str,
+}
+
+impl Options {
+    /// As the environment says.
+    pub fn from_environment() -> Result<Self, OptionError> {
+        Self::from_variables(|variable| {
+            std::env::var_os(variable.name).map(|value| value.to_string_lossy().into_owned())
+        })
+    }
+
+    /// As the variables that `read` knows say. An empty variable counts as unset.
+    pub fn from_variables(read: impl Fn(Variable) -> Option<String>) -> Result<Self, OptionError> {
+        let value = |variable| read(variable).filter(|value| !value.is_empty());
+        let flag = |variable: Variable| match value(variable).as_deref() {
+            None | Some("1") => Ok(true),
+            Some("0") => Ok(false),
+            Some(other) => Err(refuse(variable, other, "1 or 0")),
+        };
+        let name = match value(environment::DOMAIN) {
+            None => None,
+            Some(text) => match Name::new(&text) {
+                Ok(name) => Some(name),
+                Err(_) => return Err(refuse(environment::DOMAIN, &text, "up to 64 printable characters without /")),
+            },
+        };
+        let spin = match value(environment::SPIN_US) {
+            None => None,
+            Some(text) => match text.parse() {
+                Ok(us) if us <= SPIN_US_MAX => Some(Duration::from_micros(us)),
+                _ => return Err(refuse(environment::SPIN_US, &text, "microseconds from 0 to 1000")),
+            },
+        };
+        let wait = match value(environment::WAIT).as_deref() {
+            None | Some("adaptive") => spin.map_or(Wait::default(), Wait::Adaptive),
+            Some("spin") => Wait::Spin,
+            Some("sleep") => Wait::Sleep,
+            Some(other) => return Err(refuse(environment::WAIT, other, "adaptive, spin or sleep")),
+        };
+        Ok(Self {
+            name,
+            socket: value(environment::SOCKET).map(PathBuf::from),
+            no_autostart: !flag(environment::AUTOSTART)?,
+            wait,
+            no_rehoming: !flag(environment::RCACHE)?,
+            no_channels: !flag(environment::CHANNELS)?,
+        })
+    }
+}
+
+fn refuse(variable: Variable, value: &str, expected: &'static str) -> OptionError {
+    OptionError { name: variable.name, value: value.to_owned(), expected }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(name: &'static str, value: &'static str) -> Result<Options, OptionError> {
+        Options::from_variables(|variable| (variable.name == name).then(|| value.to_owned()))
+    }
+
+    #[test]
+    fn an_empty_environment_is_the_default() {
+        assert_eq!(Options::from_variables(|_| None), Ok(Options::default()));
+        assert_eq!(with("ISTHMUS_WAIT", ""), Ok(Options::default()));
+    }
+
+    #[test]
+    fn each_variable_does_what_its_table_says() {
+        assert_eq!(with("ISTHMUS_WAIT", "spin").unwrap().wait, Wait::Spin);
+        assert_eq!(with("ISTHMUS_SPIN_US", "7").unwrap().wait, Wait::Adaptive(Duration::from_micros(7)));
+        assert!(with("ISTHMUS_AUTOSTART", "0").unwrap().no_autostart);
+        assert!(with("ISTHMUS_RCACHE", "0").unwrap().no_rehoming);
+        assert!(with("ISTHMUS_CHANNELS", "0").unwrap().no_channels);
+        assert_eq!(with("ISTHMUS_SOCKET", "/x/y").unwrap().socket, Some(PathBuf::from("/x/y")));
+        assert_eq!(with("ISTHMUS_DOMAIN", "web").unwrap().name, Name::new("web").ok());
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        let text = |name, value| with(name, value).unwrap_err().to_string();
+        assert_eq!(text("ISTHMUS_WAIT", "poll"), "ISTHMUS_WAIT=poll cannot be: adaptive, spin or sleep");
+        assert_eq!(text("ISTHMUS_SPIN_US", "1001"), "ISTHMUS_SPIN_US=1001 cannot be: microseconds from 0 to 1000");
+        assert!(text("ISTHMUS_DOMAIN", "a/b").contains("without /"));
+        assert_eq!(text("ISTHMUS_RCACHE", "yes"), "ISTHMUS_RCACHE=yes cannot be: 1 or 0");
+    }
+}

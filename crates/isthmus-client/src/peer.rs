@@ -1,0 +1,274 @@
+//! Another domain, as this one knows it: the path to it, what is queued for it, what is under way.
+//!
+//! Two paths and no third: the *channel*, once there is one, and before that (or where policy wants it) the *ordinary path* through the
+//! daemon. A sender leaves one for the other at a record of its choice: it says `Switch` on the old path and numbers what
+//! follows with the next epoch. The receiver takes from the new path only when it has seen that, so nothing is overtaken.
+
+use crate::endpoint::{Envelope, Posted, Token};
+use isthmus_channel::{Channel, ChannelKey, Inbox, SendError};
+use isthmus_layout::control::{Name, Owner, RequestSerial};
+use isthmus_layout::ids::{ChannelId, EndpointIndex, RegionId};
+use isthmus_layout::limits::{ORDINARY_CREDIT_BYTES, ORDINARY_FRAGMENT_BYTES_MAX};
+use isthmus_layout::reason::Reason;
+use isthmus_layout::record::{Piece, Record, Route, Serial};
+use isthmus_layout::{DomainId, EndpointAddress};
+use isthmus_shm::rehome::{PeerRegion, Use};
+use isthmus_shm::{Buffer, PeerFault};
+use std::collections::{HashMap, VecDeque};
+
+/// What any record costs on the ordinary path, beside its message bytes.
+pub(crate) const RECORD_COST: u32 = 128;
+
+/// Index of a peer in its domain's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PeerIndex(pub(crate) u32);
+
+/// A way to a peer, or from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Path {
+    Ordinary,
+    Channel(ChannelKey),
+}
+
+/// How far the channel with a peer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Making {
+    /// Nobody has asked.
+    Not,
+    /// We have, so many times.
+    Asked(u32),
+    /// It is there. The connector asked for it.
+    Made { id: ChannelId, key: ChannelKey, connector: bool },
+    /// There will be none, or none before the next try.
+    Refused { reason: Reason, tries: u32, last: bool },
+}
+
+/// From which endpoint to which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Between {
+    pub(crate) from: EndpointIndex,
+    pub(crate) to: EndpointIndex,
+}
+
+/// A message on its way out.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) token: Token,
+    pub(crate) between: Between,
+    pub(crate) tag: u64,
+    pub(crate) serial: Serial,
+    pub(crate) buffer: Buffer,
+    /// Bytes that are in the slab already.
+    pub(crate) sent: usize,
+    /// Keeps the region it was announced in until the peer has taken it.
+    pub(crate) held: Option<Use>,
+}
+
+/// A message on its way in.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    pub(crate) envelope: Envelope,
+    pub(crate) received: u64,
+    pub(crate) into: Into,
+}
+
+/// Where an incoming message goes.
+#[derive(Debug)]
+pub(crate) enum Into {
+    /// Into a posted receive.
+    Posted(Posted),
+    /// Into memory of ours: nobody waited for it when it began.
+    Own(Vec<u8>),
+    /// Nowhere: its endpoint was closed.
+    Nowhere,
+}
+
+/// A region of ours, as one peer may see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Granted {
+    /// The daemon was asked to pass it on.
+    Asked(RequestSerial),
+    /// The peer has it.
+    Yes,
+    /// The daemon or its policy said no.
+    Refused,
+}
+
+/// Flow on the ordinary path, both ways.
+#[derive(Debug)]
+pub(crate) struct Credit {
+    left: u32,
+    /// Records under way, oldest first: their cost, and the send that is over when the peer has taken it.
+    flight: VecDeque<(u32, Option<Outgoing>)>,
+    returned: u32,
+    /// Cost of what we took and did not give credit for yet.
+    pub(crate) owed: u32,
+}
+
+impl Default for Credit {
+    fn default() -> Self {
+        Self { left: ORDINARY_CREDIT_BYTES, flight: VecDeque::new(), returned: 0, owed: 0 }
+    }
+}
+
+impl Credit {
+    /// The peer has taken so much: the sends that are over.
+    pub(crate) fn give_back(&mut self, bytes: u32) -> Vec<Outgoing> {
+        self.left = self.left.saturating_add(bytes).min(ORDINARY_CREDIT_BYTES);
+        self.returned = self.returned.saturating_add(bytes);
+        let mut over = Vec::new();
+        while let Some((cost, _)) = self.flight.front() {
+            if *cost > self.returned {
+                break;
+            }
+            self.returned -= cost;
+            over.extend(self.flight.pop_front().and_then(|(_, done)| done));
+        }
+        over
+    }
+
+    /// Everything under way is lost: the sends that fail.
+    pub(crate) fn lose(&mut self) -> Vec<Outgoing> {
+        std::mem::take(self).flight.into_iter().filter_map(|(_, done)| done).collect()
+    }
+
+    /// True while something is under way.
+    pub(crate) fn in_flight(&self) -> bool {
+        !self.flight.is_empty()
+    }
+}
+
+/// Another domain.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) id: DomainId,
+    pub(crate) name: Option<Name>,
+    pub(crate) owner: Option<Owner>,
+    pub(crate) making: Making,
+    pub(crate) out: Path,
+    pub(crate) epoch_out: u16,
+    pub(crate) inward: Path,
+    pub(crate) epoch_in: u16,
+    /// Leave the path we send on for the other one, before anything else is sent.
+    pub(crate) switch: Option<Path>,
+    /// Short records that overtake messages.
+    pub(crate) urgent: VecDeque<(Between, Record<'static>)>,
+    pub(crate) queue: VecDeque<Outgoing>,
+    pub(crate) streams: VecDeque<Outgoing>,
+    pub(crate) announced: HashMap<Serial, Outgoing>,
+    pub(crate) started: Option<(Serial, Incoming)>,
+    pub(crate) pulled: HashMap<Serial, Incoming>,
+    pub(crate) credit: Credit,
+    /// Regions of the peer that we have mapped, and when each was used last.
+    pub(crate) regions: HashMap<RegionId, (PeerRegion, u64)>,
+    /// Regions of ours that the peer may map.
+    pub(crate) granted: HashMap<RegionId, Granted>,
+    /// Stands in the domain's list of peers with something to send.
+    pub(crate) listed: bool,
+}
+
+impl Peer {
+    pub(crate) fn new(id: DomainId) -> Self {
+        Self {
+            id,
+            name: None,
+            owner: None,
+            making: Making::Not,
+            out: Path::Ordinary,
+            epoch_out: 0,
+            inward: Path::Ordinary,
+            epoch_in: 0,
+            switch: None,
+            urgent: VecDeque::new(),
+            queue: VecDeque::new(),
+            streams: VecDeque::new(),
+            announced: HashMap::new(),
+            started: None,
+            pulled: HashMap::new(),
+            credit: Credit::default(),
+            regions: HashMap::new(),
+            granted: HashMap::new(),
+            listed: false,
+        }
+    }
+
+    /// True if something waits to be sent.
+    #[inline]
+    pub(crate) fn has_work(&self) -> bool {
+        !(self.queue.is_empty() && self.urgent.is_empty() && self.streams.is_empty() && self.switch.is_none())
+    }
+
+    pub(crate) fn address(&self, endpoint: EndpointIndex) -> EndpointAddress {
+        EndpointAddress { domain: self.id, endpoint }
+    }
+
+    /// The path that records go by now. `ring` is the domain ring.
+    #[inline]
+    pub(crate) fn lane<'a>(&'a mut self, inbox: &'a mut Inbox, ring: Option<ChannelKey>) -> Option<Lane<'a>> {
+        let (key, ordinary) = match self.out {
+            Path::Channel(key) => (key, false),
+            Path::Ordinary => (ring?, true),
+        };
+        let channel = inbox.channel(key)?;
+        let peer = ordinary.then_some(self.id);
+        Some(Lane { channel, peer, epoch: self.epoch_out, credit: &mut self.credit })
+    }
+}
+
+/// The path to a peer, ready to send on.
+pub(crate) struct Lane<'a> {
+    pub(crate) channel: &'a mut Channel,
+    peer: Option<DomainId>,
+    epoch: u16,
+    credit: &'a mut Credit,
+}
+
+impl Lane<'_> {
+    /// Sends a record of `bytes` message bytes, of which `message` are in the record itself.
+    #[inline]
+    pub(crate) fn send(
+        &mut self,
+        between: Between,
+        record: &Record<'_>,
+        message: &[u8],
+        bytes: u32,
+    ) -> Result<(), SendError> {
+        let route = Route { from: between.from, to: between.to, epoch: self.epoch, peer: self.peer };
+        if self.peer.is_none() {
+            return self.channel.send(route, record, message);
+        }
+        let cost = RECORD_COST + bytes;
+        if cost > self.credit.left {
+            return Err(SendError::Full);
+        }
+        self.channel.send(route, record, message)?;
+        self.credit.left -= cost;
+        self.credit.flight.push_back((cost, None));
+        Ok(())
+    }
+
+    /// The last record of this message is out. Answers it if its send is over with that; on the ordinary path it is over
+    /// when the peer has taken it, because the daemon could die with it.
+    #[inline]
+    pub(crate) fn finish(&mut self, message: Outgoing) -> Option<Outgoing> {
+        match (self.peer, self.credit.flight.back_mut()) {
+            (Some(_), Some((_, done))) => {
+                *done = Some(message);
+                None
+            }
+            _ => Some(message),
+        }
+    }
+
+    /// Room for message bytes: `want`, or less but no less than `least`.
+    pub(crate) fn reserve(&mut self, least: u32, want: u32) -> Result<Option<Piece>, PeerFault> {
+        if self.peer.is_none() {
+            return self.channel.reserve(least, want);
+        }
+        let affordable = self.credit.left.saturating_sub(RECORD_COST).min(ORDINARY_FRAGMENT_BYTES_MAX);
+        if affordable < least.min(ORDINARY_FRAGMENT_BYTES_MAX) || affordable == 0 {
+            return Ok(None);
+        }
+        self.channel.reserve(least.min(affordable), want.min(affordable))
+    }
+}

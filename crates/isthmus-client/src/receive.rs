@@ -1,0 +1,412 @@
+//! Records in.
+
+use crate::domain::Core;
+use crate::endpoint::{Envelope, Posted, Unexpected, UnexpectedState, copy_words};
+use crate::peer::{Between, Incoming, Into, Making, Path, PeerIndex, RECORD_COST};
+use isthmus_channel::{ChannelKey, Polled};
+use isthmus_layout::ids::EndpointIndex;
+use isthmus_layout::limits::SLAB_MESSAGE_BYTES_MAX;
+use isthmus_layout::reason::Reason;
+use isthmus_layout::record::{MalformedRecord, Mapped, Outcome, Piece, Record, Route, Serial};
+use isthmus_shm::{PeerFault, RecordBuffer};
+
+/// Announced messages of one peer that wait for a receive, with their edges in our memory.
+const EDGES_MAX: u32 = 2 * 4096;
+
+/// A peer did what the contract does not allow.
+#[derive(Debug)]
+pub(crate) enum Misdeed {
+    /// In shared memory.
+    Fault(PeerFault),
+    /// A record that has no place here.
+    OutOfPlace,
+}
+
+impl From<PeerFault> for Misdeed {
+    fn from(fault: PeerFault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl From<MalformedRecord> for Misdeed {
+    fn from(malformed: MalformedRecord) -> Self {
+        Self::Fault(malformed.into())
+    }
+}
+
+impl Core {
+    /// Takes one record, if one waits. True if something happened.
+    #[inline]
+    pub(crate) fn poll_once(&mut self, record: &mut RecordBuffer) -> bool {
+        match self.inbox.poll(record) {
+            Polled::Record(key) => self.take_record(key, record),
+            Polled::Nothing => return false,
+            Polled::Marked(..) => self.take_news(),
+            Polled::Fault(key, fault) => self.channel_fault(key, fault),
+        }
+        true
+    }
+
+    #[inline]
+    fn take_record(&mut self, key: ChannelKey, record: &RecordBuffer) {
+        let ordinary = Some(key) == self.ring;
+        if let Err(misdeed) = self.try_take_record(key, ordinary, record) {
+            let fault = match misdeed {
+                Misdeed::Fault(fault) => fault,
+                Misdeed::OutOfPlace => PeerFault::Record(MalformedRecord::Kind(record.kind())),
+            };
+            self.channel_fault(key, fault);
+        }
+    }
+
+    #[inline]
+    fn try_take_record(&mut self, key: ChannelKey, ordinary: bool, record: &RecordBuffer) -> Result<(), Misdeed> {
+        let (route, content) = Record::parse(record.kind(), record.bytes(), record.words())?;
+        let at =
+            if ordinary { self.ordinary_sender(&route)? } else { self.by_channel(key).ok_or(Misdeed::OutOfPlace)? };
+        let peer = &self.peers[at];
+        if route.epoch != peer.epoch_in || ordinary != (peer.inward == Path::Ordinary) {
+            self.other_epoch(at, ordinary, route.epoch, &content)?;
+        }
+        if let Record::Eager { tag, len, words } = content {
+            self.take_eager(at, &route, tag, len, words);
+            if ordinary {
+                self.owe(at, len);
+            }
+            return Ok(());
+        }
+        self.take_other(key, at, ordinary, &route, content)
+    }
+
+    /// The peer that a record of the domain ring comes from.
+    fn ordinary_sender(&mut self, route: &Route) -> Result<PeerIndex, Misdeed> {
+        let domain = route.peer.ok_or(Misdeed::OutOfPlace)?;
+        self.peer(domain).map_err(|_| Misdeed::OutOfPlace)
+    }
+
+    /// A record of another epoch: its sender has changed paths.
+    fn other_epoch(&mut self, at: PeerIndex, ordinary: bool, epoch: u16, content: &Record<'_>) -> Result<(), Misdeed> {
+        let peer = &self.peers[at];
+        // Flow control belongs to the ordinary path, whatever path messages take.
+        if ordinary && matches!(content, Record::Credit { .. }) {
+            return Ok(());
+        }
+        let next = peer.epoch_in.wrapping_add(1);
+        match peer.inward {
+            // Everything before it lies in the ring already, since its sender put it there before.
+            Path::Channel(key) if ordinary && epoch == next => self.drain(key),
+            _ => return Err(Misdeed::OutOfPlace),
+        }
+        if self.peers[at].epoch_in == epoch { Ok(()) } else { Err(Misdeed::OutOfPlace) }
+    }
+
+    /// Takes everything that waits in a channel.
+    pub(crate) fn drain(&mut self, key: ChannelKey) {
+        let mut record = RecordBuffer::default();
+        loop {
+            let Some(channel) = self.inbox.channel(key) else { return };
+            match channel.receive(&mut record) {
+                Ok(true) => self.take_record(key, &record),
+                Ok(false) => return,
+                Err(fault) => return self.channel_fault(key, fault),
+            }
+        }
+    }
+
+    fn take_other(
+        &mut self,
+        key: ChannelKey,
+        at: PeerIndex,
+        ordinary: bool,
+        route: &Route,
+        content: Record<'_>,
+    ) -> Result<(), Misdeed> {
+        let mut cost = 0;
+        match content {
+            Record::Eager { .. } => unreachable!("taken by the caller"),
+            Record::Start { tag, len, serial, piece } => {
+                cost = piece.len;
+                self.take_start(key, at, route, tag, len, serial, piece)?;
+            }
+            Record::More { serial, piece } => {
+                cost = piece.len;
+                self.take_more(key, at, serial, piece)?;
+            }
+            Record::Announce { tag, len, serial, piece, mapped } => {
+                cost = piece.len;
+                if ordinary && mapped.is_some() {
+                    return Err(Misdeed::OutOfPlace);
+                }
+                let envelope = self.envelope(at, route, tag, len);
+                self.take_announce(key, at, envelope, serial, piece, mapped)?;
+            }
+            Record::Pull { serial } => self.pull(at, serial),
+            Record::Taken { serial, outcome, .. } => self.taken(at, serial, outcome),
+            Record::Switch => self.take_switch(at),
+            Record::Credit { bytes } => {
+                let over = self.peers[at].credit.give_back(bytes);
+                over.into_iter().for_each(|message| self.sent(message));
+                self.list(at);
+                return Ok(());
+            }
+            Record::Bounce { serial, reason } => self.take_bounce(at, serial, reason),
+        }
+        if ordinary {
+            self.owe(at, cost);
+        }
+        Ok(())
+    }
+
+    fn envelope(&self, at: PeerIndex, route: &Route, tag: u64, len: u64) -> Envelope {
+        Envelope { from: self.peers[at].address(route.from), to: route.to, tag, len }
+    }
+
+    /// The way back to a message's sender.
+    pub(crate) fn back(&self, envelope: &Envelope) -> Between {
+        Between { from: envelope.to, to: envelope.from.endpoint }
+    }
+
+    #[inline]
+    fn take_eager(&mut self, at: PeerIndex, route: &Route, tag: u64, len: u32, words: &[u32]) {
+        let envelope = self.envelope(at, route, tag, u64::from(len));
+        if let Some(mut posted) = self.endpoints.take_posted(route.to) {
+            let room = posted.buffer.len().min(len as usize);
+            copy_words(words, &mut posted.buffer.as_mut_slice()[..room]);
+            self.endpoints.received(posted, &envelope);
+        } else if let Some(endpoint) = self.endpoints.at(route.to) {
+            let mut bytes = vec![0; len as usize];
+            copy_words(words, &mut bytes);
+            endpoint.unexpected.push_back(Unexpected { envelope, state: UnexpectedState::Whole(bytes) });
+        } else {
+            self.bounce(at, &envelope, Serial(0));
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of one record, and where it came from")]
+    fn take_start(
+        &mut self,
+        key: ChannelKey,
+        at: PeerIndex,
+        route: &Route,
+        tag: u64,
+        len: u32,
+        serial: Serial,
+        piece: Piece,
+    ) -> Result<(), Misdeed> {
+        // A sender begins a message when it has finished the one before.
+        if u64::from(len) > SLAB_MESSAGE_BYTES_MAX || self.peers[at].started.is_some() {
+            return Err(Misdeed::OutOfPlace);
+        }
+        let envelope = self.envelope(at, route, tag, u64::from(len));
+        let into = match self.endpoints.take_posted(route.to) {
+            Some(posted) => Into::Posted(posted),
+            None => match self.endpoints.at(route.to) {
+                Some(endpoint) => {
+                    endpoint.unexpected.push_back(Unexpected { envelope, state: UnexpectedState::Arriving });
+                    Into::Own(vec![0; len as usize])
+                }
+                None => {
+                    self.bounce(at, &envelope, serial);
+                    Into::Nowhere
+                }
+            },
+        };
+        let mut incoming = Incoming { envelope, received: 0, into };
+        if self.take_piece(key, &mut incoming, piece)? {
+            self.arrived(incoming);
+        } else {
+            self.peers[at].started = Some((serial, incoming));
+        }
+        Ok(())
+    }
+
+    fn take_more(&mut self, key: ChannelKey, at: PeerIndex, serial: Serial, piece: Piece) -> Result<(), Misdeed> {
+        let peer = &mut self.peers[at];
+        let started = peer.started.take_if(|(started, _)| *started == serial);
+        let eager = started.is_some();
+        let found = started.map(|(_, incoming)| incoming).or_else(|| peer.pulled.remove(&serial));
+        let mut incoming = found.ok_or(Misdeed::OutOfPlace)?;
+        let whole = self.take_piece(key, &mut incoming, piece)?;
+        if whole {
+            self.arrived(incoming);
+        } else if eager {
+            self.peers[at].started = Some((serial, incoming));
+        } else {
+            self.peers[at].pulled.insert(serial, incoming);
+        }
+        Ok(())
+    }
+
+    /// Copies a piece where it belongs and gives it back. True if the message is whole.
+    fn take_piece(&mut self, key: ChannelKey, incoming: &mut Incoming, piece: Piece) -> Result<bool, Misdeed> {
+        let len = incoming.envelope.len;
+        if piece.len == 0 && len > 0 || u64::from(piece.len) > len - incoming.received {
+            return Err(Misdeed::OutOfPlace);
+        }
+        let channel = self.inbox.channel(key).ok_or(Misdeed::OutOfPlace)?;
+        let into = match &mut incoming.into {
+            Into::Posted(posted) => posted.buffer.as_mut_slice(),
+            Into::Own(bytes) => bytes,
+            Into::Nowhere => &mut [],
+        };
+        let start = (incoming.received as usize).min(into.len());
+        let end = (start + piece.len as usize).min(into.len());
+        channel.copy_out(piece, 0, &mut into[start..end])?;
+        channel.give_back(piece);
+        incoming.received += u64::from(piece.len);
+        Ok(incoming.received == len)
+    }
+
+    /// A message is whole.
+    fn arrived(&mut self, incoming: Incoming) {
+        let envelope = incoming.envelope;
+        match incoming.into {
+            Into::Posted(posted) => self.endpoints.received(posted, &envelope),
+            Into::Nowhere => {}
+            Into::Own(bytes) => {
+                let Some(endpoint) = self.endpoints.at(envelope.to) else { return };
+                let waiting = endpoint.unexpected.iter_mut().find(|message| {
+                    message.envelope.from == envelope.from && matches!(message.state, UnexpectedState::Arriving)
+                });
+                if let Some(message) = waiting {
+                    message.state = UnexpectedState::Whole(bytes);
+                }
+                self.match_unexpected(envelope.to);
+            }
+        }
+    }
+
+    fn take_announce(
+        &mut self,
+        key: ChannelKey,
+        at: PeerIndex,
+        envelope: Envelope,
+        serial: Serial,
+        piece: Piece,
+        mapped: Option<Mapped>,
+    ) -> Result<(), Misdeed> {
+        if piece.len > EDGES_MAX
+            || envelope.len <= SLAB_MESSAGE_BYTES_MAX
+            || self.peers[at].pulled.contains_key(&serial)
+        {
+            return Err(Misdeed::OutOfPlace);
+        }
+        let mut edges = vec![0; piece.len as usize];
+        if piece.len > 0 {
+            let channel = self.inbox.channel(key).ok_or(Misdeed::OutOfPlace)?;
+            channel.copy_out(piece, 0, &mut edges)?;
+            channel.give_back(piece);
+        }
+        if let Some(posted) = self.endpoints.take_posted(envelope.to) {
+            self.take_announced(at, envelope, serial, mapped, &edges, posted);
+        } else if let Some(endpoint) = self.endpoints.at(envelope.to) {
+            let state = UnexpectedState::Announced { serial, mapped, edges };
+            endpoint.unexpected.push_back(Unexpected { envelope, state });
+        } else {
+            self.bounce(at, &envelope, serial);
+        }
+        Ok(())
+    }
+
+    /// Gives posted receives the messages that came before them, in order.
+    pub(crate) fn match_unexpected(&mut self, index: EndpointIndex) {
+        while let Some(endpoint) = self.endpoints.at(index) {
+            let oldest = endpoint.unexpected.front();
+            if endpoint.posted.is_empty() || oldest.is_none_or(|m| matches!(m.state, UnexpectedState::Arriving)) {
+                return;
+            }
+            let (Some(posted), Some(message)) = (endpoint.posted.pop_front(), endpoint.unexpected.pop_front()) else {
+                return;
+            };
+            self.give(posted, message);
+        }
+    }
+
+    fn give(&mut self, mut posted: Posted, message: Unexpected) {
+        match message.state {
+            UnexpectedState::Arriving => unreachable!("messages are given when they are whole"),
+            UnexpectedState::Whole(bytes) => {
+                let len = posted.buffer.len().min(bytes.len());
+                posted.buffer.as_mut_slice()[..len].copy_from_slice(&bytes[..len]);
+                self.endpoints.received(posted, &message.envelope);
+            }
+            UnexpectedState::Announced { serial, mapped, edges } => {
+                if let Ok(at) = self.peer(message.envelope.from.domain) {
+                    self.take_announced(at, message.envelope, serial, mapped, &edges, posted);
+                }
+            }
+        }
+    }
+
+    /// The sender's next records come by the other path.
+    fn take_switch(&mut self, at: PeerIndex) {
+        let peer = &mut self.peers[at];
+        peer.epoch_in = peer.epoch_in.wrapping_add(1);
+        match (peer.inward, peer.making) {
+            (Path::Ordinary, Making::Made { key, connector, .. }) => {
+                peer.inward = Path::Channel(key);
+                // The connector uses it, so it has it: now the listener can too.
+                if !connector && peer.out == Path::Ordinary {
+                    peer.switch = Some(Path::Channel(key));
+                }
+                self.inbox.unmute(key);
+                self.list(at);
+            }
+            _ => {
+                peer.inward = Path::Ordinary;
+                self.maybe_close_channel(at);
+            }
+        }
+    }
+
+    /// Nobody is there: the sender is told, and what it announced is over.
+    fn bounce(&mut self, at: PeerIndex, envelope: &Envelope, serial: Serial) {
+        let between = self.back(envelope);
+        self.urgent(at, between, Record::Bounce { serial, reason: Reason::EndpointClosed as u16 });
+    }
+
+    fn take_bounce(&mut self, at: PeerIndex, serial: Serial, code: u16) {
+        let reason = Reason::from_code(code).unwrap_or(Reason::EndpointClosed);
+        self.bounced += 1;
+        if let Some(message) = self.peers[at].announced.remove(&serial) {
+            self.failed(message, reason);
+        }
+    }
+
+    /// On the ordinary path: so much was taken and can be sent again.
+    #[inline]
+    fn owe(&mut self, at: PeerIndex, bytes: u32) {
+        let credit = &mut self.peers[at].credit;
+        if credit.owed == 0 {
+            self.owing.push(at);
+        }
+        credit.owed += RECORD_COST + bytes;
+    }
+
+    /// Gives credit back; called when there is nothing more to take.
+    pub(crate) fn give_credit(&mut self) {
+        let Some(ring) = self.ring else { return self.owing.clear() };
+        while let Some(&at) = self.owing.last() {
+            let peer = &mut self.peers[at];
+            let nobody = EndpointIndex::new(0).expect("the first endpoint is one");
+            let route = Route { from: nobody, to: nobody, epoch: peer.epoch_out, peer: Some(peer.id) };
+            let Some(channel) = self.inbox.channel(ring) else { return };
+            if channel.send(route, &Record::Credit { bytes: peer.credit.owed }, &[]).is_err() {
+                return;
+            }
+            channel.flush();
+            peer.credit.owed = 0;
+            self.owing.pop();
+        }
+    }
+
+    /// Announced messages that will not be taken any more are dropped at their senders.
+    pub(crate) fn drop_unexpected(&mut self, message: &Unexpected) {
+        if let UnexpectedState::Announced { serial, .. } = message.state {
+            let between = self.back(&message.envelope);
+            if let Ok(at) = self.peer(message.envelope.from.domain) {
+                self.urgent(at, between, Record::Taken { serial, outcome: Outcome::Dropped, bytes: 0 });
+            }
+        }
+    }
+}

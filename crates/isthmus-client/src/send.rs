@@ -1,0 +1,291 @@
+//! Records out.
+//!
+//! A message goes by its length: up to 128 bytes in the record, up to 32 KiB in pieces through the slab, above as an announcement
+//! ([`large`](crate::large)). What finds no room waits in its peer's queue and is taken up again at each poll.
+
+use crate::domain::Core;
+use crate::endpoint::{Completion, Envelope, Outcome, Unexpected, UnexpectedState};
+use crate::error::Refusal;
+use crate::peer::{Between, Outgoing, Path, PeerIndex};
+use isthmus_channel::SendError;
+use isthmus_layout::EndpointAddress;
+use isthmus_layout::ids::EndpointIndex;
+use isthmus_layout::limits::{INLINE_BYTES_MAX, MESSAGE_BYTES_MAX, SLAB_MESSAGE_BYTES_MAX};
+use isthmus_layout::reason::Reason;
+use isthmus_layout::record::{Record, Serial};
+use isthmus_shm::{Buffer, PeerFault};
+
+/// Bytes of a piece of a message up to 32 KiB: short enough that the receiver copies one out while we copy the next one in.
+const PIECE_BYTES: u32 = 2 << 10;
+
+/// Bytes of a piece of a longer message.
+const STREAM_PIECE_BYTES: u32 = 16 << 10;
+
+/// Pieces of a long message sent in one go, before others have their turn.
+const STREAM_BATCH: usize = 8;
+
+/// Why sending stopped.
+pub(crate) enum Stop {
+    /// No room now.
+    Full,
+    /// The path is not there; what waits is looked after when the daemon says what became of it.
+    NoPath,
+    /// The peer broke the contract.
+    Fault(PeerFault),
+}
+
+impl From<SendError> for Stop {
+    fn from(error: SendError) -> Self {
+        match error {
+            SendError::Full => Self::Full,
+            SendError::Fault(fault) => Self::Fault(fault),
+        }
+    }
+}
+
+impl From<PeerFault> for Stop {
+    fn from(fault: PeerFault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl Core {
+    /// Sends a message; see [`Domain::send`](crate::Domain::send).
+    pub(crate) fn post_send(
+        &mut self,
+        from: EndpointIndex,
+        to: EndpointAddress,
+        tag: u64,
+        buffer: Buffer,
+    ) -> Result<crate::Token, (Refusal, Buffer)> {
+        if self.endpoints.at(from).is_none() {
+            return Err((Refusal::new(Reason::EndpointClosed, from.to_string()), buffer));
+        }
+        if buffer.len() as u64 > MESSAGE_BYTES_MAX {
+            return Err((Refusal::new(Reason::MessageTooLong, format!("{} bytes", buffer.len())), buffer));
+        }
+        let token = self.next_token();
+        let between = Between { from, to: to.endpoint };
+        if to.domain == self.me.domain {
+            let message = Outgoing { token, between, tag, serial: Serial(0), buffer, sent: 0, held: None };
+            self.send_to_ourselves(message);
+            return Ok(token);
+        }
+        let at = match self.peer(to.domain) {
+            Ok(at) => at,
+            Err(refusal) => return Err((refusal, buffer)),
+        };
+        let serial = self.next_serial();
+        let message = Outgoing { token, between, tag, serial, buffer, sent: 0, held: None };
+        let peer = &mut self.peers[at];
+        let first = !peer.has_work();
+        peer.queue.push_back(message);
+        if first {
+            self.advance(at);
+        } else {
+            self.list(at);
+        }
+        Ok(token)
+    }
+
+    /// Sends what waits for a peer, as far as there is room.
+    #[inline]
+    pub(crate) fn advance(&mut self, at: PeerIndex) {
+        let stop = self.try_advance(at);
+        self.flush(at);
+        match stop {
+            Ok(()) => {}
+            Err(Stop::Full | Stop::NoPath) => self.list(at),
+            Err(Stop::Fault(fault)) => self.peer_fault(at, fault),
+        }
+    }
+
+    fn try_advance(&mut self, at: PeerIndex) -> Result<(), Stop> {
+        self.advance_switch(at)?;
+        self.advance_urgent(at)?;
+        while let Some(message) = self.peers[at].queue.pop_front() {
+            match self.advance_message(at, message) {
+                Ok(()) => {}
+                Err((stop, message)) => {
+                    self.peers[at].queue.push_front(message);
+                    return Err(stop);
+                }
+            }
+        }
+        self.advance_streams(at)
+    }
+
+    /// Leaves the old path for the new one.
+    fn advance_switch(&mut self, at: PeerIndex) -> Result<(), Stop> {
+        let peer = &mut self.peers[at];
+        let Some(new) = peer.switch else { return Ok(()) };
+        let nobody = EndpointIndex::new(0).expect("the first endpoint is one");
+        let mut lane = peer.lane(&mut self.inbox, self.ring).ok_or(Stop::NoPath)?;
+        lane.send(Between { from: nobody, to: nobody }, &Record::Switch, &[], 0)?;
+        lane.channel.flush();
+        peer.switch = None;
+        peer.out = new;
+        peer.epoch_out = peer.epoch_out.wrapping_add(1);
+        if new == Path::Ordinary {
+            self.maybe_close_channel(at);
+        }
+        Ok(())
+    }
+
+    fn advance_urgent(&mut self, at: PeerIndex) -> Result<(), Stop> {
+        let peer = &mut self.peers[at];
+        while let Some((between, record)) = peer.urgent.front().copied() {
+            let mut lane = peer.lane(&mut self.inbox, self.ring).ok_or(Stop::NoPath)?;
+            lane.send(between, &record, &[], 0)?;
+            peer.urgent.pop_front();
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn advance_message(&mut self, at: PeerIndex, message: Outgoing) -> Result<(), (Stop, Outgoing)> {
+        match message.buffer.len() as u64 {
+            len if len <= INLINE_BYTES_MAX as u64 => self.send_inline(at, message),
+            len if len <= SLAB_MESSAGE_BYTES_MAX => self.send_pieces(at, message),
+            _ => self.announce(at, message),
+        }
+    }
+
+    #[inline]
+    fn send_inline(&mut self, at: PeerIndex, message: Outgoing) -> Result<(), (Stop, Outgoing)> {
+        let bytes = message.buffer.as_slice();
+        let len = bytes.len() as u32;
+        let Some(mut lane) = self.peers[at].lane(&mut self.inbox, self.ring) else {
+            return Err((Stop::NoPath, message));
+        };
+        let record = Record::Eager { tag: message.tag, len, words: &[] };
+        if let Err(error) = lane.send(message.between, &record, bytes, len) {
+            return Err((error.into(), message));
+        }
+        lane.channel.count(u64::from(len));
+        if let Some(message) = lane.finish(message) {
+            self.sent(message);
+        }
+        Ok(())
+    }
+
+    fn send_pieces(&mut self, at: PeerIndex, mut message: Outgoing) -> Result<(), (Stop, Outgoing)> {
+        let len = message.buffer.len();
+        while message.sent < len {
+            if let Err(stop) = self.send_piece(at, &mut message, PIECE_BYTES) {
+                return Err((stop, message));
+            }
+        }
+        self.sent_in_pieces(at, message);
+        Ok(())
+    }
+
+    /// Sends the next piece of a message.
+    fn send_piece(&mut self, at: PeerIndex, message: &mut Outgoing, piece_bytes: u32) -> Result<(), Stop> {
+        let bytes = message.buffer.as_slice();
+        let left = u32::try_from(bytes.len() - message.sent).unwrap_or(u32::MAX).min(piece_bytes);
+        let mut lane = self.peers[at].lane(&mut self.inbox, self.ring).ok_or(Stop::NoPath)?;
+        if !lane.channel.has_room_for_record()? {
+            return Err(Stop::Full);
+        }
+        let Some(piece) = lane.reserve(left, left)? else { return Err(Stop::Full) };
+        let from = &bytes[message.sent..message.sent + piece.len as usize];
+        lane.channel.fill(piece, 0, from);
+        let (serial, tag) = (message.serial, message.tag);
+        let record = match message.sent {
+            0 if bytes.len() as u64 <= SLAB_MESSAGE_BYTES_MAX => {
+                Record::Start { tag, len: bytes.len() as u32, serial, piece }
+            }
+            _ => Record::More { serial, piece },
+        };
+        lane.send(message.between, &record, &[], piece.len)?;
+        message.sent += piece.len as usize;
+        Ok(())
+    }
+
+    fn sent_in_pieces(&mut self, at: PeerIndex, message: Outgoing) {
+        let len = message.buffer.len() as u64;
+        if let Some(mut lane) = self.peers[at].lane(&mut self.inbox, self.ring) {
+            lane.channel.count(len);
+            if let Some(message) = lane.finish(message) {
+                self.sent(message);
+            }
+        }
+    }
+
+    fn advance_streams(&mut self, at: PeerIndex) -> Result<(), Stop> {
+        while let Some(mut message) = self.peers[at].streams.pop_front() {
+            let mut outcome = Ok(());
+            for _ in 0..STREAM_BATCH {
+                if message.sent == message.buffer.len() || outcome.is_err() {
+                    break;
+                }
+                outcome = self.send_piece(at, &mut message, STREAM_PIECE_BYTES);
+                self.flush(at);
+            }
+            if message.sent == message.buffer.len() {
+                self.sent_in_pieces(at, message);
+            } else if outcome.is_err() {
+                self.peers[at].streams.push_front(message);
+            } else {
+                self.peers[at].streams.push_back(message);
+            }
+            outcome?;
+        }
+        Ok(())
+    }
+
+    /// A send is over.
+    #[inline]
+    pub(crate) fn sent(&mut self, message: Outgoing) {
+        self.end_send(message, Outcome::Sent);
+    }
+
+    /// A send did not work.
+    pub(crate) fn failed(&mut self, message: Outgoing, reason: Reason) {
+        self.end_send(message, Outcome::Failed(reason));
+    }
+
+    #[inline]
+    fn end_send(&mut self, message: Outgoing, outcome: Outcome) {
+        let Outgoing { token, between, buffer, .. } = message;
+        self.endpoints.completions.push_back(Completion { token, endpoint: between.from, buffer, outcome });
+    }
+
+    /// Sends a short record before everything else that waits for this peer.
+    pub(crate) fn urgent(&mut self, at: PeerIndex, between: Between, record: Record<'static>) {
+        self.peers[at].urgent.push_back((between, record));
+        self.advance(at);
+    }
+
+    /// Makes sure that a peer with something to send is looked after at the next poll.
+    pub(crate) fn list(&mut self, at: PeerIndex) {
+        if !std::mem::replace(&mut self.peers[at].listed, true) {
+            self.listed.push(at);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn flush(&mut self, at: PeerIndex) {
+        if let Some(lane) = self.peers[at].lane(&mut self.inbox, self.ring) {
+            lane.channel.flush();
+        }
+    }
+
+    fn send_to_ourselves(&mut self, message: Outgoing) {
+        let from = EndpointAddress { domain: self.me.domain, endpoint: message.between.from };
+        let to = message.between.to;
+        let envelope = Envelope { from, to, tag: message.tag, len: message.buffer.len() as u64 };
+        if let Some(mut posted) = self.endpoints.take_posted(to) {
+            let len = posted.buffer.len().min(message.buffer.len());
+            posted.buffer.as_mut_slice()[..len].copy_from_slice(&message.buffer.as_slice()[..len]);
+            self.endpoints.received(posted, &envelope);
+        } else if let Some(endpoint) = self.endpoints.at(to) {
+            let state = UnexpectedState::Whole(message.buffer.as_slice().to_vec());
+            endpoint.unexpected.push_back(Unexpected { envelope, state });
+        } else {
+            return self.failed(message, Reason::EndpointClosed);
+        }
+        self.sent(message);
+    }
+}

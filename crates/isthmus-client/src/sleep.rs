@@ -1,0 +1,83 @@
+//! What a domain sleeps on, and the one descriptor of it all that a program may put into its own epoll set.
+
+use crate::control::Control;
+use isthmus_platform::{Doorbell, PlatformError};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
+use std::time::Duration;
+
+/// An epoll set over doorbells, the daemon's socket and a timer.
+///
+/// Doorbells are in it edge-triggered: a ring is an event, and what was rung need not be read.
+#[derive(Debug)]
+pub(crate) struct Sleeper {
+    set: OwnedFd,
+    timer: OwnedFd,
+    armed: bool,
+    clears: Vec<Doorbell>,
+}
+
+impl Sleeper {
+    pub(crate) fn new() -> Result<Self, PlatformError> {
+        let refused = |source| PlatformError::Refused { operation: "creating an epoll set", source };
+        let set = epoll::create(CreateFlags::CLOEXEC).map_err(refused)?;
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(refused)?;
+        epoll::add(&set, &timer, EventData::new_u64(0), EventFlags::IN | EventFlags::ET).map_err(refused)?;
+        Ok(Self { set, timer, armed: false, clears: Vec::new() })
+    }
+
+    pub(crate) fn watch_doorbell(&mut self, doorbell: &Doorbell) -> Result<(), PlatformError> {
+        let refused = |source| PlatformError::Refused { operation: "watching a doorbell", source };
+        epoll::add(&self.set, doorbell, EventData::new_u64(0), EventFlags::IN | EventFlags::ET).map_err(refused)?;
+        if doorbell.fills_up() {
+            self.clears.push(doorbell.clone());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn watch_control(&self, control: &Control) {
+        // Where it cannot be watched, polling the domain finds its news all the same.
+        let _ = epoll::add(&self.set, control.as_fd(), EventData::new_u64(1), EventFlags::IN);
+    }
+
+    /// Wakes the sleeper once after `after`.
+    pub(crate) fn alarm(&mut self, after: Duration) {
+        if !std::mem::replace(&mut self.armed, true) {
+            let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let value = Timespec::try_from(after).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
+            let _ = timerfd_settime(
+                &self.timer,
+                TimerfdTimerFlags::empty(),
+                &Itimerspec { it_interval: zero, it_value: value },
+            );
+        }
+    }
+
+    /// True once after the alarm.
+    pub(crate) fn rang(&mut self) -> bool {
+        let rang = self.armed && matches!(rustix::io::read(&self.timer, &mut [0; 8]), Ok(8));
+        if rang {
+            self.armed = false;
+        }
+        rang
+    }
+
+    /// Sleeps until something happens, or `limit` is over. Zero only takes what has happened.
+    pub(crate) fn sleep(&self, limit: Option<Duration>) {
+        let mut events = [const { std::mem::MaybeUninit::uninit() }; 8];
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        let _ = epoll::wait(&self.set, &mut events[..], limit.as_ref());
+        for doorbell in &self.clears {
+            doorbell.clear();
+        }
+    }
+}
+
+impl AsFd for Sleeper {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.set.as_fd()
+    }
+}
