@@ -1,0 +1,49 @@
+# The front door. `make help` lists the targets; what they do is in scripts/, xtask/ and the programs themselves.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PREFIX ?= /usr/local
+OUT ?= out
+
+# scripts/setup puts links to a toolchain here when the one in PATH is too old.
+export PATH := $(CURDIR)/target/toolchain:$(PATH)
+
+PROGRAMS := isthmus isthmusd isthmus-bench
+RELEASE := target/release
+
+.PHONY: help setup tools build run test bench install uninstall clean
+
+help: ## This list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
+
+setup: ## Installs what is missing to build and test (Debian 12; as root)
+	@scripts/setup
+
+tools: setup ## cargo-deny, which `make test` uses where it is installed (some minutes, once)
+	@cargo deny --version 2>/dev/null || cargo install --locked cargo-deny
+
+build: setup ## The programs, with optimisations, in target/release
+	@cargo build --quiet --release $(addprefix --package ,$(PROGRAMS))
+
+run: build ## Builds and shows what it does: a table on the screen, JSON and a plot in out/ (two minutes, leaves nothing)
+	@mkdir -p $(OUT)
+	@$(RELEASE)/isthmus try --out $(OUT)
+
+test: setup ## Every check; ends with the counts
+	@cargo xtask ci
+
+bench: build ## Measures every row of docs/figures.md into out/figures.jsonl (some minutes, on a quiet machine)
+	@mkdir -p $(OUT)
+	@$(RELEASE)/isthmus-bench figures --json - | tee $(OUT)/figures.jsonl
+
+install: ## Copies programs, the C library and systemd units (PREFIX=/usr/local, DESTDIR=); after `make build`
+	@packaging/install "$(DESTDIR)" "$(PREFIX)"
+
+uninstall: ## Takes away what `make install` copied
+	@packaging/install --remove "$(DESTDIR)" "$(PREFIX)"
+
+clean: ## Takes away everything made
+	@rm -rf target $(OUT)

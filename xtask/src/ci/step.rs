@@ -1,0 +1,269 @@
+//! What a step of CI has at hand, how it runs a command, and how it ended.
+
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::cmd;
+
+/// Seconds after which a command is ended: a check that hangs is a failure, with a log.
+const COMMAND_S_MAX: u32 = 1800;
+
+/// Lines of a failed command's log that are shown.
+const SHOWN_LINES: usize = 60;
+
+/// Where the steps run.
+pub(super) struct Site {
+    pub(super) logs: PathBuf,
+    pub(super) fuzz_s: u32,
+}
+
+impl Site {
+    /// The empty log of a step.
+    pub(super) fn log(&self, step: &str) -> Log {
+        let file = self.logs.join(format!("{step}.log"));
+        drop(fs::remove_file(&file)); // Not there the first time.
+        Log { file, fuzz_s: self.fuzz_s }
+    }
+}
+
+/// Tests, or checks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) passed: u32,
+    pub(super) failed: u32,
+    pub(super) skipped: u32,
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
+/// How a step ended.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    counts: Counts,
+    said: String,
+    detail: Option<String>,
+}
+
+impl Outcome {
+    pub(super) fn passed(said: impl Into<String>) -> Self {
+        Self { counts: Counts { passed: 1, ..Counts::default() }, said: said.into(), detail: None }
+    }
+
+    pub(super) fn failed(said: impl Into<String>) -> Self {
+        Self { counts: Counts { failed: 1, ..Counts::default() }, said: said.into(), detail: None }
+    }
+
+    pub(super) fn skipped(why: impl Into<String>) -> Self {
+        Self { counts: Counts { skipped: 1, ..Counts::default() }, said: why.into(), detail: None }
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// One line.
+    pub(super) fn said(&self) -> &str {
+        &self.said
+    }
+
+    /// The end of the log, after a failure.
+    pub(super) fn detail(&self) -> Option<&str> {
+        self.detail.as_deref()
+    }
+
+    /// The same with a title before what was said.
+    pub(super) fn titled(mut self, title: &str) -> Self {
+        self.said = format!("{title} {}", self.said).trim_end().to_owned();
+        self
+    }
+
+    /// Two commands of one step.
+    pub(super) fn and(mut self, other: Self) -> Self {
+        self.counts += other.counts;
+        let said = [self.said, other.said].into_iter().filter(|said| !said.is_empty());
+        self.said = said.collect::<Vec<_>>().join("; ");
+        self.detail = [self.detail, other.detail].into_iter().flatten().reduce(|a, b| format!("{a}\n{b}"));
+        self
+    }
+}
+
+/// The log of a step, to which its commands write.
+pub(super) struct Log {
+    file: PathBuf,
+    pub(super) fuzz_s: u32,
+}
+
+impl Log {
+    /// Runs a command to its end: passed or failed.
+    pub(super) fn run(&self, command: Command) -> Result<Outcome> {
+        let (ended_well, text) = self.execute(command)?;
+        Ok(if ended_well {
+            Outcome::passed("")
+        } else {
+            self.failure(Counts { failed: 1, ..Counts::default() }, &text)
+        })
+    }
+
+    /// Runs a command that runs tests, and counts them.
+    pub(super) fn run_tests(&self, command: Command) -> Result<Outcome> {
+        let (ended_well, text) = self.execute(command)?;
+        let mut counts = count_tests(&text);
+        if !ended_well {
+            counts.failed = counts.failed.max(1);
+            return Ok(self.failure(counts, &text));
+        }
+        if counts == Counts::default() {
+            return Ok(Outcome::skipped("there are no tests yet"));
+        }
+        let reasons = skip_reasons(&text);
+        let said = [describe(counts), reasons.join("; ")].into_iter().filter(|said| !said.is_empty());
+        Ok(Outcome { counts, said: said.collect::<Vec<_>>().join(": "), detail: None })
+    }
+
+    fn failure(&self, counts: Counts, text: &str) -> Outcome {
+        let lines: Vec<&str> = text.lines().collect();
+        let shown = lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n");
+        let said = if counts.passed > 0 { describe(counts) } else { String::new() };
+        let file = self.file.strip_prefix(cmd::root()).unwrap_or(&self.file);
+        let said = format!("{said} (all of it in {})", file.display());
+        Outcome { counts, said: said.trim_start().to_owned(), detail: Some(shown) }
+    }
+
+    /// Runs a command with its output in the log; whether it ended well, and what it wrote.
+    fn execute(&self, command: Command) -> Result<(bool, String)> {
+        let before = fs::metadata(&self.file).map_or(0, |data| data.len());
+        let mut bounded = bounded(&command);
+        let log = self.open()?;
+        let also = log.try_clone().context("cannot share the log")?;
+        let status = bounded.stdout(log).stderr(also).status().context("cannot start setpriv and timeout")?;
+        Ok((status.success(), read_from(&self.file, before)?))
+    }
+
+    fn open(&self) -> Result<File> {
+        let file = OpenOptions::new().create(true).append(true).open(&self.file);
+        file.with_context(|| format!("cannot write {}", self.file.display()))
+    }
+}
+
+/// The same command below `timeout`, which ends it with all it started when its time is up, or when we die.
+fn bounded(command: &Command) -> Command {
+    let mut bounded = cmd::command("setpriv");
+    bounded.args(["--pdeathsig", "TERM", "timeout", "--kill-after=10", &COMMAND_S_MAX.to_string()]);
+    bounded.env("TERM", "dumb").env("CARGO_TERM_COLOR", "never"); // The log is read as text.
+    bounded.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => bounded.env(name, value),
+            None => bounded.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        bounded.current_dir(folder);
+    }
+    bounded
+}
+
+fn read_from(file: &Path, start: u64) -> Result<String> {
+    let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let start = usize::try_from(start).unwrap_or(0).min(bytes.len());
+    Ok(String::from_utf8_lossy(&bytes[start..]).into_owned())
+}
+
+/// Why tests did not run here: each prints one line `skipped: why`, and returns.
+fn skip_reasons(text: &str) -> Vec<&str> {
+    let mut reasons: Vec<&str> = text.lines().filter_map(skip_reason).collect();
+    reasons.sort_unstable();
+    reasons.dedup();
+    reasons
+}
+
+fn skip_reason(line: &str) -> Option<&str> {
+    line.strip_prefix("skipped: ")
+}
+
+/// The sum of libtest's `test result:` lines; a test that said it was skipped did not pass.
+fn count_tests(text: &str) -> Counts {
+    let mut counts = Counts::default();
+    for line in text.lines().filter_map(|line| line.strip_prefix("test result:")) {
+        let number = |name: &str| {
+            let part = line.split([';', '.']).find(|part| part.trim_end().ends_with(name));
+            part.and_then(|part| part.split_whitespace().next()?.parse::<u32>().ok()).unwrap_or(0)
+        };
+        counts += Counts { passed: number(" passed"), failed: number(" failed"), skipped: number(" ignored") };
+    }
+    let said = u32::try_from(text.lines().filter_map(skip_reason).count()).unwrap_or(0).min(counts.passed);
+    counts.passed -= said;
+    counts.skipped += said;
+    counts
+}
+
+fn describe(counts: Counts) -> String {
+    let parts = [(counts.passed, "passed"), (counts.failed, "failed"), (counts.skipped, "skipped")];
+    let parts = parts.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}"));
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_results_are_summed() {
+        let text = "running 2 tests\ntest result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out; finished in 0.0s\n\
+                    test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n";
+        assert_eq!(count_tests(text), Counts { passed: 15, failed: 2, skipped: 1 });
+    }
+
+    #[test]
+    fn a_test_that_says_it_was_skipped_did_not_pass() {
+        let text = "successes:\n\n---- in_a_sandbox stdout ----\nskipped: no user namespaces\n\n\
+                    test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.0s\n";
+        assert_eq!(count_tests(text), Counts { passed: 1, failed: 0, skipped: 1 });
+        assert_eq!(skip_reasons(text), ["no user namespaces"]);
+    }
+
+    fn log(folder: &Path) -> Log {
+        Site { logs: folder.to_path_buf(), fuzz_s: 1 }.log("step")
+    }
+
+    fn shell(script: &str) -> Command {
+        let mut command = cmd::command("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn a_command_that_fails_shows_the_end_of_its_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let outcome = log(folder.path()).run(shell("seq 100; exit 3")).unwrap();
+        assert_eq!(outcome.counts().failed, 1);
+        let shown = outcome.detail().unwrap();
+        assert!(shown.starts_with("41\n") && shown.ends_with("\n100"), "{shown}");
+    }
+
+    #[test]
+    fn tests_that_do_not_build_are_one_failure() {
+        let folder = tempfile::tempdir().unwrap();
+        let outcome = log(folder.path()).run_tests(shell("echo error; exit 101")).unwrap();
+        assert_eq!(outcome.counts(), Counts { failed: 1, ..Counts::default() });
+    }
+
+    #[test]
+    fn each_command_of_a_step_is_read_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = log(folder.path());
+        let result = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored;'";
+        let outcome = log.run_tests(shell(result)).unwrap().and(log.run_tests(shell(result)).unwrap());
+        assert_eq!(outcome.counts().passed, 4);
+        assert_eq!(outcome.said(), "2 passed; 2 passed");
+    }
+}

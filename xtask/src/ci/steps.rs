@@ -1,0 +1,175 @@
+//! The steps of CI, in order: what is quick and fails often comes first.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use super::step::{Log, Outcome};
+use super::{fuzz, licences};
+use crate::tree::Tree;
+use crate::{cmd, tidy};
+
+/// A check.
+pub(super) struct Step {
+    pub(super) name: &'static str,
+    pub(super) what: &'static str,
+    /// Part of `--quick`.
+    pub(super) quick: bool,
+    pub(super) run: fn(&Log) -> Result<Outcome>,
+}
+
+const fn step(name: &'static str, what: &'static str, quick: bool, run: fn(&Log) -> Result<Outcome>) -> Step {
+    Step { name, what, quick, run }
+}
+
+pub(super) const STEPS: [Step; 14] = [
+    step("fmt", "formats are rustfmt's", true, fmt),
+    step("tidy", "rules the compiler does not know", true, tidy_step),
+    step("clippy", "no warning of rustc or clippy", true, clippy),
+    step("build", "programs the suites start", true, build),
+    step("abi", "C libraries link, with versioned names", true, abi),
+    step("test", "tests of every crate", true, test),
+    step("suites", "tests of the built programs, in namespaces", true, suites),
+    step("loom", "every interleaving of the shared-memory code", false, loom),
+    step("miri", "layout and shared memory under miri, little and big endian", false, miri),
+    step("bare", "crates without std build for a target that has none", false, bare),
+    step("doc", "documentation builds without warnings", false, doc),
+    step("licences", "licences of all dependencies are in deny.toml", false, licences::check),
+    step("deny", "cargo-deny: advisories, bans, sources", false, deny),
+    step("fuzz", "each fuzz target for some seconds", false, fuzz::run),
+];
+
+const SHM: &str = "isthmus-shm";
+const LAYOUT: &str = "isthmus-layout";
+const SUITES: &str = "isthmus-suites";
+
+/// A target without std, and one that is big endian.
+const BARE_TARGET: &str = "x86_64-unknown-none";
+const BIG_ENDIAN_TARGET: &str = "s390x-unknown-linux-gnu";
+
+/// Whether `cargo +nightly` works.
+pub(super) fn has_nightly() -> bool {
+    cmd::succeeds("cargo", &["+nightly", "--version"])
+}
+
+pub(super) fn cargo(args: &[&str]) -> Command {
+    let mut command = cmd::command("cargo");
+    command.args(args);
+    command
+}
+
+fn fmt(log: &Log) -> Result<Outcome> {
+    if !cmd::succeeds("cargo", &["fmt", "--version"]) {
+        return Ok(Outcome::skipped("rustfmt is not installed"));
+    }
+    log.run(cargo(&["fmt", "--all", "--check"]))
+}
+
+fn tidy_step(_: &Log) -> Result<Outcome> {
+    let errors = tidy::errors_here()?;
+    Ok(if errors == 0 { Outcome::passed("") } else { Outcome::failed(format!("{errors} errors")) })
+}
+
+fn clippy(log: &Log) -> Result<Outcome> {
+    if !cmd::succeeds("cargo", &["clippy", "--version"]) {
+        return Ok(Outcome::skipped("clippy is not installed"));
+    }
+    log.run(cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+}
+
+fn build(log: &Log) -> Result<Outcome> {
+    log.run(cargo(&["build", "--workspace"]))
+}
+
+/// Links every `abi/*/lib*.map` into the library of that name.
+fn abi(log: &Log) -> Result<Outcome> {
+    let tree = Tree::read(&cmd::root())?;
+    let maps = tree.texts.iter().map(|file| file.path.as_str());
+    let maps = maps.filter(|path| path.starts_with("abi/") && path.ends_with(".map"));
+    let mut outcome: Option<Outcome> = None;
+    for map in maps {
+        let (folder, name) = map.rsplit_once('/').unwrap_or(("", map));
+        let manifest = std::fs::read_to_string(cmd::root().join(folder).join("Cargo.toml"))?;
+        let manifest: toml::Table = manifest.parse()?;
+        let package = manifest["package"]["name"].as_str().unwrap_or_default().to_owned();
+        let out = name.replace(".map", ".so");
+        let mut link = Command::new(std::env::current_exe()?);
+        link.current_dir(cmd::root()).args(["link-abi", &package, "--map", map, "--out", &out]);
+        let linked = log.run(link)?;
+        outcome = Some(outcome.into_iter().fold(linked, |all, one| one.and(all)));
+    }
+    Ok(outcome.unwrap_or_else(|| Outcome::skipped("there is no abi/*/*.map yet")))
+}
+
+fn test(log: &Log) -> Result<Outcome> {
+    log.run_tests(cargo(&["test", "--workspace", "--exclude", SUITES, "--no-fail-fast", "--", "--show-output"]))
+}
+
+fn suites(log: &Log) -> Result<Outcome> {
+    log.run_tests(cargo(&["test", "--package", SUITES, "--no-fail-fast", "--", "--show-output"]))
+}
+
+fn loom(log: &Log) -> Result<Outcome> {
+    if !cmd::root().join("crates/isthmus-shm/tests/loom.rs").is_file() {
+        return Ok(Outcome::skipped("there is no crates/isthmus-shm/tests/loom.rs yet"));
+    }
+    let mut command = cargo(&["test", "--package", SHM, "--release", "--test", "loom", "--target-dir", "target/loom"]);
+    command.env("RUSTFLAGS", "--cfg loom");
+    log.run_tests(command)
+}
+
+fn miri(log: &Log) -> Result<Outcome> {
+    if !cmd::succeeds("cargo", &["+nightly", "miri", "--version"]) {
+        return Ok(Outcome::skipped("miri is not installed (rustup +nightly component add miri rust-src)"));
+    }
+    let command = |target: &[&str]| {
+        let mut command = cargo(&["+nightly", "miri", "test", "--no-fail-fast", "--lib", "--tests"]);
+        command.args(["--package", LAYOUT, "--package", SHM]).args(target);
+        command.env("MIRIFLAGS", "-Zmiri-disable-isolation").env("PROPTEST_CASES", "2"); // Miri is slow.
+        command
+    };
+    let native = log.run_tests(command(&[]))?;
+    Ok(native.and(log.run_tests(command(&["--target", BIG_ENDIAN_TARGET]))?))
+}
+
+fn bare(log: &Log) -> Result<Outcome> {
+    let crates = tidy::crates_without_std(&Tree::read(&cmd::root())?);
+    let packages = crates.iter().flat_map(|name| ["--package", name]);
+    let mut command = if has_target(BARE_TARGET) {
+        cargo(&["build"])
+    } else if has_nightly_source() {
+        cargo(&["+nightly", "build", "-Zbuild-std=core,alloc"])
+    } else {
+        return Ok(Outcome::skipped("neither the target x86_64-unknown-none nor nightly with rust-src is installed"));
+    };
+    command.args(["--target", BARE_TARGET, "--target-dir", "target/bare"]).args(packages);
+    log.run(command)
+}
+
+/// Whether the standard libraries of a target are installed for the default toolchain.
+fn has_target(target: &str) -> bool {
+    let folder = cmd::output("rustc", &["--print", "target-libdir", "--target", target]);
+    folder.is_some_and(|folder| std::path::Path::new(folder.trim()).is_dir())
+}
+
+fn has_nightly_source() -> bool {
+    let root = cmd::output("rustc", &["+nightly", "--print", "sysroot"]);
+    root.is_some_and(|root| std::path::Path::new(root.trim()).join("lib/rustlib/src/rust/library/core").is_dir())
+}
+
+fn doc(log: &Log) -> Result<Outcome> {
+    let mut command = cargo(&["doc", "--workspace", "--no-deps"]);
+    command.env("RUSTDOCFLAGS", "-D warnings");
+    log.run(command)
+}
+
+fn deny(log: &Log) -> Result<Outcome> {
+    if !cmd::succeeds("cargo", &["deny", "--version"]) {
+        return Ok(Outcome::skipped("cargo-deny is not installed (`make tools`, some minutes)"));
+    }
+    let rules = log.run(cargo(&["deny", "--all-features", "check", "bans", "licenses", "sources"]))?;
+    if !cmd::succeeds("cargo", &["deny", "fetch", "db"]) {
+        return Ok(rules.and(Outcome::skipped("advisories: their database cannot be fetched from here")));
+    }
+    Ok(rules.and(log.run(cargo(&["deny", "check", "--disable-fetch", "advisories"]))?))
+}

@@ -1,0 +1,228 @@
+//! `cargo xtask link-abi <package> --map FILE --out libx.so`: a C library from a crate.
+//!
+//! ```text
+//! crate ──cargo──► libx.a ──cc -shared, FILE──► target/abi/libx.so.0  ◄── libx.so (link)
+//!                                                 │
+//!                                                 nm -D: every name has a version
+//! ```
+//!
+//! rustc passes a version script of its own to the linker, and ours would be silently dropped; so the crate becomes a
+//! static library and `cc` links it. The linker refuses undefined symbols (`-z defs`) and names in the script that the
+//! crate does not have; we refuse exported names without a version.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::cmd;
+
+/// Libraries that std needs beside libc's own; the linker keeps those that are used.
+const SYSTEM_LIBRARIES: [&str; 6] = ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"];
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The package whose library becomes a C library
+    package: String,
+    /// Version script: which names are exported, under which version
+    #[arg(long)]
+    map: PathBuf,
+    /// Where it goes; a name without a folder goes to target/abi/
+    #[arg(long)]
+    out: PathBuf,
+    /// Name under which programs find it [default: the file's name and the major version: libx.so.0]
+    #[arg(long)]
+    soname: Option<String>,
+    /// Builds with optimisations
+    #[arg(long)]
+    release: bool,
+}
+
+/// What was linked.
+#[derive(Debug)]
+pub(crate) struct Linked {
+    pub(crate) file: PathBuf,
+    pub(crate) soname: String,
+    /// `name@@VERSION`, sorted.
+    pub(crate) symbols: Vec<String>,
+    pub(crate) needed: Vec<String>,
+    pub(crate) bytes: u64,
+}
+
+pub(crate) fn run(args: &Args) -> Result<bool> {
+    let linked = link(&cmd::root(), args)?;
+    let Linked { file, soname, symbols, needed, bytes } = linked;
+    println!("{}: {soname}, {} names, {} KiB, needs {}", file.display(), symbols.len(), bytes / 1024, needed.join(" "));
+    Ok(true)
+}
+
+/// Builds and links the package of the workspace at `root`.
+pub(crate) fn link(root: &Path, args: &Args) -> Result<Linked> {
+    let map = root.join(&args.map);
+    ensure!(map.is_file(), "there is no version script {}", map.display());
+    let out = output_file(root, &args.out)?;
+    let archive = build(root, args)?;
+    let name = out.file_name().map(|name| name.to_string_lossy().into_owned()).context("--out needs a file name")?;
+    let soname = args.soname.clone().unwrap_or_else(|| format!("{name}.{}", archive.major));
+    let file = out.with_file_name(&soname);
+    link_shared(&archive.file, &map, &soname, &file)?;
+    if file != out {
+        point(&out, &soname)?;
+    }
+    let symbols = exported(&file)?;
+    let bytes = fs::metadata(&file)?.len();
+    Ok(Linked { needed: needed(&file)?, file, soname, symbols, bytes })
+}
+
+fn output_file(root: &Path, out: &Path) -> Result<PathBuf> {
+    let is_bare = out.parent().is_none_or(|folder| folder.as_os_str().is_empty());
+    let file = if is_bare { root.join("target/abi").join(out) } else { root.join(out) };
+    let folder = file.parent().context("--out needs a file name")?;
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    Ok(file)
+}
+
+struct Archive {
+    file: PathBuf,
+    /// First number of the package's version.
+    major: String,
+}
+
+fn build(root: &Path, args: &Args) -> Result<Archive> {
+    let mut cargo = cmd::command("cargo");
+    cargo.current_dir(root).args([
+        "rustc",
+        "--quiet",
+        "--lib",
+        "--crate-type",
+        "staticlib",
+        "--package",
+        &args.package,
+    ]);
+    cargo.args(["--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
+    if args.release {
+        cargo.arg("--release");
+    }
+    let output = cargo.output().context("cannot start cargo")?;
+    ensure!(output.status.success(), "{} does not build", args.package);
+    let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut archives = lines.lines().filter_map(archive_in);
+    archives.next_back().with_context(|| format!("cargo made no static library of {}", args.package))
+}
+
+/// The static library in one of cargo's messages.
+fn archive_in(message: &str) -> Option<Archive> {
+    let message: serde_json::Value = serde_json::from_str(message).ok()?;
+    let mut files = message.get("filenames")?.as_array()?.iter().filter_map(|file| file.as_str());
+    let file = files.find(|file| file.ends_with(".a"))?;
+    let version = message.get("package_id")?.as_str()?.rsplit(['#', '@']).next()?;
+    let major = version.split('.').next()?.to_owned();
+    Some(Archive { file: file.into(), major })
+}
+
+fn link_shared(archive: &Path, map: &Path, soname: &str, file: &Path) -> Result<()> {
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-o"]).arg(file);
+    cc.arg(format!("-Wl,-soname,{soname}")).arg(format!("-Wl,--version-script={}", map.display()));
+    cc.args([
+        "-Wl,-z,defs",
+        "-Wl,--no-undefined-version",
+        "-Wl,-z,relro,-z,now",
+        "-Wl,--gc-sections",
+        "-Wl,--build-id",
+    ]);
+    cc.arg("-Wl,--whole-archive").arg(archive).args(["-Wl,--no-whole-archive", "-Wl,--as-needed"]);
+    cc.args(SYSTEM_LIBRARIES);
+    let output = cc.output().context("cannot start cc")?;
+    if !output.status.success() {
+        bail!("cc does not link {soname}:\n{}", String::from_utf8_lossy(&output.stderr).trim_end());
+    }
+    Ok(())
+}
+
+/// Makes `link` a symbolic link to the file `name` beside it.
+fn point(link: &Path, name: &str) -> Result<()> {
+    if link.symlink_metadata().is_ok() {
+        fs::remove_file(link).with_context(|| format!("cannot replace {}", link.display()))?;
+    }
+    std::os::unix::fs::symlink(name, link).with_context(|| format!("cannot make {}", link.display()))
+}
+
+/// The names a library exports, each with its version; an error if one has none.
+fn exported(file: &Path) -> Result<Vec<String>> {
+    let listing = tool("nm", &["-D", "--defined-only", "--with-symbol-versions"], file)?;
+    let entries = listing.lines().filter_map(|line| line.split_whitespace().collect::<Vec<_>>().try_into().ok());
+    let entries: Vec<[&str; 3]> = entries.filter(|[_, kind, _]: &[&str; 3]| *kind != "A").collect();
+    let bare: Vec<&str> = entries.iter().map(|[_, _, name]| *name).filter(|name| !name.contains('@')).collect();
+    ensure!(bare.is_empty(), "exported without a version: {}", bare.join(" "));
+    ensure!(!entries.is_empty(), "{} exports nothing", file.display());
+    let mut names: Vec<String> = entries.iter().map(|[_, _, name]| (*name).to_owned()).collect();
+    names.sort();
+    Ok(names)
+}
+
+fn needed(file: &Path) -> Result<Vec<String>> {
+    let listing = tool("objdump", &["-p"], file)?;
+    let lines = listing.lines().filter_map(|line| line.trim().strip_prefix("NEEDED"));
+    Ok(lines.map(|name| name.trim().to_owned()).collect())
+}
+
+fn tool(program: &str, args: &[&str], file: &Path) -> Result<String> {
+    let output =
+        Command::new(program).args(args).arg(file).output().with_context(|| format!("cannot start {program}"))?;
+    ensure!(output.status.success(), "{program} does not read {}", file.display());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIBRARY: &str = "#[unsafe(no_mangle)]\npub extern \"C\" fn tiny_add(a: i32, b: i32) -> i32 {\n    a.checked_add(b).unwrap_or(-1)\n}\n\
+                           #[unsafe(no_mangle)]\npub extern \"C\" fn tiny_hidden() -> i32 {\n    7\n}\n";
+    const PROGRAM: &str = "int tiny_add(int, int);\nint main(void) { return tiny_add(40, 2) == 42 ? 0 : 1; }\n";
+
+    /// A package in a folder of its own, and what `link` says to this version script.
+    fn linked(folder: &Path, map: &str) -> Result<Linked> {
+        fs::create_dir_all(folder.join("src")).unwrap();
+        let manifest = "[package]\nname = \"tiny\"\nversion = \"3.1.0\"\nedition = \"2024\"\n[workspace]\n";
+        fs::write(folder.join("Cargo.toml"), manifest).unwrap();
+        fs::write(folder.join("src/lib.rs"), LIBRARY).unwrap();
+        fs::write(folder.join("tiny.map"), map).unwrap();
+        let args = Args {
+            package: "tiny".into(),
+            map: "tiny.map".into(),
+            out: "libtiny.so".into(),
+            soname: None,
+            release: false,
+        };
+        link(folder, &args)
+    }
+
+    #[test]
+    fn a_c_program_links_and_runs_with_the_library() {
+        let folder = tempfile::tempdir().unwrap();
+        let linked = linked(folder.path(), "TINY_3 { global: tiny_add; local: *; };\n").unwrap();
+        assert_eq!(linked.soname, "libtiny.so.3");
+        assert_eq!(linked.symbols, ["tiny_add@@TINY_3"]);
+        let abi = folder.path().join("target/abi");
+        assert_eq!(fs::read_link(abi.join("libtiny.so")).unwrap(), Path::new("libtiny.so.3"));
+
+        fs::write(folder.path().join("main.c"), PROGRAM).unwrap();
+        let mut cc = Command::new("cc");
+        cc.current_dir(folder.path()).args(["-o", "main", "main.c", "-Ltarget/abi", "-ltiny"]);
+        assert!(cc.status().unwrap().success());
+        let mut main = Command::new(folder.path().join("main"));
+        assert!(main.env("LD_LIBRARY_PATH", &abi).status().unwrap().success());
+    }
+
+    #[test]
+    fn names_that_do_not_fit_the_script_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = linked(folder.path(), "TINY_3 { global: tiny_add; tiny_gone; local: *; };\n").unwrap_err();
+        assert!(missing.to_string().contains("tiny_gone"), "{missing}");
+        let bare = linked(folder.path(), "{ global: tiny_add; local: *; };\n").unwrap_err();
+        assert!(bare.to_string().contains("without a version: tiny_add"), "{bare}");
+    }
+}

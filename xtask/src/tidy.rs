@@ -1,0 +1,152 @@
+//! `cargo xtask tidy`: reads the sources, compiles nothing, and refuses what the compiler lets pass.
+//!
+//! ```text
+//! arrows      which crate may depend on which, and who may know tokio      tidy/arrows.rs
+//! unsafe      where it may stand, and that each one is argued              tidy/unsafe_code.rs
+//! lengths     functions fit a screen; older giants may only shrink         tidy/lengths.rs
+//! banned      words that do not belong in what we ship, or in tests        tidy/banned.rs
+//! orderings   each ordering has a letter, a partner, and the partner it    tidy/orderings.rs
+//! places      no path or host of one machine                               tidy/places.rs
+//! no-std      layout and engines live without std                          tidy/no_std.rs
+//! ```
+//!
+//! Each check is a function from a [`Tree`] to findings, and its tests show that it can fail. Where a rule is wrong once,
+//! a comment on that line or above it says so with a reason: `// tidy(sleep): a shell has no pidfd to poll`. Only the rules
+//! of `banned` and `places` can be excused; each excuse is counted in the last line.
+
+mod arrows;
+mod banned;
+mod excuse;
+mod lengths;
+mod no_std;
+mod orderings;
+mod places;
+mod unsafe_code;
+
+use std::fs;
+
+use anyhow::{Context, Result};
+
+pub(crate) use no_std::crates as crates_without_std;
+
+use crate::cmd;
+use crate::tree::Tree;
+
+/// The list of functions that are longer than they should be.
+const RATCHET: &str = "xtask/ratchet.txt";
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Writes the ratchet of long functions anew; it can only shrink
+    #[arg(long)]
+    bless: bool,
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Level {
+    Error,
+    Warning,
+}
+
+/// A place that breaks a rule.
+#[derive(Clone, Debug)]
+pub(crate) struct Finding {
+    pub(crate) level: Level,
+    pub(crate) rule: &'static str,
+    pub(crate) path: String,
+    /// From 1; 0 is the whole file.
+    pub(crate) line: usize,
+    pub(crate) text: String,
+}
+
+impl Finding {
+    fn error(rule: &'static str, path: &str, line: usize, text: impl Into<String>) -> Self {
+        Self { level: Level::Error, rule, path: path.to_owned(), line, text: text.into() }
+    }
+
+    fn warning(rule: &'static str, path: &str, line: usize, text: impl Into<String>) -> Self {
+        Self { level: Level::Warning, ..Self::error(rule, path, line, text) }
+    }
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let level = match self.level {
+            Level::Error => "error",
+            Level::Warning => "note",
+        };
+        write!(f, "{level}: {}:{}: [{}] {}", self.path, self.line, self.rule, self.text)
+    }
+}
+
+/// Runs all checks and prints what they find; true if nothing is wrong.
+pub(crate) fn run(args: &Args) -> Result<bool> {
+    let root = cmd::root();
+    let tree = Tree::read(&root)?;
+    let ratchet = root.join(RATCHET);
+    let listed = fs::read_to_string(&ratchet).unwrap_or_default();
+    if args.bless {
+        let shrunk = lengths::shrink(&listed, &tree);
+        fs::write(&ratchet, shrunk).with_context(|| format!("cannot write {RATCHET}"))?;
+    }
+    report(&tree).map(|errors| errors == 0)
+}
+
+/// Prints what is wrong with this tree; how many errors there are.
+pub(crate) fn errors_here() -> Result<usize> {
+    report(&Tree::read(&cmd::root())?)
+}
+
+fn report(tree: &Tree) -> Result<usize> {
+    let listed = fs::read_to_string(cmd::root().join(RATCHET)).with_context(|| format!("cannot read {RATCHET}"))?;
+    let findings = check(tree, &listed);
+    let errors = findings.iter().filter(|finding| finding.level == Level::Error).count();
+    for finding in &findings {
+        println!("{finding}");
+    }
+    let excuses = excuse::count(tree);
+    let notes = findings.len() - errors;
+    let files = tree.rust.len();
+    println!("tidy: {files} Rust files, {errors} errors, {notes} notes, {excuses} excused lines");
+    Ok(errors)
+}
+
+/// All findings in a tree, by file and line.
+fn check(tree: &Tree, ratchet: &str) -> Vec<Finding> {
+    let broken = tree.broken.iter().map(|(path, reason)| Finding::error("syntax", path, 0, reason));
+    let mut findings: Vec<Finding> = broken.collect();
+    findings.extend(arrows::check(tree));
+    findings.extend(unsafe_code::check(tree));
+    findings.extend(lengths::check(tree, ratchet));
+    findings.extend(banned::check(tree));
+    findings.extend(orderings::check(tree));
+    findings.extend(places::check(tree));
+    findings.extend(no_std::check(tree));
+    findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
+    findings
+}
+
+/// The findings of a check as `line rule`, for tests.
+#[cfg(test)]
+fn told(findings: &[Finding]) -> Vec<String> {
+    findings.iter().map(|finding| format!("{}:{} {}", finding.path, finding.line, finding.text)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_does_not_parse_is_an_error() {
+        let findings = check(&Tree::of(&[("tests/suites/tests/a.rs", "fn a( {")]), "");
+        assert_eq!(findings[0].rule, "syntax");
+    }
+
+    #[test]
+    fn this_tree_is_read_in_full() {
+        let tree = Tree::read(&cmd::root()).unwrap();
+        assert!(tree.rust.iter().any(|file| file.path == "xtask/src/tidy.rs"));
+        assert!(tree.broken.iter().all(|(path, _)| !path.starts_with("xtask/")), "{:?}", tree.broken);
+    }
+}
