@@ -1,0 +1,275 @@
+//! A real `isthmusd` on a directory of its own: started, stopped, killed, and started again where it was.
+//!
+//! ```text
+//!  SCRATCH/run/isthmus.sock    the socket; `run` is all a sandbox is shown (at /run/isthmus)
+//!  SCRATCH/state/              what the daemon keeps for its next life
+//!  SCRATCH/isthmusd.toml       its configuration
+//!  SCRATCH/notify              where it says READY=1
+//! ```
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+
+use crate::binary::{BinaryError, binary};
+use crate::deadline::Deadline;
+use crate::launch::{Launch, LaunchError};
+use crate::notify::{Notify, NotifyError};
+use crate::proc::{Exit, Proc, ProcError};
+use crate::sandbox::Sandbox;
+use crate::scratch::Scratch;
+use crate::view::View;
+
+/// Where a sandbox sees the daemon's `run` folder.
+const RUN_INSIDE: &str = "/run/isthmus";
+const SOCKET: &str = "isthmus.sock";
+
+/// How a daemon will be started.
+#[derive(Debug)]
+pub struct DaemonPlan {
+    dir: PathBuf,
+    program: Option<PathBuf>,
+    config: Option<String>,
+    args: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+    owner: Option<u32>,
+}
+
+/// A running daemon that has said READY=1; killed when dropped.
+#[derive(Debug)]
+pub struct Daemon {
+    plan: DaemonPlan,
+    notify: Notify,
+    proc: Proc,
+}
+
+/// A daemon that has ended and can be started again.
+#[derive(Debug)]
+pub struct StoppedDaemon {
+    /// How it ended.
+    pub exit: Exit,
+    /// All of its standard error.
+    pub stderr: String,
+    plan: DaemonPlan,
+}
+
+/// A daemon did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// Its program is not there.
+    #[error("isthmusd cannot be run")]
+    Program(#[from] BinaryError),
+    /// It could not be started.
+    #[error("isthmusd cannot be started")]
+    Launch(#[from] LaunchError),
+    /// It was started and did not get ready.
+    #[error("isthmusd did not get ready: {error}\n{stderr}")]
+    NotReady {
+        /// Why.
+        error: NotifyError,
+        /// What it said.
+        stderr: String,
+    },
+    /// It did not end when told to.
+    #[error("isthmusd cannot be stopped")]
+    Stop(#[from] ProcError),
+    /// Its directory could not be prepared.
+    #[error("the directory of isthmusd")]
+    Directory(#[from] io::Error),
+}
+
+impl DaemonPlan {
+    /// A daemon that will live in `scratch`.
+    pub fn on(scratch: &Scratch) -> Self {
+        let (args, env) = (Vec::new(), Vec::new());
+        Self { dir: scratch.path().into(), program: None, config: None, args, env, owner: None }
+    }
+
+    /// Its configuration, given to it with `--config`. `{run}`, `{state}` and `{socket}` become paths.
+    pub fn config(mut self, toml: &str) -> Self {
+        self.config = Some(toml.to_owned());
+        self
+    }
+
+    /// Adds an argument, in which `{run}`, `{state}` and `{socket}` become paths too.
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.args.push(arg.as_ref().to_owned());
+        self
+    }
+
+    /// Sets a variable.
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.env.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// Runs it as another user, who gets its folders. Needs root and a [`Scratch::shared`].
+    pub fn owner(mut self, uid: u32) -> Self {
+        self.owner = Some(uid);
+        self
+    }
+
+    /// Another program than the workspace's isthmusd.
+    pub fn program(mut self, path: impl Into<PathBuf>) -> Self {
+        self.program = Some(path.into());
+        self
+    }
+
+    /// Starts it and waits until it is ready.
+    pub fn start(self, deadline: Deadline) -> Result<Daemon, DaemonError> {
+        let (run, state) = (self.run(), self.state());
+        for dir in [&run, &state] {
+            std::fs::create_dir_all(dir)?;
+            std::fs::set_permissions(dir, std::fs::metadata(&self.dir)?.permissions())?;
+            if self.owner.is_some() {
+                chown(dir, self.owner, self.owner)?;
+            }
+        }
+        let path = self.dir.join("notify");
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        let mut notify = Notify::listen(&path)?;
+        if self.owner.is_some() {
+            chown(&path, self.owner, self.owner)?;
+        }
+        let proc = self.launch(&mut notify, deadline)?;
+        Ok(Daemon { plan: self, notify, proc })
+    }
+
+    fn launch(&self, notify: &mut Notify, deadline: Deadline) -> Result<Proc, DaemonError> {
+        notify.forget()?;
+        let program = match &self.program {
+            Some(program) => program.clone(),
+            None => binary("isthmusd", "isthmusd")?,
+        };
+        let mut launch = Launch::new(program).env("NOTIFY_SOCKET", notify.path()).env_remove("ISTHMUS_SOCKET");
+        if let Some(config) = &self.config {
+            let file = self.dir.join("isthmusd.toml");
+            std::fs::write(&file, self.fill(config))?;
+            launch = launch.arg("--config").arg(file);
+        }
+        for arg in &self.args {
+            launch = match arg.to_str() {
+                Some(arg) => launch.arg(self.fill(arg)),
+                None => launch.arg(arg),
+            };
+        }
+        for (name, value) in &self.env {
+            launch = launch.env(name, value);
+        }
+        if let Some(owner) = self.owner {
+            launch = launch.owner(owner);
+        }
+        let proc = launch.spawn()?;
+        let ready = notify.wait("READY=1", proc.life(), deadline);
+        ready.map_err(|error| DaemonError::NotReady { error, stderr: proc.stderr() })?;
+        Ok(proc)
+    }
+
+    fn run(&self) -> PathBuf {
+        self.dir.join("run")
+    }
+
+    fn state(&self) -> PathBuf {
+        self.dir.join("state")
+    }
+
+    fn fill(&self, text: &str) -> String {
+        let (run, state) = (self.run(), self.state());
+        let text = text.replace("{socket}", &run.join(SOCKET).to_string_lossy());
+        text.replace("{run}", &run.to_string_lossy()).replace("{state}", &state.to_string_lossy())
+    }
+}
+
+impl Daemon {
+    /// A plan for a daemon in `scratch`.
+    pub fn on(scratch: &Scratch) -> DaemonPlan {
+        DaemonPlan::on(scratch)
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.plan.run().join(SOCKET)
+    }
+
+    /// The folder with its socket.
+    pub fn run_dir(&self) -> PathBuf {
+        self.plan.run()
+    }
+
+    /// What it keeps for its next life.
+    pub fn state_dir(&self) -> PathBuf {
+        self.plan.state()
+    }
+
+    /// Its process.
+    pub fn proc(&mut self) -> &mut Proc {
+        &mut self.proc
+    }
+
+    /// What /proc says of it.
+    pub fn view(&self) -> Result<View, ProcError> {
+        self.proc.view()
+    }
+
+    /// What it tells its service manager.
+    pub fn notify(&mut self) -> &mut Notify {
+        &mut self.notify
+    }
+
+    /// A program on the host that will find this daemon and never start another.
+    pub fn beside(&self, program: impl Into<PathBuf>) -> Launch {
+        Self::introduce(Launch::new(program), &self.socket())
+    }
+
+    /// The same in a sandbox, which gets the folder with the socket and nothing else.
+    pub fn apart(&self, sandbox: Sandbox, program: impl Into<PathBuf>) -> Launch {
+        let launch = sandbox.bind(self.run_dir(), RUN_INSIDE).command(program);
+        Self::introduce(launch, &Path::new(RUN_INSIDE).join(SOCKET))
+    }
+
+    /// SIGTERM, and the wait for its end.
+    pub fn stop(self, deadline: Deadline) -> Result<StoppedDaemon, DaemonError> {
+        self.end(Signal::TERM, deadline)
+    }
+
+    /// SIGKILL, and the wait for its end.
+    pub fn kill(self, deadline: Deadline) -> Result<StoppedDaemon, DaemonError> {
+        self.end(Signal::KILL, deadline)
+    }
+
+    /// SIGKILL, and the next life, in place.
+    pub fn kill_and_restart(&mut self, deadline: Deadline) -> Result<(), DaemonError> {
+        self.proc.kill()?;
+        self.proc.wait(deadline)?;
+        self.proc = self.plan.launch(&mut self.notify, deadline)?;
+        Ok(())
+    }
+
+    fn end(mut self, signal: Signal, deadline: Deadline) -> Result<StoppedDaemon, DaemonError> {
+        self.proc.signal(signal)?;
+        let exit = self.proc.wait(deadline)?;
+        Ok(StoppedDaemon { exit, stderr: self.proc.stderr(), plan: self.plan })
+    }
+
+    fn introduce(launch: Launch, socket: &Path) -> Launch {
+        launch.env("ISTHMUS_SOCKET", socket).env("ISTHMUS_AUTOSTART", "0")
+    }
+}
+
+impl StoppedDaemon {
+    /// Starts it again on the same directory.
+    pub fn start(self, deadline: Deadline) -> Result<Daemon, DaemonError> {
+        self.plan.start(deadline)
+    }
+
+    /// Starts it again with another configuration.
+    pub fn start_with(self, toml: &str, deadline: Deadline) -> Result<Daemon, DaemonError> {
+        self.plan.config(toml).start(deadline)
+    }
+}

@@ -1,0 +1,132 @@
+//! How long a test is willing to wait for something that must happen.
+//!
+//! A deadline tells a hang from progress. It is never an assertion about speed: choose it ten times longer than needed.
+
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+/// The longest pause between two looks of [`eventually`].
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+
+/// A moment after which waiting has failed. Copies share the moment, so one deadline can bound a whole dialogue.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    end: Instant,
+    patience: Duration,
+}
+
+/// The deadline passed and the awaited thing had not happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("nothing after {} ms", patience.as_millis())]
+pub struct Late {
+    /// How long we had been willing to wait.
+    pub patience: Duration,
+}
+
+impl Deadline {
+    /// `patience` from now.
+    pub fn after(patience: Duration) -> Self {
+        Self { end: Instant::now() + patience, patience }
+    }
+
+    /// `seconds` from now.
+    pub fn secs(seconds: u64) -> Self {
+        Self::after(Duration::from_secs(seconds))
+    }
+
+    /// What is left; zero once passed.
+    pub fn remaining(self) -> Duration {
+        self.end.saturating_duration_since(Instant::now())
+    }
+
+    /// True once nothing is left.
+    pub fn passed(self) -> bool {
+        self.remaining().is_zero()
+    }
+
+    /// The error of having waited in vain.
+    pub fn late(self) -> Late {
+        Late { patience: self.patience }
+    }
+
+    /// Waits until one of `fds` can be read (or has ended), and says which can.
+    pub fn readable<const N: usize>(self, fds: [BorrowedFd<'_>; N]) -> Result<[bool; N], Late> {
+        loop {
+            let mut polled = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+            match poll(&mut polled, Some(&timespec(self.remaining()))) {
+                Ok(0) if self.passed() => return Err(self.late()),
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => return Ok(polled.map(|fd| !fd.revents().is_empty())),
+                Err(error) => panic!("poll of our own descriptors: {error}"),
+            }
+        }
+    }
+}
+
+/// Waits until `happened` says so, looking again after pauses that grow from 1 ms to 50 ms: for what gives no event to wait
+/// for.
+pub fn eventually(deadline: Deadline, mut happened: impl FnMut() -> bool) -> Result<(), Late> {
+    eventually_some(deadline, || happened().then_some(()))
+}
+
+/// [`eventually`] with a value: waits until `look` finds something.
+pub fn eventually_some<T>(deadline: Deadline, mut look: impl FnMut() -> Option<T>) -> Result<T, Late> {
+    let mut pause = Duration::from_millis(1);
+    loop {
+        let last = deadline.passed(); // Before the look: a deadline never passes unlooked.
+        if let Some(found) = look() {
+            return Ok(found);
+        }
+        if last {
+            return Err(deadline.late());
+        }
+        rest(pause.min(deadline.remaining()));
+        pause = (2 * pause).min(PAUSE_MAX);
+    }
+}
+
+/// Lets time pass; never to synchronise.
+pub(crate) fn rest(pause: Duration) {
+    let end = Instant::now() + pause;
+    while let left = end.saturating_duration_since(Instant::now())
+        && !left.is_zero()
+    {
+        match poll(&mut [], Some(&timespec(left))) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => panic!("poll of nothing: {error}"),
+        }
+    }
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec::try_from(duration).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eventually_looks_at_least_once_and_gives_up() {
+        let mut looks = 0;
+        let late = eventually(Deadline::after(Duration::ZERO), || {
+            looks += 1;
+            false
+        });
+        assert_eq!(late, Err(Late { patience: Duration::ZERO }));
+        assert_eq!(looks, 1);
+        assert_eq!(eventually_some(Deadline::after(Duration::ZERO), || Some(7)), Ok(7));
+    }
+
+    #[test]
+    fn eventually_sees_what_another_thread_does() {
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| done.store(true, std::sync::atomic::Ordering::Release));
+            eventually(Deadline::secs(20), || done.load(std::sync::atomic::Ordering::Acquire)).expect("it is done");
+        });
+    }
+}

@@ -1,0 +1,300 @@
+//! A program about to be started, on the host or in a [`Sandbox`]: the same builder for both, so that a test can ask the same
+//! of either.
+//!
+//! What it becomes: `[bash …] [prlimit …] setpriv --pdeathsig KILL PROGRAM …` on the host, `[bash …] [prlimit …] bwrap …
+//! PROGRAM …` in a sandbox; bash closes what we ourselves inherited from whoever started us, if anything. All of these `exec`,
+//! nothing survives a killed test, and no code of ours runs between fork and exec.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use command_fds::{CommandFdExt, FdMapping};
+
+use crate::deadline::Deadline;
+use crate::proc::Proc;
+use crate::sandbox::{Enclosure, Sandbox};
+use crate::view::View;
+
+/// How setpriv is told to have the program die with us.
+const SETPRIV: [&str; 3] = ["--pdeathsig", "KILL", "--"];
+
+/// A resource limit of the program to start (`prlimit(1)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// RLIMIT_MEMLOCK.
+    LockedBytes(u64),
+    /// RLIMIT_NOFILE.
+    OpenFiles(u64),
+    /// RLIMIT_AS.
+    AddressSpaceBytes(u64),
+    /// RLIMIT_FSIZE, which also bounds a memfd.
+    FileBytes(u64),
+    /// RLIMIT_NPROC.
+    Processes(u64),
+}
+
+/// Why a program could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// A tool the test bed rests on is not installed.
+    #[error("{tool} is not installed; it comes with the package {package}")]
+    ToolMissing {
+        /// What is run.
+        tool: &'static str,
+        /// What to install.
+        package: &'static str,
+    },
+    /// The program does not exist.
+    #[error("no program at {}", path.display())]
+    NoProgram {
+        /// Where it was looked for.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// Only root can start what belongs to somebody else.
+    #[error("a process of uid {owner} can be started by root only")]
+    OwnerNeedsRoot {
+        /// The uid asked for.
+        owner: u32,
+    },
+    /// The sandbox could not be made: most often, user namespaces are not allowed here.
+    #[error("bwrap did not make the sandbox: {stderr}")]
+    Sandbox {
+        /// What bwrap said.
+        stderr: String,
+    },
+    /// A system call failed on the way.
+    #[error("starting {}", program.display())]
+    System {
+        /// What was to be started.
+        program: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A program with its arguments, environment and surroundings; each [`Launch::spawn`] starts it once more.
+#[derive(Debug)]
+pub struct Launch {
+    program: PathBuf,
+    args: Vec<OsString>,
+    env: Vec<(OsString, Option<OsString>)>,
+    limits: Vec<Limit>,
+    fds: Vec<(RawFd, OwnedFd)>,
+    piped_stdin: bool,
+    owner: Option<u32>,
+    sandbox: Option<Sandbox>,
+}
+
+impl Launch {
+    /// `program` (a path) on the host.
+    pub fn new(program: impl Into<PathBuf>) -> Self {
+        let (args, env, limits, fds) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { program: program.into(), args, env, limits, fds, piped_stdin: false, owner: None, sandbox: None }
+    }
+
+    /// `program` in a sandbox.
+    pub(crate) fn inside(sandbox: Sandbox, program: PathBuf) -> Self {
+        Self { owner: sandbox.owner_uid(), sandbox: Some(sandbox), ..Self::new(program) }
+    }
+
+    /// Adds an argument.
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.args.push(arg.as_ref().to_owned());
+        self
+    }
+
+    /// Adds arguments.
+    pub fn args(mut self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        self.args.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
+        self
+    }
+
+    /// Sets a variable. On the host the others are inherited; a sandbox has only what is set, and a PATH.
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.env.push((name.as_ref().to_owned(), Some(value.as_ref().to_owned())));
+        self
+    }
+
+    /// Removes an inherited variable.
+    pub fn env_remove(mut self, name: impl AsRef<OsStr>) -> Self {
+        self.env.push((name.as_ref().to_owned(), None));
+        self
+    }
+
+    /// Sets a resource limit, soft and hard.
+    pub fn limit(mut self, limit: Limit) -> Self {
+        self.limits.push(limit);
+        self
+    }
+
+    /// Has the host see the program as this uid (and gid), without supplementary groups. Needs root, unless it is ours.
+    pub fn owner(mut self, uid: u32) -> Self {
+        self.owner = Some(uid);
+        self
+    }
+
+    /// Gives the program a descriptor, under the number `number`.
+    pub fn fd(mut self, number: RawFd, fd: OwnedFd) -> Self {
+        self.fds.push((number, fd));
+        self
+    }
+
+    /// Gives the program a standard input we can write to with [`Proc::say`]; otherwise it reads nothing.
+    pub fn talking(mut self) -> Self {
+        self.piped_stdin = true;
+        self
+    }
+
+    /// Starts it.
+    pub fn spawn(&self) -> Result<Proc, LaunchError> {
+        let program = std::fs::canonicalize(&self.program)
+            .map_err(|source| LaunchError::NoProgram { path: self.program.clone(), source })?;
+        let failed = |source| LaunchError::System { program: self.program.clone(), source };
+        let enclosure = self.sandbox.as_ref().map(|sandbox| sandbox.enclose(&program)).transpose()?;
+        let stderr = tempfile::tempfile().map_err(failed)?; // A file never fills up, whoever reads it and when.
+        let mut command = self.command(&program, enclosure.as_ref())?;
+        command.stdin(if self.piped_stdin { Stdio::piped() } else { Stdio::null() });
+        command.stdout(Stdio::piped()).stderr(stderr.try_clone().map_err(failed)?);
+        let status = self.give_descriptors(&mut command, enclosure).map_err(failed)?;
+        let child = crate::spawner::spawn(command).map_err(failed)?;
+        Proc::started(self.program.clone(), child, stderr, status)
+    }
+
+    fn command(&self, program: &Path, enclosure: Option<&Enclosure>) -> Result<Command, LaunchError> {
+        let mut words = Vec::<OsString>::new();
+        let inherited = self.inherited();
+        if !inherited.is_empty() {
+            let closes = inherited.iter().map(|number| format!("{number}>&- ")).collect::<String>();
+            words.push(tool("bash", "bash")?.into());
+            words.extend(["-c".into(), format!("exec {closes}; exec \"$@\"").into(), "bash".into()]);
+        }
+        if !self.limits.is_empty() {
+            words.push(tool("prlimit", "util-linux")?.into());
+            words.extend(self.limits.iter().map(|limit| limit.option().into()));
+            words.push("--".into());
+        }
+        match enclosure {
+            Some(enclosure) => words.extend_from_slice(&enclosure.words),
+            None => {
+                words.push(tool("setpriv", "util-linux")?.into());
+                words.extend(SETPRIV.map(OsString::from));
+                words.push(program.into());
+            }
+        }
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).args(&self.args).process_group(0);
+        if enclosure.is_some() {
+            command.env_clear().env("PATH", "/usr/bin:/bin").current_dir("/");
+        }
+        if let Some(owner) = self.other_owner()? {
+            command.uid(owner).gid(owner); // Supplementary groups go too: the standard library sees to it.
+        }
+        for (name, value) in &self.env {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        Ok(command)
+    }
+
+    /// The uid to change to, if any.
+    fn other_owner(&self) -> Result<Option<u32>, LaunchError> {
+        let ours = rustix::process::geteuid();
+        match self.owner {
+            Some(owner) if owner == ours.as_raw() => Ok(None),
+            Some(owner) if !ours.is_root() => Err(LaunchError::OwnerNeedsRoot { owner }),
+            owner => Ok(owner),
+        }
+    }
+
+    /// Descriptors that would pass on to the program though nobody gave them to it: those we were started with.
+    fn inherited(&self) -> Vec<RawFd> {
+        let fds = View::own().fds().unwrap_or_default();
+        let open = fds.iter().filter(|fd| fd.number > 2 && !fd.closes_on_exec).map(|fd| fd.number);
+        let given = |number: &RawFd| self.fds.iter().any(|(given, _)| given == number);
+        open.filter(|number| !given(number) && !Enclosure::FDS.contains(number)).collect()
+    }
+
+    /// Hands over the descriptors of the program and of the sandbox; returns where bwrap will tell its child's pid.
+    fn give_descriptors(&self, command: &mut Command, enclosure: Option<Enclosure>) -> io::Result<Option<File>> {
+        let mut given = Vec::new();
+        for (number, fd) in &self.fds {
+            given.push(FdMapping { parent_fd: fd.try_clone()?, child_fd: *number });
+        }
+        let status = match enclosure {
+            Some(enclosure) => {
+                let (fds, status) = enclosure.descriptors()?;
+                given.extend(fds);
+                Some(status)
+            }
+            None => None,
+        };
+        if !given.is_empty() {
+            command.fd_mappings(given).map_err(|collision| io::Error::new(io::ErrorKind::InvalidInput, collision))?;
+        }
+        Ok(status)
+    }
+}
+
+impl Limit {
+    fn option(self) -> String {
+        match self {
+            Self::LockedBytes(max) => format!("--memlock={max}:{max}"),
+            Self::OpenFiles(max) => format!("--nofile={max}:{max}"),
+            Self::AddressSpaceBytes(max) => format!("--as={max}:{max}"),
+            Self::FileBytes(max) => format!("--fsize={max}:{max}"),
+            Self::Processes(max) => format!("--nproc={max}:{max}"),
+        }
+    }
+}
+
+/// True if this command line (of /proc) is still one of the tools before the program.
+pub(crate) fn is_tool(cmdline: &[u8]) -> bool {
+    let words = cmdline.split(|&byte| byte == 0).collect::<Vec<_>>();
+    words.windows(SETPRIV.len()).any(|three| three == SETPRIV.map(str::as_bytes))
+}
+
+/// Finds a tool on the PATH.
+pub(crate) fn tool(tool: &'static str, package: &'static str) -> Result<PathBuf, LaunchError> {
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+    let found = std::env::split_paths(&path).map(|dir| dir.join(tool)).find(|file| file.is_file());
+    found.ok_or(LaunchError::ToolMissing { tool, package })
+}
+
+/// Reads what bwrap says of itself until it names the pid of the first process of the sandbox.
+pub(crate) fn first_pid(status: &File, deadline: Deadline) -> Option<i32> {
+    use std::io::Read;
+    use std::os::fd::AsFd;
+    let (mut text, mut buffer) = (String::new(), [0; 512]);
+    while !text.contains('\n') {
+        deadline.readable([status.as_fd()]).ok()?;
+        let mut status = status;
+        match status.read(&mut buffer) {
+            Ok(0) | Err(_) => return None, // bwrap has gone; its stderr tells why, and our caller shows that.
+            Ok(bytes) => text.push_str(&String::from_utf8_lossy(&buffer[..bytes])),
+        }
+    }
+    let (_, after) = text.split_once("\"child-pid\":")?;
+    after.trim_start().split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_tool_is_named_with_its_package() {
+        let error = tool("no-such-tool", "its-package").unwrap_err().to_string();
+        assert!(error.contains("no-such-tool") && error.contains("package its-package"), "{error}");
+    }
+}

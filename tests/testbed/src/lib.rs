@@ -1,0 +1,63 @@
+//! Real processes as domains, for suites and measurements.
+//!
+//! ```text
+//!  Scratch ── a private directory, gone at the end
+//!    │
+//!  Daemon ── isthmusd on it: READY=1, SIGTERM, kill -9, restart
+//!    │
+//!  Launch ── a program on the host …
+//!    └─ Sandbox ── … or in a container that has nothing in common with the host but one directory
+//!         │
+//!       Proc ── its lines, its end; View ── what /proc says of it
+//!
+//!  Leftovers ── what stayed behind        Schedule ── seeded chance        Deadline ── patience
+//! ```
+//!
+//! Nothing here is a mock: a sandbox is namespaces, a read-only root and a seccomp filter; a kill is `SIGKILL`. Waiting is
+//! for events (a line, an exit, a packet) up to a [`Deadline`], which bounds a hang and never judges speed.
+//!
+//! ```
+//! use isthmus_testbed::{Deadline, Exit, Launch, Sandbox};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let launch = match Sandbox::check() {
+//!     Ok(()) => Sandbox::new().user(1000).command("/usr/bin/id").arg("-u"),
+//!     Err(why) => { eprintln!("skipped: {why}"); Launch::new("/bin/echo").arg("1000") }
+//! };
+//! let mut id = launch.spawn()?;
+//! id.wait_line("1000", Deadline::secs(20))?;
+//! assert_eq!(id.wait(Deadline::secs(20))?, Exit::Code(0));
+//! # Ok(())
+//! # }
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod binary;
+mod daemon;
+mod deadline;
+mod filter;
+mod launch;
+mod leftovers;
+mod lines;
+mod notify;
+mod proc;
+mod sandbox;
+mod schedule;
+mod scratch;
+mod spawner;
+mod view;
+
+pub use binary::{BinaryError, binary};
+pub use daemon::{Daemon, DaemonError, DaemonPlan, StoppedDaemon};
+pub use deadline::{Deadline, Late, eventually, eventually_some};
+pub use filter::DENIED;
+pub use launch::{Launch, LaunchError, Limit};
+pub use leftovers::{HeldMemfd, Leftovers, LeftoversError};
+pub use notify::{Notify, NotifyError};
+pub use proc::{Exit, Finished, Proc, ProcError};
+pub use rustix::process::Signal;
+pub use sandbox::{Sandbox, Yama};
+pub use schedule::Schedule;
+pub use scratch::Scratch;
+pub use view::{Fd, Mapping, Memory, View, ViewError};

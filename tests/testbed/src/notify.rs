@@ -1,0 +1,104 @@
+//! The service manager's side of sd_notify(3): a datagram socket on which a daemon says `READY=1`.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+
+use crate::deadline::{Deadline, Late};
+
+/// Receives what a daemon tells its service manager.
+#[derive(Debug)]
+pub struct Notify {
+    socket: UnixDatagram,
+    path: PathBuf,
+    /// What was said, one `NAME=value` each.
+    said: Vec<String>,
+}
+
+/// The awaited word did not come.
+#[derive(Debug, thiserror::Error)]
+pub enum NotifyError {
+    /// Nothing came in time.
+    #[error("no {awaited}, only {said:?}: {late}")]
+    Late {
+        /// What was awaited.
+        awaited: String,
+        /// What came instead.
+        said: Vec<String>,
+        /// How long we waited.
+        #[source]
+        late: Late,
+    },
+    /// The process behind it ended.
+    #[error("ended before {awaited}, after {said:?}")]
+    Ended {
+        /// What was awaited.
+        awaited: String,
+        /// What came instead.
+        said: Vec<String>,
+    },
+    /// The socket failed.
+    #[error("notify socket")]
+    Socket(#[from] io::Error),
+}
+
+impl Notify {
+    /// Listens at `path`, which goes into `$NOTIFY_SOCKET` of the daemon.
+    pub fn listen(path: impl Into<PathBuf>) -> io::Result<Self> {
+        let path = path.into();
+        let socket = UnixDatagram::bind(&path)?;
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket, path, said: Vec::new() })
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Everything said since the last [`Notify::forget`], one `NAME=value` each.
+    pub fn said(&mut self) -> io::Result<&[String]> {
+        self.drain()?;
+        Ok(&self.said)
+    }
+
+    /// Forgets what was said, so that a restarted daemon has to say it again.
+    pub fn forget(&mut self) -> io::Result<()> {
+        self.drain()?;
+        self.said.clear();
+        Ok(())
+    }
+
+    /// Waits until `word` (`READY=1`) has been said, or whoever `life` (a pidfd) belongs to has ended.
+    pub fn wait(&mut self, word: &str, life: BorrowedFd<'_>, deadline: Deadline) -> Result<(), NotifyError> {
+        loop {
+            let [_, dead] = match deadline.readable([self.socket.as_fd(), life]) {
+                Ok(ready) => ready,
+                Err(late) => return Err(NotifyError::Late { awaited: word.into(), said: self.said.clone(), late }),
+            };
+            self.drain()?; // After learning of a death: what it said before is all here.
+            if self.said.iter().any(|said| said == word) {
+                return Ok(());
+            }
+            if dead {
+                return Err(NotifyError::Ended { awaited: word.into(), said: self.said.clone() });
+            }
+        }
+    }
+
+    fn drain(&mut self) -> io::Result<()> {
+        let mut packet = [0; 4096];
+        loop {
+            match self.socket.recv(&mut packet) {
+                Ok(bytes) => {
+                    let text = String::from_utf8_lossy(&packet[..bytes]);
+                    self.said.extend(text.lines().map(str::to_owned));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}

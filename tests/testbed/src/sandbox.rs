@@ -1,0 +1,200 @@
+//! A container as hostile to a fast path as containers get.
+//!
+//! ```text
+//!            host                │  own pid, ipc, user, mnt, net, uts and cgroup namespaces
+//!                                │  no capability, no_new_privs, seccomp without process_vm_*, ptrace, … (`DENIED`)
+//!   /tmp/isthmus-XXXXXX/run ═════╪═══ /run/isthmus     the one thing in common, read-only: a socket needs no more
+//!   target/debug ────────────────┼─── /program         read-only
+//!   /usr, /lib, /lib64, /bin ────┼─── the same         read-only
+//!                                │  / and /dev read-only, own /proc, /dev/shm of 64 MB; no /tmp, no /sys, no /etc, no /run
+//! ```
+//!
+//! bubblewrap makes it, as an ordinary user where user namespaces are allowed. Of yama we can only report the level
+//! ([`Sandbox::yama`]): setting it to 3 lasts until the next boot. The filter refuses ptrace and process_vm_* to everybody in
+//! the sandbox, which is at least what yama at 3 refuses.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use command_fds::FdMapping;
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::deadline::Deadline;
+use crate::launch::{Launch, LaunchError, tool};
+
+const FILTER_FD: i32 = 900; // Far from what a test hands over.
+const STATUS_FD: i32 = 901;
+const SHM_BYTES: u64 = 64 << 20;
+/// Folders of the system a sandbox sees.
+const SYSTEM: [&str; 5] = ["/usr", "/bin", "/sbin", "/lib", "/lib64"];
+
+/// What a sandbox will be. Each process started in it has a sandbox of its own.
+#[derive(Clone, Debug)]
+pub struct Sandbox {
+    user: u32,
+    owner: Option<u32>,
+    hostname: Option<String>,
+    shm_bytes: u64,
+    binds: Vec<(PathBuf, PathBuf)>,
+}
+
+/// What the kernel's yama module says of ptrace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Yama {
+    /// The kernel has no yama.
+    Absent,
+    /// `/proc/sys/kernel/yama/ptrace_scope`.
+    Scope(u8),
+}
+
+/// A sandbox made concrete for one program.
+pub(crate) struct Enclosure {
+    /// `bwrap …  -- PROGRAM`.
+    pub(crate) words: Vec<OsString>,
+}
+
+impl Sandbox {
+    /// A sandbox where the program sees itself as uid 1000 and the host sees the caller.
+    pub fn new() -> Self {
+        Self { user: 1000, owner: None, hostname: None, shm_bytes: SHM_BYTES, binds: Vec::new() }
+    }
+
+    /// Ok where sandboxes can be made; otherwise why not. It makes one.
+    pub fn check() -> Result<(), LaunchError> {
+        let mut tried = Self::new().command("/usr/bin/env").arg("true").spawn()?;
+        match tried.wait(Deadline::secs(60)) {
+            Ok(exit) if exit.success() => Ok(()),
+            _ => Err(LaunchError::Sandbox { stderr: tried.stderr() }),
+        }
+    }
+
+    /// The yama level of this machine.
+    pub fn yama() -> Yama {
+        let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
+        scope.ok().and_then(|text| text.trim().parse().ok()).map_or(Yama::Absent, Yama::Scope)
+    }
+
+    /// The uid (and gid) the program sees itself as.
+    pub fn user(mut self, uid: u32) -> Self {
+        self.user = uid;
+        self
+    }
+
+    /// The uid (and gid) the host sees, in `SO_PEERCRED` above all: sandboxes of different owners belong to different users.
+    /// Needs root. Folders bound into such a sandbox must be open to that uid ([`crate::Scratch::shared`]).
+    pub fn owner(mut self, uid: u32) -> Self {
+        self.owner = Some(uid);
+        self
+    }
+
+    /// The host name inside; otherwise each sandbox gets another.
+    pub fn hostname(mut self, name: impl Into<String>) -> Self {
+        self.hostname = Some(name.into());
+        self
+    }
+
+    /// The size of `/dev/shm`, instead of 64 MB.
+    pub fn shm_bytes(mut self, bytes: u64) -> Self {
+        self.shm_bytes = bytes;
+        self
+    }
+
+    /// Shows `host_dir` at `inside_dir`, read-only (a socket in it can be connected all the same).
+    pub fn bind(mut self, host_dir: impl Into<PathBuf>, inside_dir: impl Into<PathBuf>) -> Self {
+        self.binds.push((host_dir.into(), inside_dir.into()));
+        self
+    }
+
+    /// `program`, a path on the host, to be run inside. Its folder is shown at `/program` unless it is the system's.
+    pub fn command(self, program: impl Into<PathBuf>) -> Launch {
+        Launch::inside(self, program.into())
+    }
+
+    pub(crate) fn owner_uid(&self) -> Option<u32> {
+        self.owner
+    }
+
+    pub(crate) fn enclose(&self, program: &Path) -> Result<Enclosure, LaunchError> {
+        let mut words = Words(vec![tool("bwrap", "bubblewrap")?.into()]);
+        self.isolate(&mut words);
+        show_system(&mut words);
+        let inside = show_program(&mut words, program);
+        for (host, inside) in &self.binds {
+            words.add("--ro-bind").add(host).add(inside);
+        }
+        // Last, when everything that is mounted on them has its place.
+        words.add("--remount-ro").add("/dev").add("--remount-ro").add("/");
+        words.add("--").add(inside);
+        Ok(Enclosure { words: words.0 })
+    }
+
+    fn isolate(&self, words: &mut Words) {
+        for space in ["user", "pid", "ipc", "net", "uts", "cgroup"] {
+            words.add(format!("--unshare-{space}")); // Its mount namespace goes without saying.
+        }
+        let (user, hostname) = (self.user.to_string(), self.hostname.clone().unwrap_or_else(fresh_hostname));
+        words.add("--uid").add(&user).add("--gid").add(&user).add("--hostname").add(hostname);
+        words.add("--cap-drop").add("ALL").add("--new-session").add("--die-with-parent").add("--chdir").add("/");
+        words.add("--seccomp").add(FILTER_FD.to_string()).add("--json-status-fd").add(STATUS_FD.to_string());
+        words.add("--proc").add("/proc").add("--dev").add("/dev");
+        words.add("--perms").add("1777").add("--size").add(self.shm_bytes.to_string()).add("--tmpfs").add("/dev/shm");
+    }
+}
+
+impl Default for Sandbox {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Enclosure {
+    /// The numbers under which bwrap gets its descriptors.
+    pub(crate) const FDS: [i32; 2] = [FILTER_FD, STATUS_FD];
+
+    /// What bwrap reads its filter from and writes its child's pid to; and our end of the latter.
+    pub(crate) fn descriptors(&self) -> io::Result<([FdMapping; 2], File)> {
+        let (filter, filter_in) = pipe_with(PipeFlags::CLOEXEC)?;
+        File::from(filter_in).write_all(&crate::filter::program_bytes())?; // Some 200 bytes: a pipe takes them at once.
+        let (status, status_in) = pipe_with(PipeFlags::CLOEXEC)?;
+        let mapped = |parent_fd: OwnedFd, child_fd| FdMapping { parent_fd, child_fd };
+        Ok(([mapped(filter, FILTER_FD), mapped(status_in, STATUS_FD)], File::from(status)))
+    }
+}
+
+struct Words(Vec<OsString>);
+
+impl Words {
+    fn add(&mut self, word: impl Into<OsString>) -> &mut Self {
+        self.0.push(word.into());
+        self
+    }
+}
+
+fn show_system(words: &mut Words) {
+    for dir in SYSTEM.map(Path::new) {
+        match std::fs::read_link(dir) {
+            Ok(target) => words.add("--symlink").add(target).add(dir), // As on systems where /lib is usr/lib.
+            Err(_) if dir.is_dir() => words.add("--ro-bind").add(dir).add(dir),
+            Err(_) => words,
+        };
+    }
+}
+
+/// Shows the program's folder and returns the program's path inside.
+fn show_program(words: &mut Words, program: &Path) -> PathBuf {
+    if SYSTEM.iter().any(|dir| program.starts_with(dir)) {
+        return program.to_owned();
+    }
+    let folder = program.parent().expect("a canonical path of a file has a folder");
+    words.add("--ro-bind").add(folder).add("/program");
+    Path::new("/program").join(program.file_name().expect("a canonical path of a file has a name"))
+}
+
+fn fresh_hostname() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("sandbox-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed))
+}
