@@ -1,0 +1,255 @@
+//! `ucx_perftest`, where it is installed: what UCX reaches between two processes of this machine.
+//!
+//! A server and a client are started on a port of their own, each bound to a CPU; the client's last line has the figures.
+
+use std::io::{self, Read};
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::case::{Case, Reading, Unit, size_name};
+use crate::pair::Bench;
+
+const PROGRAM: &str = "ucx_perftest";
+/// How long the server may take to listen, and the client beyond the budget.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Which of UCX's ways through shared memory it is allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transport {
+    Posix,
+    Sysv,
+    /// Large messages by process_vm_readv, the rest as posix: it cannot do without.
+    Cma,
+}
+
+impl Transport {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Posix => "posix",
+            Self::Sysv => "sysv",
+            Self::Cma => "cma",
+        }
+    }
+
+    const fn tls(self) -> &'static str {
+        match self {
+            Self::Posix => "posix",
+            Self::Sysv => "sysv",
+            Self::Cma => "posix,cma",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Quantity {
+    HalfRtt,
+    Bandwidth,
+    Rate,
+}
+
+/// One test of `ucx_perftest`.
+pub(crate) struct Ucx {
+    transport: Transport,
+    quantity: Quantity,
+    size: usize,
+}
+
+impl Ucx {
+    /// Half a round trip by tag_lat: its median, which is below its mean.
+    pub(crate) fn half_rtt(transport: Transport, size: usize) -> Self {
+        Self { transport, quantity: Quantity::HalfRtt, size }
+    }
+
+    /// Bytes each second by tag_bw.
+    pub(crate) fn bandwidth(transport: Transport, size: usize) -> Self {
+        Self { transport, quantity: Quantity::Bandwidth, size }
+    }
+
+    /// Messages each second by tag_bw.
+    pub(crate) fn rate(transport: Transport, size: usize) -> Self {
+        Self { transport, quantity: Quantity::Rate, size }
+    }
+
+    /// So many that they take about the budget on a fast and quiet machine: it cannot be told a time.
+    fn iterations(&self, budget: Duration) -> u64 {
+        let guess_ns = match self.quantity {
+            Quantity::HalfRtt => 500 + self.size as u64 / 5,
+            Quantity::Bandwidth | Quantity::Rate => 150 + self.size as u64 / 10,
+        };
+        (budget.as_nanos() as u64 / guess_ns).max(200)
+    }
+
+    fn command(&self, bench: &Bench, cpu: usize, port: u16) -> Command {
+        let mut command = Command::new(&bench.program);
+        command.args(["bound", PROGRAM]);
+        command.env("UCX_TLS", self.transport.tls()).env("UCX_WARN_UNUSED_ENV_VARS", "n").stdin(Stdio::null());
+        command.args(["-c", &cpu.to_string(), "-p", &port.to_string()]);
+        command
+    }
+}
+
+impl Case for Ucx {
+    fn name(&self) -> String {
+        let quantity = match self.quantity {
+            Quantity::HalfRtt => "half_rtt",
+            Quantity::Bandwidth => "bandwidth",
+            Quantity::Rate => "rate",
+        };
+        format!("ucx.{}.{quantity}.{}", self.transport.name(), size_name(self.size))
+    }
+
+    fn unit(&self) -> Unit {
+        match self.quantity {
+            Quantity::HalfRtt => Unit::Microseconds,
+            Quantity::Bandwidth => Unit::GigabytesPerSecond,
+            Quantity::Rate => Unit::MegamessagesPerSecond,
+        }
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Reading> {
+        match self.measure(bench) {
+            Ok(Some(line)) => Ok(Reading::value(match self.quantity {
+                Quantity::HalfRtt => line.half_rtt_us,
+                Quantity::Bandwidth => line.rate * self.size as f64 / 1e9,
+                Quantity::Rate => line.rate / 1e6,
+            })),
+            Ok(None) => Ok(Reading::Absent(format!("{PROGRAM} is not installed (package ucx-utils)"))),
+            // Not ours to repair: a baseline less, and the reason in its row.
+            Err(error) => Ok(Reading::Absent(format!("{PROGRAM} did not work: {error:#}"))),
+        }
+    }
+}
+
+impl Ucx {
+    /// `None` if it is not installed.
+    fn measure(&self, bench: &Bench) -> Result<Option<FinalLine>> {
+        if !is_installed() {
+            return Ok(None);
+        }
+        let port = free_port()?;
+        let mut server = self.command(bench, bench.placement.follow(0), port);
+        let server = server.stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("cannot start its server")?;
+        let server = Killed(server);
+        wait_until(PATIENCE, || is_listening(port)).context("its server does not listen")?;
+        let test = if self.quantity == Quantity::HalfRtt { "tag_lat" } else { "tag_bw" };
+        let count = self.iterations(bench.budget);
+        let mut client = self.command(bench, bench.placement.lead(0), port);
+        client.args(["127.0.0.1", "-t", test, "-f", "-v", "-s", &self.size.to_string()]);
+        client.args(["-n", &count.to_string(), "-w", &(count / 10).max(20).to_string()]);
+        let client = client.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().context("cannot start its client")?;
+        let printed = output(Killed(client), PATIENCE + bench.budget * 20)?;
+        drop(server);
+        FinalLine::parse(&printed).map(Some)
+    }
+}
+
+/// What the last line of `ucx_perftest -f -v` says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct FinalLine {
+    /// The median of the latency, which is of half a round trip in tag_lat.
+    half_rtt_us: f64,
+    /// Messages each second, over the whole run. (Its MB/s are of 2^20 bytes; this has no such doubt.)
+    rate: f64,
+}
+
+impl FinalLine {
+    /// `iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr`
+    fn parse(printed: &str) -> Result<Self> {
+        let last = printed.lines().rfind(|line| !line.trim().is_empty()).context("its client printed nothing")?;
+        let fields: Vec<f64> = last.split(',').map_while(|field| field.trim().parse().ok()).collect();
+        match fields[..] {
+            [_, half_rtt_us, _, _, _, _, _, rate] if half_rtt_us > 0.0 && rate > 0.0 => Ok(Self { half_rtt_us, rate }),
+            _ => bail!("its last line is {last:?}, not 8 numbers"),
+        }
+    }
+}
+
+/// A process that does not outlive its measurement.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _: io::Result<()> = self.0.kill();
+        let _: io::Result<_> = self.0.wait();
+    }
+}
+
+/// All that a process prints, which is little; an error if it takes too long.
+fn output(mut process: Killed, patience: Duration) -> Result<String> {
+    wait_until(patience, || Ok(process.0.try_wait()?.is_some())).context("its client does not end")?;
+    let mut printed = String::new();
+    let mut stdout = process.0.stdout.take().context("its client has no output")?;
+    stdout.read_to_string(&mut printed).context("cannot read its client's output")?;
+    Ok(printed)
+}
+
+fn is_installed() -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(PROGRAM).is_file())
+}
+
+/// A port that nobody had a moment ago.
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot find a free port")?;
+    Ok(listener.local_addr().context("cannot find a free port")?.port())
+}
+
+/// Whether somebody listens on a TCP port; connecting to find out would be taken for the client.
+fn is_listening(port: u16) -> Result<bool> {
+    let mut tables = std::fs::read_to_string("/proc/net/tcp").context("cannot read /proc/net/tcp")?;
+    tables.push_str(&std::fs::read_to_string("/proc/net/tcp6").unwrap_or_default());
+    Ok(tables.lines().any(|line| listens(line, port)))
+}
+
+/// One line of the table: `0: 0100007F:3458 00000000:0000 0A …`, where 0A is LISTEN.
+fn listens(line: &str, port: u16) -> bool {
+    let mut fields = line.split_whitespace().skip(1);
+    let local = fields.next().and_then(|address| address.rsplit_once(':')).map(|(_, port)| port);
+    local.and_then(|text| u16::from_str_radix(text, 16).ok()) == Some(port) && fields.nth(1) == Some("0A")
+}
+
+fn wait_until(patience: Duration, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + patience;
+    while !holds()? {
+        if Instant::now() > deadline {
+            bail!("gave up after {} s", patience.as_secs());
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_is_read() {
+        let printed = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr\n\
+                       2000,31.660,90.572,90.572,11041.00,11041.00,11041,11041\n";
+        let line = FinalLine::parse(printed).expect("parses");
+        assert_eq!(line, FinalLine { half_rtt_us: 31.66, rate: 11041.0 });
+    }
+
+    #[test]
+    fn other_last_lines_are_refused() {
+        for printed in ["", "\n", "iterations,50.0_percentile_lat", "1,2,3", "1,0,3,4,5,6,7,0", "[vm:1] UCX ERROR, no"]
+        {
+            assert!(FinalLine::parse(printed).is_err(), "{printed:?}");
+        }
+    }
+
+    #[test]
+    fn listening_ports_are_recognised() {
+        let line = "   0: 00000000:3458 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1";
+        assert!(listens(line, 0x3458));
+        assert!(!listens(line, 0x3459));
+        assert!(!listens(&line.replace(" 0A ", " 01 "), 0x3458));
+        assert!(!listens("  sl  local_address rem_address   st tx_queue", 0x3458));
+    }
+}

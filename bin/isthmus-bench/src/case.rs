@@ -1,0 +1,236 @@
+//! Anything that can be measured again and again and gives one number: the rows of the figures, and the baselines beside them.
+//!
+//! ```text
+//! run 1:  A B C   run 2:  A B C   …      interleaved, so that a machine that slows down slows all of them
+//! ```
+
+use anyhow::Result;
+
+use crate::job::{Buffers, Wait, Work};
+use crate::pair::{Bench, Task};
+use crate::path::Path;
+use crate::stats::{median, spread};
+
+/// One measurement.
+pub(crate) trait Case {
+    /// Says what is measured, over what, at which size, waiting how: `tcp.half_rtt.8b.sleep`.
+    fn name(&self) -> String;
+
+    /// The unit of the number; cases that are compared have the same.
+    fn unit(&self) -> Unit;
+
+    /// Measures once. An error means that it should have worked; what this machine does not have is [`Reading::Absent`].
+    fn run(&self, bench: &Bench) -> Result<Reading>;
+}
+
+/// The units of figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    Microseconds,
+    Milliseconds,
+    GigabytesPerSecond,
+    MegamessagesPerSecond,
+}
+
+impl Unit {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Microseconds => "us",
+            Self::Milliseconds => "ms",
+            Self::GigabytesPerSecond => "GB/s",
+            Self::MegamessagesPerSecond => "Mmsg/s",
+        }
+    }
+}
+
+/// What one run of a case gave.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Reading {
+    Value {
+        value: f64,
+        /// CPU time of all sides for each message, where messages were sent.
+        cpu_ns_per_message: Option<f64>,
+    },
+    /// Cannot be measured here, and why.
+    Absent(String),
+}
+
+impl Reading {
+    pub(crate) const fn value(value: f64) -> Self {
+        Self::Value { value, cpu_ns_per_message: None }
+    }
+}
+
+/// The runs of one case.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Samples {
+    pub(crate) values: Vec<f64>,
+    pub(crate) cpu_ns_per_message: Vec<f64>,
+    /// Why there are no values, or fewer than there should be.
+    pub(crate) trouble: Option<Trouble>,
+}
+
+/// Why a case has no value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// This machine does not have it.
+    Absent(String),
+    /// It should have worked.
+    Failed(String),
+}
+
+impl Samples {
+    pub(crate) fn median(&self) -> Option<f64> {
+        median(&self.values)
+    }
+
+    pub(crate) fn spread(&self) -> Option<f64> {
+        spread(&self.values)
+    }
+
+    pub(crate) fn cpu_ns_per_message(&self) -> Option<f64> {
+        median(&self.cpu_ns_per_message)
+    }
+
+    fn take(&mut self, reading: Result<Reading>) {
+        match reading {
+            Ok(Reading::Value { value, cpu_ns_per_message }) => {
+                self.values.push(value);
+                self.cpu_ns_per_message.extend(cpu_ns_per_message);
+            }
+            Ok(Reading::Absent(why)) => self.trouble = Some(Trouble::Absent(why)),
+            Err(error) => self.trouble = Some(Trouble::Failed(format!("{error:#}"))),
+        }
+    }
+}
+
+/// Runs all cases in turn, as often as the bench says. One that failed or is absent is not tried again. `progress` hears what comes.
+pub(crate) fn interleave(cases: &[&dyn Case], bench: &Bench, mut progress: impl FnMut(usize, &str)) -> Vec<Samples> {
+    let mut samples = vec![Samples::default(); cases.len()];
+    for run in 0..bench.runs {
+        for (case, samples) in cases.iter().zip(&mut samples) {
+            if samples.trouble.is_none() {
+                progress(run, &case.name());
+                samples.take(case.run(bench));
+            }
+        }
+    }
+    samples
+}
+
+/// What a pair of workers measures over a path: half a round trip, bandwidth or message rate.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkCase {
+    name: String,
+    task: Task,
+    quantity: Quantity,
+}
+
+/// What is taken from what a pair found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Quantity {
+    HalfRtt,
+    Bandwidth,
+    Rate,
+    /// Opening the path.
+    Open,
+    /// The whole of the first round trip.
+    First,
+}
+
+impl LinkCase {
+    /// Half a round trip of messages of this size.
+    pub(crate) fn half_rtt(path: Path, wait: Wait, size: usize) -> Self {
+        let name = format!("{}.half_rtt.{}.{}", path.name(), size_name(size), wait.name());
+        Self { name, task: Task::plain(path, wait, Work::PingPong { size }), quantity: Quantity::HalfRtt }
+    }
+
+    /// Bytes each second in one direction.
+    pub(crate) fn bandwidth(path: Path, wait: Wait, size: usize, buffers: Buffers) -> Self {
+        let state = match buffers {
+            Buffers::Warm => "warm",
+            Buffers::Rewritten => "rewritten",
+            Buffers::Cold => "cold",
+        };
+        let name = format!("{}.bandwidth.{}.{state}.{}", path.name(), size_name(size), wait.name());
+        Self { name, task: Task::plain(path, wait, Work::Stream { size, buffers }), quantity: Quantity::Bandwidth }
+    }
+
+    /// Messages each second in one direction.
+    pub(crate) fn rate(path: Path, wait: Wait, size: usize) -> Self {
+        let name = format!("{}.rate.{}.{}", path.name(), size_name(size), wait.name());
+        let work = Work::Stream { size, buffers: Buffers::Warm };
+        Self { name, task: Task::plain(path, wait, work), quantity: Quantity::Rate }
+    }
+
+    /// Until one side is attached and its endpoint open.
+    pub(crate) fn open(path: Path, wait: Wait) -> Self {
+        let name = format!("{}.attach", path.name());
+        Self { name, task: Task::plain(path, wait, Work::Open), quantity: Quantity::Open }
+    }
+
+    /// The first message of a new connection, there and back.
+    pub(crate) fn first(path: Path, wait: Wait, size: usize) -> Self {
+        let name = format!("{}.first_message.{}", path.name(), size_name(size));
+        Self { name, task: Task::plain(path, wait, Work::First { size }), quantity: Quantity::First }
+    }
+
+    /// The same with each side in namespaces of its own.
+    pub(crate) fn isolated(mut self) -> Self {
+        self.name.push_str(".isolated");
+        self.task.isolated = true;
+        self
+    }
+
+    /// The same with an option that this path understands.
+    pub(crate) fn with_option(mut self, name: &str, value: &str) -> Self {
+        self.name.push_str(&format!(".{name}={value}"));
+        self.task.setup.options.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    /// Whether the path can do this at all.
+    pub(crate) fn is_possible(&self) -> bool {
+        let knows = |option: &String| self.task.path.options().contains(&option.as_str());
+        self.task.path.can(self.task.work, self.task.setup.wait) && self.task.setup.options.keys().all(knows)
+    }
+}
+
+impl Case for LinkCase {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn unit(&self) -> Unit {
+        match self.quantity {
+            Quantity::HalfRtt | Quantity::Open | Quantity::First => Unit::Microseconds,
+            Quantity::Bandwidth => Unit::GigabytesPerSecond,
+            Quantity::Rate => Unit::MegamessagesPerSecond,
+        }
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Reading> {
+        let found = bench.pair(&self.task)?;
+        let value = match self.quantity {
+            Quantity::HalfRtt => found.half_rtt_us()?,
+            Quantity::Bandwidth => found.rate()? * self.task.work.size() as f64 / 1e9,
+            Quantity::Rate => found.rate()? / 1e6,
+            Quantity::First => 2.0 * found.half_rtt_us()?,
+            Quantity::Open => found.lead.open_ns as f64 / 1e3,
+        };
+        Ok(Reading::Value { value, cpu_ns_per_message: found.cpu_ns_per_message() })
+    }
+}
+
+/// `8b`, `4k`, `1m`: sizes as they stand in names.
+pub(crate) fn size_name(size: usize) -> String {
+    match size {
+        0 => "0b".to_owned(),
+        size if size % (1 << 20) == 0 => format!("{}m", size >> 20),
+        size if size % (1 << 10) == 0 => format!("{}k", size >> 10),
+        size => format!("{size}b"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

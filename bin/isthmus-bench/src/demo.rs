@@ -1,0 +1,150 @@
+//! The measurements for a program that shows them to people: `isthmus try`.
+//!
+//! ```text
+//! Session::start ─┬─ floors ── copies and the cache line, which nothing goes below
+//!                 ├─ sweep ─── each path at each size, in turns
+//!                 ├─ meet ──── one pair that talks while the caller looks at it
+//!                 └─ plot ──── the picture
+//! ```
+//!
+//! Workers are the caller's own program, started again: it calls [`worker`] when its only argument is `worker`, and [`bound`]
+//! when the first is `bound`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::baseline::{CacheLine, copy};
+use crate::case::{Case, Samples, Trouble, interleave};
+use crate::machine::Machine;
+use crate::pair::{Bench, Task};
+use crate::pin::Placement;
+use crate::plot;
+use crate::sweep::{Sweep, measure_size};
+
+pub use crate::job::Wait;
+pub use crate::path::Path;
+pub use crate::sweep::Point;
+
+/// One side of a pair: what a worker does.
+pub fn worker() -> Result<()> {
+    crate::worker::main()
+}
+
+/// Becomes another program that ends with its parent.
+pub fn bound(command: &[OsString]) -> Result<()> {
+    crate::worker::bound(command)
+}
+
+/// How much the copies move at once.
+const COPY_BYTES: usize = 1 << 20;
+
+/// What all measurements have in common.
+#[derive(Debug)]
+pub struct Session {
+    bench: Bench,
+    machine: Machine,
+}
+
+/// How thorough to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// How often each measurement is repeated.
+    pub runs: usize,
+    /// How long the measured part of each takes.
+    pub budget: Duration,
+}
+
+/// What to go through.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Over what.
+    pub paths: Vec<Path>,
+    /// How both sides wait.
+    pub waits: Vec<Wait>,
+    /// Bytes of a message.
+    pub sizes: Vec<usize>,
+}
+
+/// A bound set by the machine, whatever goes over it.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Floor {
+    /// Says what is measured.
+    pub name: String,
+    /// The median over the runs; none if it could not be measured.
+    pub value: Option<f64>,
+    /// The value's unit.
+    pub unit: &'static str,
+    /// Why there is no value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+impl Session {
+    /// Chooses CPUs. `program` is the caller's own, `environment` what its workers are given beside its variables.
+    pub fn start(program: PathBuf, environment: Vec<(OsString, OsString)>, effort: Effort) -> Result<Self> {
+        let placement = Placement::choose(&[])?;
+        let machine = Machine::look(&placement);
+        let Effort { runs, budget } = effort;
+        Ok(Self { bench: Bench { placement, budget, runs, quick: true, program, environment }, machine })
+    }
+
+    /// The machine in one paragraph.
+    pub fn machine(&self) -> String {
+        self.machine.describe()
+    }
+
+    /// The machine for programs.
+    pub fn machine_json(&self) -> Result<serde_json::Value> {
+        serde_json::to_value(&self.machine).context("cannot write the machine as JSON")
+    }
+
+    /// The bounds; `progress` is called [`Session::floor_steps`] times.
+    pub fn floors(&self, mut progress: impl FnMut(&str)) -> Vec<Floor> {
+        let (one, cross) = (copy::OneCore { size: COPY_BYTES }, copy::CrossCore { size: COPY_BYTES });
+        let cases: [&dyn Case; 3] = [&CacheLine, &one, &cross];
+        let samples = interleave(&cases, &self.bench, |_, name| progress(name));
+        cases.iter().zip(&samples).map(|(case, samples)| Floor::new(*case, samples)).collect()
+    }
+
+    /// How often `floors` speaks of progress.
+    pub fn floor_steps(&self) -> usize {
+        3 * self.bench.runs
+    }
+
+    /// Goes through the plan; `progress` is called [`Session::sweep_steps`] times if nothing fails.
+    pub fn sweep(&self, plan: &Plan, mut progress: impl FnMut(&str)) -> Vec<Point> {
+        let sweep = sweep(plan);
+        plan.sizes.iter().flat_map(|&size| measure_size(&sweep, size, &self.bench, &mut progress)).collect()
+    }
+
+    /// How often `sweep` speaks of progress.
+    pub fn sweep_steps(&self, plan: &Plan) -> usize {
+        sweep(plan).steps(self.bench.runs)
+    }
+
+    /// Two processes that play ping-pong over a path for the budget, while `look` is called with their process ids.
+    pub fn meet<T>(&self, path: Path, look: impl FnOnce(&[u32]) -> Result<T>) -> Result<T> {
+        let task = Task::plain(path, Wait::Sleep, crate::job::Work::PingPong { size: 8 });
+        Ok(self.bench.pairs_watched(&task, 1, look)?.1)
+    }
+
+    /// The points as an SVG picture.
+    pub fn plot(&self, points: &[Point]) -> Result<String> {
+        plot::draw(points, &self.machine.describe())
+    }
+}
+
+fn sweep(plan: &Plan) -> Sweep {
+    let Plan { paths, waits, sizes } = plan.clone();
+    Sweep { paths, waits, sizes, pairs: 1, svg: None }
+}
+
+impl Floor {
+    fn new(case: &dyn Case, samples: &Samples) -> Self {
+        let why = samples.trouble.as_ref().map(|(Trouble::Absent(why) | Trouble::Failed(why))| why.clone());
+        Self { name: case.name(), value: samples.median(), unit: case.unit().name(), why }
+    }
+}

@@ -1,0 +1,280 @@
+//! The rows of `docs/figures.md`: what is claimed, and what it is held against, measured in turns.
+//!
+//! To add a row: a function that returns its [`Row`], and its line in [`rows`]. What no pair of workers over a path can measure
+//! (idling, many silent peers) is a type of its own that implements [`Case`], in a file below `figures/`.
+
+mod idle;
+
+use anyhow::Result;
+
+use crate::baseline::{CacheLine, Ucx, copy, ucx};
+use crate::case::{Case, LinkCase, Trouble, interleave};
+use crate::job::{Buffers, Wait};
+use crate::machine::Machine;
+use crate::pair::Bench;
+use crate::path::Path;
+use crate::report::{Figure, Output, figures_table, progress};
+use idle::Idle;
+
+const MIB: usize = 1 << 20;
+
+/// One row: a case, the baseline that its ratio is of, and others beside it.
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    /// For the reader: nothing here decides whether it is met.
+    pub(crate) target: &'static str,
+    pub(crate) case: Box<dyn Case>,
+    pub(crate) baseline: Option<Box<dyn Case>>,
+    pub(crate) others: Vec<Box<dyn Case>>,
+}
+
+/// All rows, in the order of the document, of what this path can do.
+pub(crate) fn rows(path: Path) -> Vec<Row> {
+    [
+        half_rtt_8b_poll(path),
+        half_rtt_4k_poll(path),
+        bandwidth_1m_warm(path),
+        bandwidth_1m_cold(path),
+        rate_8b(path),
+        half_rtt_8b_sleep(path),
+        isolated_half_rtt_8b(path),
+        isolated_bandwidth_1m(path),
+        attach(path),
+        first_message(path),
+        idle_cpu(path),
+        silent_peers(path),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Measures the rows, and prints each when it is done. Says whether all of them have a value.
+pub(crate) fn measure(rows: &[Row], bench: &Bench, machine: &Machine, output: &mut Output) -> Result<bool> {
+    let mut figures = Vec::new();
+    let mut complete = true;
+    for (number, row) in rows.iter().enumerate() {
+        let cases: Vec<&dyn Case> =
+            std::iter::once(&row.case).chain(&row.baseline).chain(&row.others).map(|case| &**case).collect();
+        let samples = interleave(&cases, bench, |run, name| {
+            progress(&format!("[{}/{}] {} run {}: {name}", number + 1, rows.len(), row.name, run + 1));
+        });
+        let mut figure = Figure::new(row.name.to_owned(), row.case.unit(), &samples[0], machine);
+        figure.target = Some(row.target);
+        let mut beside = cases.iter().zip(&samples).skip(1);
+        if row.baseline.is_some()
+            && let Some((case, samples)) = beside.next()
+        {
+            figure = figure.with_baseline(case.name(), samples);
+        }
+        for (case, samples) in beside {
+            figure = figure.with_other(case.name(), samples);
+        }
+        complete &= figure.value.is_some() && !matches!(samples[0].trouble, Some(Trouble::Failed(_)));
+        output.line(&figure)?;
+        figures.push(figure);
+    }
+    progress("");
+    output.text(&format!("{}\n\n{}", machine.describe(), figures_table(&figures)))?;
+    Ok(complete)
+}
+
+/// A row whose case is possible over its path.
+fn row(
+    name: &'static str,
+    target: &'static str,
+    case: LinkCase,
+    baseline: impl Case + 'static,
+    others: Vec<Box<dyn Case>>,
+) -> Option<Row> {
+    let possible = case.is_possible();
+    possible.then(|| Row { name, target, case: Box::new(case), baseline: Some(Box::new(baseline)), others })
+}
+
+fn half_rtt_8b_poll(path: Path) -> Option<Row> {
+    row(
+        "local.half_rtt.8b.poll",
+        "at most 2 times the one-line cache ping-pong, and below every peer",
+        LinkCase::half_rtt(path, Wait::Poll, 8),
+        CacheLine,
+        vec![
+            Box::new(Ucx::half_rtt(ucx::Transport::Posix, 8)),
+            Box::new(Ucx::half_rtt(ucx::Transport::Sysv, 8)),
+            Box::new(LinkCase::half_rtt(Path::Tcp, Wait::Poll, 8)),
+        ],
+    )
+}
+
+fn half_rtt_4k_poll(path: Path) -> Option<Row> {
+    row(
+        "local.half_rtt.4k.poll",
+        "at most 0.6 times UCX's, or at most 0.5 us",
+        LinkCase::half_rtt(path, Wait::Poll, 4096),
+        Ucx::half_rtt(ucx::Transport::Posix, 4096),
+        vec![
+            Box::new(Ucx::half_rtt(ucx::Transport::Sysv, 4096)),
+            Box::new(LinkCase::half_rtt(Path::Tcp, Wait::Poll, 4096)),
+        ],
+    )
+}
+
+fn bandwidth_1m_warm(path: Path) -> Option<Row> {
+    row(
+        "local.bandwidth.1m.warm",
+        "at least 0.8 times a copy of lines dirty in the other core",
+        LinkCase::bandwidth(path, Wait::Poll, MIB, Buffers::Warm),
+        copy::CrossCore { size: MIB },
+        vec![
+            Box::new(LinkCase::bandwidth(path, Wait::Poll, MIB, Buffers::Rewritten)),
+            Box::new(copy::OneCore { size: MIB }),
+            Box::new(LinkCase::bandwidth(Path::Cma, Wait::Poll, MIB, Buffers::Warm)),
+            Box::new(Ucx::bandwidth(ucx::Transport::Sysv, MIB)),
+            Box::new(Ucx::bandwidth(ucx::Transport::Cma, MIB)),
+        ],
+    )
+}
+
+fn bandwidth_1m_cold(path: Path) -> Option<Row> {
+    row(
+        "local.bandwidth.1m.cold",
+        "at least 1.5 times process_vm_readv",
+        LinkCase::bandwidth(path, Wait::Poll, MIB, Buffers::Cold),
+        LinkCase::bandwidth(Path::Cma, Wait::Poll, MIB, Buffers::Cold),
+        vec![Box::new(Ucx::bandwidth(ucx::Transport::Sysv, MIB))],
+    )
+}
+
+fn rate_8b(path: Path) -> Option<Row> {
+    row(
+        "local.rate.8b",
+        "at least 1.5 times UCX's",
+        LinkCase::rate(path, Wait::Poll, 8),
+        Ucx::rate(ucx::Transport::Posix, 8),
+        vec![Box::new(Ucx::rate(ucx::Transport::Sysv, 8)), Box::new(LinkCase::rate(Path::Tcp, Wait::Poll, 8))],
+    )
+}
+
+fn half_rtt_8b_sleep(path: Path) -> Option<Row> {
+    row(
+        "local.half_rtt.8b.sleep",
+        "at most 0.6 times blocking loopback TCP",
+        LinkCase::half_rtt(path, Wait::Sleep, 8),
+        LinkCase::half_rtt(Path::Tcp, Wait::Sleep, 8),
+        vec![
+            Box::new(LinkCase::half_rtt(Path::Unix, Wait::Sleep, 8)),
+            Box::new(LinkCase::half_rtt(Path::Eventfd, Wait::Sleep, 8)),
+        ],
+    )
+}
+
+fn isolated_half_rtt_8b(path: Path) -> Option<Row> {
+    let case = LinkCase::half_rtt(path, Wait::Poll, 8);
+    row(
+        "local.isolated.half_rtt.8b",
+        "at most 1.05 times the same without isolation",
+        case.clone().isolated(),
+        case,
+        Vec::new(),
+    )
+}
+
+fn isolated_bandwidth_1m(path: Path) -> Option<Row> {
+    let case = LinkCase::bandwidth(path, Wait::Poll, MIB, Buffers::Warm);
+    row(
+        "local.isolated.bandwidth.1m",
+        "at least 0.95 times the same without isolation",
+        case.clone().isolated(),
+        case,
+        Vec::new(),
+    )
+}
+
+fn attach(path: Path) -> Option<Row> {
+    let (case, tcp) = (LinkCase::open(path, Wait::Poll), LinkCase::open(Path::Tcp, Wait::Poll));
+    row("local.attach_us", "at most 2 ms", case, tcp, Vec::new())
+}
+
+fn first_message(path: Path) -> Option<Row> {
+    let (case, tcp) = (LinkCase::first(path, Wait::Poll, 8), LinkCase::first(Path::Tcp, Wait::Poll, 8));
+    row("local.first_message_us", "at most 300 us, the channel made in it; there and back", case, tcp, Vec::new())
+}
+
+fn idle_cpu(path: Path) -> Option<Row> {
+    let case = Idle { path, domains: 100 };
+    case.is_possible().then(|| Row {
+        name: "local.idle_cpu_ms",
+        target: "0 ms CPU in 60 s, daemon and 100 attached domains",
+        case: Box::new(case),
+        baseline: Some(Box::new(Idle { path: Path::Unix, domains: 100 })),
+        others: Vec::new(),
+    })
+}
+
+fn silent_peers(path: Path) -> Option<Row> {
+    let case = LinkCase::half_rtt(path, Wait::Poll, 8);
+    let with_silent = case.clone().with_option("silent_peers", "1000");
+    row("local.silent_peers", "within 10 % of the same without 1,000 silent peers", with_silent, case, Vec::new())
+}
+
+/// The rows whose name is one of these, or begins with one of them and a dot; an error names those there are.
+pub(crate) fn select(rows: Vec<Row>, only: &[String]) -> Result<Vec<Row>, String> {
+    for wanted in only {
+        if !rows.iter().any(|row| matches(row.name, wanted)) {
+            let names: Vec<_> = rows.iter().map(|row| row.name).collect();
+            return Err(format!("there is no row {wanted:?}; there are: {}", names.join(", ")));
+        }
+    }
+    Ok(rows.into_iter().filter(|row| only.is_empty() || only.iter().any(|wanted| matches(row.name, wanted))).collect())
+}
+
+/// `tcp.half_rtt` selects all of `tcp.half_rtt.*`.
+pub(crate) fn matches(name: &str, wanted: &str) -> bool {
+    name.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_named_as_in_the_document() {
+        let names: Vec<_> = rows(Path::Unix).iter().map(|row| row.name).collect();
+        assert_eq!(
+            names,
+            [
+                "local.half_rtt.8b.poll",
+                "local.half_rtt.4k.poll",
+                "local.bandwidth.1m.warm",
+                "local.bandwidth.1m.cold",
+                "local.rate.8b",
+                "local.half_rtt.8b.sleep",
+                "local.isolated.half_rtt.8b",
+                "local.isolated.bandwidth.1m",
+                "local.attach_us",
+                "local.first_message_us",
+                "local.idle_cpu_ms",
+            ]
+        );
+    }
+
+    #[test]
+    fn values_and_baselines_have_the_same_unit() {
+        for row in rows(Path::Unix) {
+            for beside in row.baseline.iter().chain(&row.others) {
+                assert_eq!(beside.unit(), row.case.unit(), "{}: {}", row.name, beside.name());
+            }
+        }
+    }
+
+    #[test]
+    fn rows_are_selected_by_name_or_by_what_comes_before_a_dot() {
+        let chosen = |only: &[&str]| -> Result<usize, String> {
+            let only: Vec<String> = only.iter().map(ToString::to_string).collect();
+            select(rows(Path::Unix), &only).map(|rows| rows.len())
+        };
+        assert_eq!(chosen(&["local.rate.8b"]), Ok(1));
+        assert_eq!(chosen(&["local.isolated", "local.rate"]), Ok(3));
+        assert_eq!(chosen(&[]), Ok(11));
+        assert!(chosen(&["local.rat"]).is_err_and(|error| error.contains("local.rate.8b")));
+    }
+}

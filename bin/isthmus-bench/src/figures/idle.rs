@@ -1,0 +1,90 @@
+//! What waiting costs: CPU time of connected domains that have nothing to say to each other.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::case::{Case, Reading, Unit};
+use crate::job::{Wait, Work};
+use crate::pair::{Bench, Task};
+use crate::path::Path;
+
+/// So many domains in pairs, each pair connected. CPU time is scaled to a minute.
+pub(crate) struct Idle {
+    pub(crate) path: Path,
+    pub(crate) domains: usize,
+}
+
+const MINUTE_MS: u64 = 60_000;
+/// How long one run watches: five runs, which is the usual number, watch for a minute in all.
+const RUN_MS: u64 = 12_000;
+const QUICK_MS: u64 = 2_000;
+/// Before and after the time that counts: until all have gone to sleep, and before the first is woken.
+const SETTLE_MS: u64 = 500;
+
+impl Idle {
+    pub(crate) fn is_possible(&self) -> bool {
+        self.path.can(Work::Idle { ms: RUN_MS }, Wait::Sleep)
+    }
+}
+
+impl Case for Idle {
+    fn name(&self) -> String {
+        format!("{}.idle_cpu.{}", self.path.name(), self.domains)
+    }
+
+    fn unit(&self) -> Unit {
+        Unit::Milliseconds
+    }
+
+    /// The time is looked up from outside, while all sleep: starting and ending are not idling.
+    fn run(&self, bench: &Bench) -> Result<Reading> {
+        let ms = if bench.quick { QUICK_MS } else { RUN_MS };
+        let servants = self.path.servants()?;
+        let task = Task::plain(self.path, Wait::Sleep, Work::Idle { ms: ms + 2 * SETTLE_MS });
+        let (_, used_ns) = bench.pairs_watched(&task, self.domains.div_ceil(2), |workers| {
+            sleep(Duration::from_millis(SETTLE_MS));
+            let all: Vec<u32> = workers.iter().chain(&servants).copied().collect();
+            let before = cpu_ns_of_all(&all)?;
+            sleep(Duration::from_millis(ms));
+            Ok(cpu_ns_of_all(&all)? - before)
+        })?;
+        Ok(Reading::value(used_ns as f64 / 1e6 * MINUTE_MS as f64 / ms as f64))
+    }
+}
+
+fn cpu_ns_of_all(processes: &[u32]) -> Result<u64> {
+    processes.iter().map(|&process| cpu_ns(process)).sum()
+}
+
+/// CPU time of all threads that another process has now.
+fn cpu_ns(process: u32) -> Result<u64> {
+    let tasks = format!("/proc/{process}/task");
+    let mut sum = 0;
+    for task in fs::read_dir(&tasks).with_context(|| format!("cannot read {tasks}"))? {
+        let file = task.with_context(|| format!("cannot read {tasks}"))?.path().join("schedstat");
+        match fs::read_to_string(&file) {
+            Ok(text) => match text.split_whitespace().next().and_then(|field| field.parse::<u64>().ok()) {
+                Some(ns) => sum += ns,
+                None => bail!("cannot understand {}: {text:?}", file.display()),
+            },
+            // A thread that ended in between.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
+        }
+    }
+    Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_process_can_be_read() {
+        assert!(cpu_ns(std::process::id()).is_ok_and(|ns| ns > 0));
+    }
+}

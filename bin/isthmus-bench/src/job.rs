@@ -1,0 +1,136 @@
+//! What the two sides of a pair are told to do, and what they answer: the messages between this program and its workers.
+
+use std::collections::BTreeMap;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::path::Path;
+use crate::stats::Recorded;
+
+/// How a side waits for its peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Wait {
+    /// Looks again and again, and never gives its CPU away.
+    Poll,
+    /// Sleeps in the kernel until it is woken.
+    Sleep,
+}
+
+impl Wait {
+    /// As it stands in names and in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Poll => "poll",
+            Self::Sleep => "sleep",
+        }
+    }
+}
+
+/// The two sides: one decides how much is done and holds the clock, the other answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Side {
+    Lead,
+    Follow,
+}
+
+/// How a path is set up, before anything is measured on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Setup {
+    pub(crate) wait: Wait,
+    /// The longest message that will be sent.
+    pub(crate) size_max: usize,
+    /// What only one path understands, by name: a path refuses what it does not know.
+    #[serde(default)]
+    pub(crate) options: BTreeMap<String, String>,
+}
+
+/// Which memory the messages of a stream lie in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Buffers {
+    /// A few buffers, sent and filled again and again, as osu_bw and perftest do: not written to in between.
+    Warm,
+    /// The same, but the sender writes the whole buffer before each send, so that its lines are dirty in its core.
+    Rewritten,
+    /// Each message from a buffer, and into a buffer, that was never used before. They have been written to once: page
+    /// faults are not part of what is measured.
+    Cold,
+}
+
+/// What is measured between the two sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Work {
+    /// A message there, the same back.
+    PingPong { size: usize },
+    /// Messages in one direction, one short answer at the end.
+    Stream { size: usize, buffers: Buffers },
+    /// Nothing but opening the path; [`Done::open_ns`] says how long it took.
+    Open,
+    /// The first message of a new connection, there and back.
+    First { size: usize },
+    /// Connected, and nothing to say for so long, each side waiting for the other.
+    Idle { ms: u64 },
+}
+
+impl Work {
+    pub(crate) const fn size(self) -> usize {
+        match self {
+            Self::PingPong { size } | Self::Stream { size, .. } | Self::First { size } => size,
+            Self::Open => 0,
+            Self::Idle { .. } => 1,
+        }
+    }
+}
+
+/// All that a worker needs to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Job {
+    pub(crate) side: Side,
+    pub(crate) path: Path,
+    pub(crate) setup: Setup,
+    pub(crate) work: Work,
+    pub(crate) cpu: usize,
+    /// How long the measured part may take.
+    pub(crate) budget_ms: u64,
+}
+
+/// From this program to a worker. The job comes with a socket to the other worker.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Order {
+    Job(Job),
+    Go,
+}
+
+/// From a worker to this program.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Answer {
+    /// Opened and connected; waits for [`Order::Go`].
+    Ready,
+    Done(Done),
+    Failed(String),
+}
+
+/// What one side found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Done {
+    /// How long this side took to open the path.
+    pub(crate) open_ns: u64,
+    /// How long it then took to connect to the other side, waiting for it included.
+    pub(crate) connect_ns: u64,
+    /// Messages of the measured part, both directions; the same on both sides.
+    pub(crate) messages: u64,
+    /// CPU time this process used in the measured part, user and system.
+    pub(crate) cpu_ns: u64,
+    /// Ping-pong and first message: half a round trip; median over batches.
+    pub(crate) half_rtt_ns: Option<f64>,
+    /// Ping-pong: round trips timed one by one. They include the clock's own 20 to 30 ns each.
+    pub(crate) round_trips: Option<Recorded>,
+    /// Stream: from the first send until the answer that all has arrived.
+    pub(crate) elapsed_ns: Option<u64>,
+}

@@ -1,0 +1,36 @@
+//! `isthmus-bench`: how fast messages go between two processes, beside everything they could be compared with.
+//!
+//! ```text
+//! cli ─▶ figures ──▶ case, baseline ─┐            report (JSON lines, tables)
+//!    ├─▶ baselines ─▶ baseline ──────┤  pair ──▶  worker ─▶ path ─▶ drive     (two processes, pinned)
+//!    └─▶ paths ────▶ sweep ──────────┘            plot (SVG)
+//! demo (isthmus try) ─▶ the same
+//! ```
+//!
+//! Both ends are always processes of their own, on different cores; what is compared is measured in turns in the same run. It
+//! never decides whether a target is met.
+//!
+//! A library for the sake of `isthmus try`, which shows the same measurements to people: see [`demo`].
+
+#![forbid(unsafe_code)]
+
+mod baseline;
+mod case;
+mod cli;
+pub mod demo;
+mod drive;
+mod figures;
+mod job;
+mod machine;
+mod pair;
+mod path;
+mod pin;
+mod plot;
+mod pool;
+mod report;
+mod stats;
+mod sweep;
+mod talk;
+mod worker;
+
+pub use cli::main;

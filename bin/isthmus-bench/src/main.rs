@@ -1,0 +1,9 @@
+//! `isthmus-bench`; everything is in the library beside it.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    isthmus_bench::main()
+}

@@ -1,0 +1,257 @@
+//! Pairs of workers: both ends of a path as processes of their own, pinned, started together, and never left behind.
+//!
+//! ```text
+//!            isthmus-bench
+//!     job, go │        │ job, go         (a Talk each, as standard input)
+//!             ▼        ▼
+//!          lead ◀────▶ follow            (a Talk between them, made here, passed with the job)
+//!             ╞════════╡                 (the path that is measured)
+//! ```
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::time::Timespec;
+
+use crate::job::{Answer, Done, Job, Order, Setup, Side, Work};
+use crate::path::Path;
+use crate::pin::Placement;
+use crate::talk::Talk;
+
+/// What all measurements of one run of this program have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Bench {
+    pub(crate) placement: Placement,
+    /// How long the measured part of one run may take.
+    pub(crate) budget: Duration,
+    /// How often each measurement is repeated.
+    pub(crate) runs: usize,
+    /// Whether long waits (a minute of idling) should be cut short as well.
+    pub(crate) quick: bool,
+    /// This program.
+    pub(crate) program: PathBuf,
+    /// Variables that workers are given beside those of this program.
+    pub(crate) environment: Vec<(OsString, OsString)>,
+}
+
+/// What a pair is to do.
+#[derive(Clone, Debug)]
+pub(crate) struct Task {
+    pub(crate) path: Path,
+    pub(crate) setup: Setup,
+    pub(crate) work: Work,
+    /// Starts each side in namespaces of its own, without capabilities.
+    pub(crate) isolated: bool,
+}
+
+impl Task {
+    /// Work on a path without options, as most are.
+    pub(crate) fn plain(path: Path, wait: crate::job::Wait, work: Work) -> Self {
+        let setup = Setup { wait, size_max: work.size(), options: Default::default() };
+        Self { path, setup, work, isolated: false }
+    }
+}
+
+/// What both sides found.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Found {
+    pub(crate) lead: Done,
+    pub(crate) follow: Done,
+}
+
+impl Found {
+    /// CPU time of both sides for each message; `None` if nothing was sent.
+    pub(crate) fn cpu_ns_per_message(&self) -> Option<f64> {
+        let cpu_ns = (self.lead.cpu_ns + self.follow.cpu_ns) as f64;
+        (self.lead.messages > 0).then(|| cpu_ns / self.lead.messages as f64)
+    }
+
+    /// Messages each second, of a stream.
+    pub(crate) fn rate(&self) -> Result<f64> {
+        match self.lead.elapsed_ns {
+            Some(ns) if ns > 0 => Ok(self.lead.messages as f64 * 1e9 / ns as f64),
+            _ => bail!("the leading side measured no stream"),
+        }
+    }
+
+    /// Half a round trip in microseconds, of a ping-pong.
+    pub(crate) fn half_rtt_us(&self) -> Result<f64> {
+        Ok(self.lead.half_rtt_ns.context("the leading side measured no round trip")? / 1e3)
+    }
+}
+
+impl Bench {
+    /// Runs one pair.
+    pub(crate) fn pair(&self, task: &Task) -> Result<Found> {
+        self.pairs(task, 1)?.pop().context("one pair gives one result")
+    }
+
+    /// Runs so many pairs at the same time, with the same task.
+    pub(crate) fn pairs(&self, task: &Task, pairs: usize) -> Result<Vec<Found>> {
+        Ok(self.pairs_watched(task, pairs, |_| Ok(()))?.0)
+    }
+
+    /// The same; `watch` is called with the workers' process ids when all have begun.
+    pub(crate) fn pairs_watched<T>(
+        &self,
+        task: &Task,
+        pairs: usize,
+        watch: impl FnOnce(&[u32]) -> Result<T>,
+    ) -> Result<(Vec<Found>, T)> {
+        let mut workers = Vec::new();
+        for pair in 0..pairs {
+            let (near, far) = Talk::pair()?;
+            for (side, cpu, socket) in
+                [(Side::Lead, self.placement.lead(pair), near), (Side::Follow, self.placement.follow(pair), far)]
+            {
+                let job = Job {
+                    side,
+                    path: task.path,
+                    setup: task.setup.clone(),
+                    work: task.work,
+                    cpu,
+                    budget_ms: self.budget.as_millis() as u64,
+                };
+                workers.push(Worker::start(self, task.isolated, job, &socket)?);
+            }
+        }
+        let what = || format!("{} {:?} ({})", task.path.name(), task.work, task.setup.wait.name());
+        self.conduct(workers, watch).with_context(what)
+    }
+
+    /// Waits for all to be ready, lets them begin together, and collects what they found, in order.
+    fn conduct<T>(&self, mut workers: Vec<Worker>, watch: impl FnOnce(&[u32]) -> Result<T>) -> Result<(Vec<Found>, T)> {
+        each_answer(&mut workers, self.deadline(), |worker, answer| match answer {
+            Answer::Ready => Ok(()),
+            Answer::Done(_) => bail!("the {} side was done before it began", worker.side_name()),
+            Answer::Failed(error) => bail!("the {} side: {error}", worker.side_name()),
+        })?;
+        for worker in &workers {
+            worker.talk.send(&Order::Go)?;
+        }
+        let pids: Vec<u32> = workers.iter().map(|worker| worker.child.id()).collect();
+        let watched = watch(&pids)?;
+        each_answer(&mut workers, self.deadline(), |worker, answer| match answer {
+            Answer::Done(done) => {
+                worker.done = Some(done);
+                Ok(())
+            }
+            Answer::Ready => bail!("the {} side was ready twice", worker.side_name()),
+            Answer::Failed(error) => bail!("the {} side: {error}", worker.side_name()),
+        })?;
+        let mut found = Vec::new();
+        let mut dones = workers.iter_mut().map(|worker| worker.done.take());
+        while let (Some(Some(lead)), Some(Some(follow))) = (dones.next(), dones.next()) {
+            found.push(Found { lead, follow });
+        }
+        Ok((found, watched))
+    }
+
+    /// When to give up waiting from now on: a loaded machine may be slow, a worker that spins for ever must end.
+    fn deadline(&self) -> Instant {
+        Instant::now() + Duration::from_secs(20) + self.budget * 20
+    }
+}
+
+/// A process that is killed when nobody waits for it any more.
+struct Worker {
+    side: Side,
+    child: Child,
+    talk: Talk,
+    done: Option<Done>,
+}
+
+impl Worker {
+    fn start(bench: &Bench, isolated: bool, job: Job, socket: &Talk) -> Result<Self> {
+        let (ours, theirs) = Talk::pair()?;
+        let mut command = if isolated { isolated_command(bench) } else { Command::new(&bench.program) };
+        let child = command
+            .arg("worker")
+            .envs(bench.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::from(theirs.into_fd()))
+            .stdout(Stdio::null())
+            .spawn()
+            .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+        let worker = Self { side: job.side, child, talk: ours, done: None };
+        worker.talk.send_with(&Order::Job(job), &[socket.as_fd()])?;
+        Ok(worker)
+    }
+
+    fn side_name(&self) -> &'static str {
+        match self.side {
+            Side::Lead => "leading",
+            Side::Follow => "following",
+        }
+    }
+
+    /// Takes its next answer, or says how it ended without one.
+    fn answer(&mut self) -> Result<Answer> {
+        self.talk.recv().or_else(|_| {
+            let status = self.child.wait().context("cannot wait for a worker")?;
+            Err(anyhow!("the {} side ended without an answer: {status}", self.side_name()))
+        })
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It may have ended by itself, which is not an error; nor is there anything to do about any other.
+        let _: io::Result<()> = self.child.kill();
+        let _: io::Result<_> = self.child.wait();
+    }
+}
+
+/// As close to a container as util-linux gets: own pid, ipc, user, mount, network and uts namespaces, no capabilities, none to get.
+fn isolated_command(bench: &Bench) -> Command {
+    let mut command = Command::new("unshare");
+    command
+        .args([
+            "--user",
+            "--map-root-user",
+            "--mount",
+            "--pid",
+            "--ipc",
+            "--net",
+            "--uts",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        ])
+        .args(["--", "setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--"])
+        .arg(&bench.program);
+    command
+}
+
+/// Takes one answer of each, in whatever order they come. Silence until the deadline is an error, after which all are killed.
+fn each_answer(
+    workers: &mut [Worker],
+    deadline: Instant,
+    mut take: impl FnMut(&mut Worker, Answer) -> Result<()>,
+) -> Result<()> {
+    let mut missing: Vec<usize> = (0..workers.len()).collect();
+    while !missing.is_empty() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).context("the deadline is too far away")?;
+        let mut fds: Vec<_> = missing.iter().map(|&index| PollFd::new(&workers[index].talk, PollFlags::IN)).collect();
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(0) => bail!("{} of {} workers did not answer in time", missing.len(), workers.len()),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno).context("cannot wait for the workers"),
+        }
+        let spoke: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let (answered, silent): (Vec<_>, Vec<_>) = missing.into_iter().zip(spoke).partition(|(_, spoke)| *spoke);
+        for (index, _) in answered {
+            let answer = workers[index].answer()?;
+            take(&mut workers[index], answer)?;
+        }
+        missing = silent.into_iter().map(|(index, _)| index).collect();
+    }
+    Ok(())
+}

@@ -1,0 +1,160 @@
+//! The paths that messages can take between two processes, each behind one pair of traits.
+//!
+//! ```text
+//! worker:   Transport::open ──▶ Transport::connect ──▶ Link::{send, recv, stream_out, stream_in}
+//!            (alone, timed)      (both sides, timed)    (measured by drive.rs, which is generic over the link)
+//! ```
+//!
+//! To add a path: a module with its [`Transport`] and its [`Link`], a variant of [`Path`], and a line in each `match` below.
+//! Drivers are generic rather than dynamic: an indirect call would be seen in a half round trip of 100 ns.
+
+mod cma;
+mod eventfd;
+mod fds;
+mod isthmus;
+mod tcp;
+mod unix;
+
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::drive;
+use crate::job::{Done, Job, Setup, Side, Wait, Work};
+use crate::pool::Pool;
+use crate::talk::Talk;
+
+/// One side of a path that is open, but not yet connected to the other side.
+pub(crate) trait Transport: Sized {
+    /// What it becomes.
+    type Link: Link;
+
+    /// Does what can be done alone: attaches, opens an endpoint. Its time is reported as `open_ns`.
+    fn open(setup: &Setup) -> Result<Self>;
+
+    /// Finds the other side, by what both say to each other over `talk`. Both sides call it at about the same time.
+    fn connect(self, side: Side, talk: &Talk) -> Result<Self::Link>;
+}
+
+/// One side of a connected path.
+pub(crate) trait Link {
+    /// Sends one message; on return the caller may change the buffer.
+    fn send(&mut self, message: &[u8]) -> Result<()>;
+
+    /// Receives the next message, which is as long as `into`.
+    fn recv(&mut self, into: &mut [u8]) -> Result<()>;
+
+    /// Sends the messages of a stream as fast as this path can; those behind may still be under way on return. The driver
+    /// stops the clock when the answer of the receiver has come. Paths that keep several sends under way override it.
+    fn stream_out(&mut self, pool: &mut Pool) -> Result<()> {
+        for message in 0..pool.messages() {
+            self.send(pool.fill(message))?;
+        }
+        Ok(())
+    }
+
+    /// Receives them; on return all lie in the pool.
+    fn stream_in(&mut self, pool: &mut Pool) -> Result<()> {
+        for message in 0..pool.messages() {
+            self.recv(pool.slot_mut(message))?;
+        }
+        Ok(())
+    }
+}
+
+/// The paths there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Path {
+    /// Isthmus, between two domains.
+    Isthmus,
+    /// Loopback TCP, with TCP_NODELAY.
+    Tcp,
+    /// A Unix stream socket.
+    Unix,
+    /// A Unix sequenced-packet socket; long messages go in packets of 64 KiB.
+    Seqpacket,
+    /// Two pipes.
+    Pipe,
+    /// Two eventfds: no data, only a bare sleep and wake. Ping-pong of 8 bytes only.
+    Eventfd,
+    /// process_vm_readv: the receiver copies out of the sender's memory, told where by a socket. Streams only.
+    Cma,
+}
+
+impl Path {
+    /// The path that this project is about.
+    pub(crate) const ISTHMUS: Option<Self> = Some(Self::Isthmus);
+
+    /// As it stands in names and in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Isthmus => "isthmus",
+            Self::Tcp => "tcp",
+            Self::Unix => "unix",
+            Self::Seqpacket => "seqpacket",
+            Self::Pipe => "pipe",
+            Self::Eventfd => "eventfd",
+            Self::Cma => "cma",
+        }
+    }
+
+    /// Whether this kind of work means something on this path.
+    pub(crate) const fn can(self, work: Work, wait: Wait) -> bool {
+        match self {
+            Self::Isthmus | Self::Tcp | Self::Unix | Self::Seqpacket | Self::Pipe => true,
+            Self::Eventfd => matches!(work, Work::PingPong { size: 8 } | Work::Open) && matches!(wait, Wait::Sleep),
+            Self::Cma => matches!(work, Work::Stream { .. } | Work::Open) && matches!(wait, Wait::Poll),
+        }
+    }
+
+    /// The options in [`Setup::options`] that it understands. `silent_peers` is how many peers that never say anything the
+    /// following side has besides the one it talks to; a path that knows it gets a row.
+    pub(crate) const fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::Isthmus => &[isthmus::SILENT_PEERS],
+            Self::Tcp | Self::Unix | Self::Seqpacket | Self::Pipe | Self::Eventfd | Self::Cma => &[],
+        }
+    }
+
+    /// Processes besides the workers whose CPU time is this path's as well: a daemon.
+    pub(crate) fn servants(self) -> Result<Vec<u32>> {
+        match self {
+            Self::Isthmus => Ok(vec![isthmus::daemon()?]),
+            Self::Tcp | Self::Unix | Self::Seqpacket | Self::Pipe | Self::Eventfd | Self::Cma => Ok(Vec::new()),
+        }
+    }
+
+    /// Does one side of the work. `ready` is called when both sides are connected, and returns when the measurement may begin.
+    pub(crate) fn run(self, job: &Job, talk: &Talk, ready: impl FnOnce() -> Result<()>) -> Result<Done> {
+        match self {
+            Self::Isthmus => run::<isthmus::Isthmus>(job, talk, ready),
+            Self::Tcp => run::<tcp::Tcp>(job, talk, ready),
+            Self::Unix => run::<unix::Stream>(job, talk, ready),
+            Self::Seqpacket => run::<unix::Seqpacket>(job, talk, ready),
+            Self::Pipe => run::<unix::Pipe>(job, talk, ready),
+            Self::Eventfd => run::<eventfd::Eventfd>(job, talk, ready),
+            Self::Cma => run::<cma::Cma>(job, talk, ready),
+        }
+    }
+}
+
+fn run<T: Transport>(job: &Job, talk: &Talk, ready: impl FnOnce() -> Result<()>) -> Result<Done> {
+    if let Some(name) = job.setup.options.keys().find(|name| !job.path.options().contains(&name.as_str())) {
+        bail!("the path {} has no option {name:?}", job.path.name());
+    }
+    let before = Instant::now();
+    let transport = T::open(&job.setup)?;
+    let opened = Instant::now();
+    talk.barrier()?;
+    let connecting = Instant::now();
+    let mut link = transport.connect(job.side, talk)?;
+    let connect_ns = connecting.elapsed().as_nanos() as u64;
+    ready()?;
+    let done = drive::run(&mut link, job, talk)?;
+    // Neither side leaves before both are done: a socket that closes early would be an error on the other side.
+    talk.barrier()?;
+    Ok(Done { open_ns: (opened - before).as_nanos() as u64, connect_ns, ..done })
+}

@@ -1,0 +1,244 @@
+//! How results are told: a JSON object a line for programs, a table for people, progress for the impatient.
+
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write, stderr, stdout};
+
+use anyhow::{Context, Result};
+use serde::{Serialize, Serializer};
+
+use crate::case::{Samples, Trouble, Unit};
+use crate::machine::Machine;
+
+/// One measured figure beside its baseline: the same fields for `figures` and for `baselines`.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Figure<'a> {
+    pub(crate) name: String,
+    /// Median over the runs; null if it could not be measured, and `why` says why.
+    #[serde(serialize_with = "six_digits")]
+    pub(crate) value: Option<f64>,
+    pub(crate) unit: &'static str,
+    /// The baseline's name; null for what stands alone.
+    pub(crate) baseline: Option<String>,
+    #[serde(serialize_with = "six_digits")]
+    pub(crate) baseline_value: Option<f64>,
+    /// Value divided by the baseline's.
+    #[serde(serialize_with = "six_digits")]
+    pub(crate) ratio: Option<f64>,
+    /// How many runs gave a value.
+    pub(crate) runs: usize,
+    /// (largest - smallest) / median of the runs.
+    #[serde(serialize_with = "six_digits")]
+    pub(crate) spread: Option<f64>,
+    #[serde(serialize_with = "six_digits")]
+    pub(crate) baseline_spread: Option<f64>,
+    /// CPU time of all sides for each message.
+    #[serde(serialize_with = "six_digits")]
+    pub(crate) cpu_ns_per_message: Option<f64>,
+    /// The aim, in words: nothing here compares with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) target: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) why: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) baseline_why: Option<String>,
+    /// Further things to compare with, measured in the same turns.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) others: Vec<Other>,
+    /// Each run's value, in order; those of the baseline were measured in between.
+    pub(crate) values: Vec<f64>,
+    pub(crate) baseline_values: Vec<f64>,
+    pub(crate) machine: &'a Machine,
+}
+
+/// A second baseline.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Other {
+    pub(crate) baseline: String,
+    #[serde(serialize_with = "six_digits")]
+    pub(crate) baseline_value: Option<f64>,
+    #[serde(serialize_with = "six_digits")]
+    pub(crate) ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) why: Option<String>,
+}
+
+impl<'a> Figure<'a> {
+    pub(crate) fn new(name: String, unit: Unit, samples: &Samples, machine: &'a Machine) -> Self {
+        Self {
+            name,
+            value: samples.median(),
+            unit: unit.name(),
+            baseline: None,
+            baseline_value: None,
+            ratio: None,
+            runs: samples.values.len(),
+            spread: samples.spread(),
+            baseline_spread: None,
+            cpu_ns_per_message: samples.cpu_ns_per_message(),
+            target: None,
+            why: why(samples),
+            baseline_why: None,
+            others: Vec::new(),
+            values: samples.values.clone(),
+            baseline_values: Vec::new(),
+            machine,
+        }
+    }
+
+    pub(crate) fn with_baseline(mut self, name: String, samples: &Samples) -> Self {
+        self.baseline = Some(name);
+        self.baseline_value = samples.median();
+        self.baseline_spread = samples.spread();
+        self.baseline_why = why(samples);
+        self.baseline_values = samples.values.clone();
+        self.ratio = ratio(self.value, self.baseline_value);
+        self
+    }
+
+    pub(crate) fn with_other(mut self, name: String, samples: &Samples) -> Self {
+        let (value, why) = (samples.median(), why(samples));
+        self.others.push(Other { baseline: name, baseline_value: value, ratio: ratio(self.value, value), why });
+        self
+    }
+}
+
+/// `None` unless both are known and the second is not 0.
+pub(crate) fn ratio(value: Option<f64>, baseline: Option<f64>) -> Option<f64> {
+    let (value, baseline) = value.zip(baseline)?;
+    (baseline != 0.0).then_some(value / baseline)
+}
+
+fn why(samples: &Samples) -> Option<String> {
+    samples.trouble.as_ref().map(|trouble| match trouble {
+        Trouble::Absent(why) => why.clone(),
+        Trouble::Failed(why) => format!("failed: {why}"),
+    })
+}
+
+/// More digits than any of this is exact to, and fewer than a reader stumbles over.
+pub(crate) fn six_digits<S: Serializer>(value: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
+    let short = value.map(|value| format!("{value:.5e}").parse().unwrap_or(value));
+    short.serialize(serializer)
+}
+
+/// Where results go.
+pub(crate) struct Output {
+    json: Option<Box<dyn Write>>,
+    table: bool,
+}
+
+impl Output {
+    /// `json` is a file, or `-` for standard output, which then has nothing else on it.
+    pub(crate) fn new(json: Option<&str>) -> Result<Self> {
+        let writer: Option<Box<dyn Write>> = match json {
+            None => None,
+            Some("-") => Some(Box::new(stdout())),
+            Some(file) => {
+                let file = File::create(file).with_context(|| format!("cannot write {file}"))?;
+                Some(Box::new(BufWriter::new(file)))
+            }
+        };
+        Ok(Self { json: writer, table: json != Some("-") })
+    }
+
+    /// Writes one line of JSON now, so that a run which is broken off leaves what it had.
+    pub(crate) fn line<T: Serialize>(&mut self, result: &T) -> Result<()> {
+        let Some(writer) = &mut self.json else { return Ok(()) };
+        let line = serde_json::to_string(result).context("cannot write a result as JSON")?;
+        writeln!(writer, "{line}").and_then(|()| writer.flush()).context("cannot write the results")
+    }
+
+    /// Prints for people, unless standard output carries JSON.
+    pub(crate) fn text(&self, text: &str) -> Result<()> {
+        if !self.table {
+            return Ok(());
+        }
+        writeln!(stdout(), "{text}").context("cannot print the results")
+    }
+}
+
+/// One line on standard error that overwrites itself; silent if that is not a terminal.
+pub(crate) fn progress(text: &str) {
+    let mut stderr = stderr();
+    if stderr.is_terminal() {
+        // Nobody looks at the progress if it cannot be written.
+        let _: io::Result<()> = write!(stderr, "\r\x1b[K{text}").and_then(|()| stderr.flush());
+    }
+}
+
+/// Columns as wide as they need to be: the first to the left, the others to the right.
+pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let head: Vec<String> = head.iter().map(ToString::to_string).collect();
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.chain(head.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let mut lines = Vec::new();
+    for row in std::iter::once(&head).chain(rows) {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| match column {
+            0 => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        lines.push(cells.collect::<Vec<_>>().join("  ").trim_end().to_owned());
+    }
+    lines.join("\n")
+}
+
+/// Three digits or a dash.
+pub(crate) fn number(value: Option<f64>) -> String {
+    match value {
+        None => "-".to_owned(),
+        Some(0.0) => "0".to_owned(),
+        Some(value) => {
+            let decimals = (2 - value.abs().log10().floor() as i32).clamp(0, 4) as usize;
+            format!("{value:.decimals$}")
+        }
+    }
+}
+
+/// The figures as a table, their further baselines and troubles below each.
+pub(crate) fn figures_table(figures: &[Figure<'_>]) -> String {
+    let mut rows = Vec::new();
+    for figure in figures {
+        rows.push(vec![
+            figure.name.clone(),
+            number(figure.value),
+            figure.unit.to_owned(),
+            percent(figure.spread),
+            number(figure.cpu_ns_per_message),
+            figure.baseline.clone().unwrap_or_else(|| "-".to_owned()),
+            number(figure.baseline_value),
+            number(figure.ratio),
+        ]);
+        for other in &figure.others {
+            let blank = || String::new();
+            let (value, ratio) = (number(other.baseline_value), number(other.ratio));
+            rows.push(vec![blank(), blank(), blank(), blank(), blank(), other.baseline.clone(), value, ratio]);
+        }
+    }
+    let mut text = table(&["figure", "value", "unit", "spread", "cpu ns/msg", "baseline", "its value", "ratio"], &rows);
+    for figure in figures {
+        if let Some(target) = figure.target {
+            text.push_str(&format!("\ntarget of {}: {target}", figure.name));
+        }
+    }
+    for (name, why) in figures.iter().flat_map(troubles) {
+        text.push_str(&format!("\n{name}: {why}"));
+    }
+    text
+}
+
+fn troubles<'a>(figure: &'a Figure<'_>) -> impl Iterator<Item = (&'a str, &'a str)> {
+    let own = figure.why.as_deref().map(|why| (figure.name.as_str(), why));
+    let baseline = figure.baseline.as_deref().zip(figure.baseline_why.as_deref());
+    let others = figure.others.iter().filter_map(|other| Some((other.baseline.as_str(), other.why.as_deref()?)));
+    own.into_iter().chain(baseline).chain(others)
+}
+
+fn percent(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{:.0}%", value * 100.0))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! The built program, as a user calls it: real workers over real sockets, short, with nothing asserted about their speed.
+
+use std::collections::BTreeSet;
+use std::thread::available_parallelism;
+
+use assert_cmd::Command;
+use serde_json::Value;
+
+fn bench(arguments: &[&str]) -> Command {
+    let mut command = Command::cargo_bin("isthmus-bench").expect("the program is built for its tests");
+    command.args(arguments);
+    command
+}
+
+fn lines(command: &mut Command) -> Vec<Value> {
+    let output = command.assert().success().get_output().stdout.clone();
+    let text = String::from_utf8(output).expect("JSON is UTF-8");
+    text.lines().map(|line| serde_json::from_str(line).expect("each line is one JSON object")).collect()
+}
+
+/// Sides are pinned to two CPUs: on a machine with one there is nothing to measure, and the program says so.
+fn one_cpu() -> bool {
+    let one = available_parallelism().is_ok_and(|cpus| cpus.get() < 2);
+    if one {
+        eprintln!("skipped: needs two CPUs");
+    }
+    one
+}
+
+#[test]
+fn every_path_carries_every_size_intact() {
+    if one_cpu() {
+        return;
+    }
+    let arguments =
+        ["paths", "--path", "tcp,unix,seqpacket,pipe,cma,eventfd", "--size", "0,8,4k,300000", "--json", "-"];
+    let points = lines(bench(&arguments).args(["--runs", "1", "--run-ms", "2"]));
+    let seen: BTreeSet<_> = points.iter().map(|point| point["path"].to_string()).collect();
+    assert_eq!(seen.len(), 6);
+    for point in points {
+        assert!(point.get("why").is_none(), "{point}");
+        assert!(point["rate_mmsg_s"].is_number() || point["path"] == "eventfd", "{point}");
+    }
+}
+
+#[test]
+fn several_pairs_run_at_once_and_are_drawn() {
+    if one_cpu() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let svg = folder.path().join("plot.svg");
+    let arguments = ["paths", "--path", "unix", "--wait", "sleep", "--size", "8,64k", "--pairs", "3", "--json", "-"];
+    let points = lines(bench(&arguments).args(["--runs", "1", "--run-ms", "2", "--svg"]).arg(&svg));
+    assert!(points.iter().all(|point| point["pairs"] == 3 && point["half_rtt_us"].is_number()), "{points:?}");
+    let drawn = std::fs::read_to_string(&svg).expect("a plot");
+    assert!(drawn.starts_with("<svg") && drawn.contains("unix (sleep)"));
+}
+
+#[test]
+fn a_figure_is_one_line_with_its_baseline() {
+    if one_cpu() {
+        return;
+    }
+    let arguments = ["figures", "--path", "unix", "--only", "local.half_rtt.8b.sleep", "--json", "-"];
+    let figures = lines(bench(&arguments).args(["--runs", "2", "--run-ms", "2"]));
+    let [figure] = &figures[..] else { panic!("one line, not {figures:?}") };
+    assert_eq!(
+        (&figure["name"], &figure["baseline"]),
+        (&"local.half_rtt.8b.sleep".into(), &"tcp.half_rtt.8b.sleep".into())
+    );
+    for field in ["value", "baseline_value", "ratio", "spread"] {
+        assert!(figure[field].is_number(), "{field} in {figure}");
+    }
+    assert_eq!((&figure["runs"], &figure["unit"]), (&2.into(), &"us".into()));
+    assert!(figure["machine"]["pinned"].is_string());
+}
+
+#[test]
+fn baselines_stand_alone_and_those_not_installed_say_so() {
+    if one_cpu() {
+        return;
+    }
+    let arguments = ["baselines", "--only", "cache_line", "--only", "ucx.posix.rate", "--only", "cma", "--json", "-"];
+    let rows = lines(bench(&arguments).args(["--runs", "1", "--run-ms", "2"]).env("PATH", "/nonexistent"));
+    for row in rows {
+        assert!(row["baseline"].is_null());
+        let is_ucx = row["name"].as_str().is_some_and(|name| name.starts_with("ucx"));
+        assert_eq!(row["value"].is_null(), is_ucx, "{row}");
+        assert_eq!(row["why"].as_str().is_some_and(|why| why.contains("ucx-utils")), is_ucx, "{row}");
+    }
+}
+
+#[test]
+fn wrong_usage_is_told_apart_from_failure() {
+    for wrong in [
+        &["figures", "--path", "unix", "--only", "local.nonsense"][..],
+        &["baselines", "--only", "nonsense"],
+        &["paths", "--size", "many"],
+        &["paths", "--cpus", "3-1"],
+        &["nonsense"],
+    ] {
+        bench(wrong).assert().code(2);
+    }
+    bench(&["baselines", "--json", "/nonexistent/file"]).assert().code(1);
+    bench(&["baselines", "--cpus", "0"]).assert().code(1);
+}
+
+#[test]
+fn a_worker_started_by_hand_says_what_it_is_for() {
+    let output = bench(&["worker"]).write_stdin("").assert().code(1).get_output().stderr.clone();
+    assert!(String::from_utf8_lossy(&output).contains("only for isthmus-bench itself"));
+}
+
+#[test]
+fn help_names_each_command_and_option() {
+    let help = |arguments: &[&str]| {
+        let output = bench(arguments).assert().success().get_output().stdout.clone();
+        String::from_utf8(output).expect("help is UTF-8")
+    };
+    let top = help(&["--help"]);
+    for word in ["figures", "baselines", "paths", "--json -", "Exit status"] {
+        assert!(top.contains(word), "{word} in {top}");
+    }
+    assert!(!top.contains("worker"));
+    for (command, options) in [
+        ("figures", &["--only", "--list", "--quick", "--runs", "--cpus"][..]),
+        ("baselines", &["--only", "--copy-size"]),
+        ("paths", &["--path", "--wait", "--size", "--pairs", "--svg"]),
+    ] {
+        let text = help(&[command, "--help"]);
+        assert!(options.iter().all(|option| text.contains(option)), "{text}");
+    }
+}
