@@ -53,11 +53,8 @@ impl Waiting {
     pub fn spin(&mut self, mut ready: impl FnMut() -> bool) -> bool {
         match self.wait {
             Wait::Spin => {
-                // Back to the caller now and then: it has a daemon and deadlines to look after.
-                (0..4096).any(|_| {
-                    std::hint::spin_loop();
-                    ready()
-                })
+                // Back to the caller now and then: it has deadlines to look after.
+                (0..4096).any(|_| ready())
             }
             Wait::Sleep => false,
             Wait::Adaptive(longest) => {
@@ -96,7 +93,6 @@ fn spin_for(budget: Duration, ready: &mut impl FnMut() -> bool) -> bool {
             if ready() {
                 return true;
             }
-            std::hint::spin_loop();
         }
         if start.elapsed() >= budget {
             return false;

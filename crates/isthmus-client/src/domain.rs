@@ -9,7 +9,7 @@ use crate::options::Options;
 use crate::peer::{Making, Peer, PeerIndex};
 use crate::sleep::Sleeper;
 use crate::status::ChannelStatus;
-use isthmus_channel::{BoardIndex, ChannelKey, Inbox, Waiting};
+use isthmus_channel::{BoardIndex, ChannelKey, Inbox, Wait, Waiting};
 use isthmus_layout::control::{
     self, Attach, Close, CloseEndpoint, Lookup, Name, OpenEndpoint, Owner, RequestSerial, Ticket, ToClient, ToDaemon,
     Topic,
@@ -46,6 +46,7 @@ const TRIM_KEEP: u32 = 0;
 #[derive(Debug)]
 pub struct Domain {
     record: RecordBuffer,
+    waiting: Waiting,
     core: Core,
 }
 
@@ -95,9 +96,10 @@ pub(crate) struct Core {
     pub(crate) faults: u64,
     pub(crate) bounced: u64,
     pub(crate) clock: u64,
-    waiting: Waiting,
     guard: ForkGuard,
     asleep: bool,
+    /// Some slab has pages that could be given back.
+    pub(crate) dirty: bool,
     empty_polls: u32,
     next_token: u64,
     next_serial: u32,
@@ -126,7 +128,7 @@ impl Domain {
         core.take_ring(&welcome, &mut news).map_err(Refusal::from)?;
         core.sleeper.watch_control(&control);
         core.control = Some(control);
-        Ok(Self { record: RecordBuffer::default(), core })
+        Ok(Self { record: RecordBuffer::default(), waiting: Waiting::new(options.wait), core })
     }
 
     /// Our number.
@@ -187,10 +189,22 @@ impl Domain {
         tag: u64,
         buffer: Buffer,
     ) -> Result<Token, (Refusal, Buffer)> {
-        match self.core.check_alive() {
-            Ok(()) => self.core.post_send(from, to, tag, buffer),
-            Err(refusal) => Err((refusal, buffer)),
+        if let Err(refusal) = self.core.check_alive() {
+            return Err((refusal, buffer));
         }
+        if !self.core.send_now(from, to, tag, buffer.as_slice()) {
+            return self.core.post_send(from, to, tag, buffer);
+        }
+        let token = self.core.next_token();
+        self.core.endpoints.completions.push_back(Completion { token, endpoint: from, buffer, outcome: Outcome::Sent });
+        Ok(token)
+    }
+
+    /// Sends a message of at most 128 bytes if that can be done at once: there is a channel, with room, and nothing waits
+    /// before it. True if it is sent; there is no completion.
+    #[inline]
+    pub fn inject(&mut self, from: EndpointIndex, to: EndpointAddress, tag: u64, bytes: &[u8]) -> bool {
+        self.core.check_alive().is_ok() && self.core.send_now(from, to, tag, bytes)
     }
 
     /// Posts a receive. The oldest takes the oldest message; of a longer one, the first bytes.
@@ -229,28 +243,38 @@ impl Domain {
         self.core.endpoints.completions.pop_front()
     }
 
+    /// Puts completions back that somebody else is waiting for.
+    pub(crate) fn keep(&mut self, completions: Vec<Completion>) {
+        for completion in completions.into_iter().rev() {
+            self.core.endpoints.completions.push_front(completion);
+        }
+    }
+
     /// Waits for the next completion, `limit` at most. None when that is over, or in the child of a fork.
     pub fn wait(&mut self, limit: Option<Duration>) -> Option<Completion> {
+        if let Some(completion) = self.poll() {
+            return Some(completion);
+        }
         let deadline = limit.map(|limit| Instant::now() + limit);
-        loop {
+        while self.core.check_alive().is_ok() {
+            let Self { record, waiting, core } = self;
+            let came = waiting.spin(|| {
+                core.progress(record);
+                !core.endpoints.completions.is_empty()
+            });
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if came || left.is_some_and(|left| left.is_zero()) {
+                return self.poll();
+            }
+            if self.waiting.wait() != Wait::Spin && self.core.may_sleep() {
+                let news = self.core.sleeper.sleep(left);
+                self.core.awake(news);
+            }
             if let Some(completion) = self.poll() {
                 return Some(completion);
             }
-            let core = &mut self.core;
-            if core.check_alive().is_err() {
-                return None;
-            }
-            let Core { waiting, inbox, .. } = core;
-            let ready = waiting.spin(|| inbox.is_ready());
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
-                return self.poll();
-            }
-            if !ready && core.waiting.wait() != isthmus_channel::Wait::Spin && core.may_sleep() {
-                core.sleeper.sleep(left);
-                core.awake();
-            }
         }
+        None
     }
 
     /// Says that the program will sleep on [`Self::fd`]. False if something is there already: poll first.
@@ -306,6 +330,15 @@ impl Domain {
     }
 }
 
+impl Drop for Core {
+    /// A program that ends says so, unless it is a child of the one that attached.
+    fn drop(&mut self) {
+        if self.check_alive().is_ok() {
+            self.tell(Close {}.into(), &[]);
+        }
+    }
+}
+
 impl Core {
     fn new(me: Me, socket_path: PathBuf, options: &Options, guard: ForkGuard) -> Result<Self, AttachError> {
         let config = Config { enabled: !options.no_rehoming, ..Config::default() };
@@ -332,9 +365,9 @@ impl Core {
             faults: 0,
             bounced: 0,
             clock: 0,
-            waiting: Waiting::new(options.wait),
             guard,
             asleep: false,
+            dirty: false,
             empty_polls: 0,
             next_token: 0,
             next_serial: 0,
@@ -365,28 +398,22 @@ impl Core {
     #[inline]
     pub(crate) fn progress(&mut self, record: &mut RecordBuffer) {
         if self.asleep {
-            self.awake();
+            // The program slept on our descriptor: take what woke it.
+            let news = self.sleeper.sleep(Some(Duration::ZERO));
+            self.awake(news);
         }
         let mut taken = 0;
-        while taken < BATCH && self.poll_once(record) {
+        while taken < BATCH && self.endpoints.completions.is_empty() && self.poll_once(record) {
             taken += 1;
         }
         if !self.listed.is_empty() {
             self.advance_listed();
         }
-        if taken == 0 {
-            self.nothing_came();
-        } else {
-            self.empty_polls = 0;
-        }
-    }
-
-    #[inline]
-    fn nothing_came(&mut self) {
+        // At once: our program may not call again for a while, and somebody's send is over when this arrives.
         if !self.owing.is_empty() {
             self.give_credit();
         }
-        self.empty_polls += 1;
+        self.empty_polls = if taken == 0 { self.empty_polls + 1 } else { 0 };
         if self.empty_polls >= LOOK_EVERY {
             self.look_around();
         }
@@ -415,9 +442,8 @@ impl Core {
 
     /// True if there is nothing to do and every doorbell will ring when there is.
     fn may_sleep(&mut self) -> bool {
-        self.look_around();
-        if !self.owing.is_empty() {
-            self.give_credit();
+        if self.control.is_none() {
+            self.reconnect();
         }
         if !self.endpoints.completions.is_empty() || !self.block_unsent() {
             return false;
@@ -426,15 +452,17 @@ impl Core {
         self.asleep = true;
         let quiet = self.inbox.sleep();
         if !quiet {
-            self.awake();
+            self.awake(false);
         }
         quiet
     }
 
-    fn awake(&mut self) {
+    fn awake(&mut self, news: bool) {
         self.asleep = false;
         self.inbox.awake();
-        self.take_news();
+        if news {
+            self.take_news();
+        }
         if self.sleeper.rang() {
             self.trim();
             self.reconnect();
@@ -462,16 +490,18 @@ impl Core {
     fn set_alarm(&mut self) {
         if self.control.is_none() {
             self.sleeper.alarm(RECONNECT);
-        } else if self.inbox.channels().any(|(_, channel)| channel.dirty() > TRIM_KEEP) {
+        } else if self.dirty {
             self.sleeper.alarm(TRIM_AFTER);
         }
     }
 
     /// Gives pages of silent channels back.
     fn trim(&mut self) {
+        self.dirty = false;
         for (_, channel) in self.inbox.channels() {
             // A fault is met again, and dealt with, when the channel is used.
             let _ = channel.trim(TRIM_KEEP);
+            self.dirty |= channel.dirty() > TRIM_KEEP;
         }
     }
 
@@ -522,20 +552,13 @@ impl Core {
         Serial(self.next_serial)
     }
 
-    /// The peer of this number, made known if it is not; asks for a channel with it.
+    /// The peer of this number, made known if it is not.
     #[inline]
-    pub(crate) fn peer(&mut self, domain: DomainId) -> Result<PeerIndex, Refusal> {
+    pub(crate) fn peer(&mut self, domain: DomainId) -> PeerIndex {
         match self.peers.find(domain) {
-            Some(at) => Ok(at),
-            None => Ok(self.meet(domain)),
+            Some(at) => at,
+            None => self.peers.add(Peer::new(domain)),
         }
-    }
-
-    #[cold]
-    fn meet(&mut self, domain: DomainId) -> PeerIndex {
-        let at = self.peers.add(Peer::new(domain));
-        self.ask_for_channel(at);
-        at
     }
 
     pub(crate) fn known(&self, domain: DomainId) -> Option<PeerIndex> {
@@ -603,7 +626,7 @@ pub(crate) struct Peers {
 
 impl Peers {
     #[inline]
-    fn find(&mut self, domain: DomainId) -> Option<PeerIndex> {
+    pub(crate) fn find(&mut self, domain: DomainId) -> Option<PeerIndex> {
         match self.last {
             Some((last, at)) if last == domain => Some(at),
             _ => {

@@ -15,6 +15,7 @@
 //! [`Domain`] is used by one thread at a time.
 #![forbid(unsafe_code)]
 
+mod blocking;
 mod connect;
 mod control;
 mod domain;
@@ -30,6 +31,7 @@ mod send;
 mod sleep;
 mod status;
 
+pub use blocking::Received;
 pub use domain::Domain;
 pub use endpoint::{Completion, Outcome, Token};
 pub use error::{AttachError, Refusal};

@@ -55,9 +55,8 @@ impl Core {
             ToClient::ChannelClosed(closed) => self.channel_closed(closed.channel, closed.reason),
             ToClient::Granted(granted) => {
                 let fd = news.fds.pop_front().expect("the codec counted the descriptors");
-                if let Ok(at) = self.peer(granted.peer) {
-                    self.granted(at, granted.region, granted.start, granted.bytes, &fd);
-                }
+                let at = self.peer(granted.peer);
+                self.granted(at, granted.region, granted.start, granted.bytes, &fd);
             }
             ToClient::Revoked(revoked) => {
                 if let Some(at) = self.known(revoked.peer) {
@@ -126,7 +125,7 @@ impl Core {
     }
 
     fn take_offer(&mut self, offer: &ChannelOffer, news: &mut News) {
-        let Ok(at) = self.peer(offer.peer) else { return };
+        let at = self.peer(offer.peer);
         self.asked.retain(|(_, asked)| *asked != at);
         match self.make_channel(at, offer, news) {
             Ok(()) if offer.direction == Direction::One => {
@@ -143,6 +142,9 @@ impl Core {
     fn make_channel(&mut self, at: PeerIndex, offer: &ChannelOffer, news: &mut News) -> Result<(), Reason> {
         if !self.channels {
             return Err(Reason::ChannelRefused);
+        }
+        if matches!(self.peers[at].making, Making::Made { .. }) {
+            return Err(Reason::ChannelPending);
         }
         let (memory, peer_board, peer_doorbell) = (news.fd(), news.fd(), news.fd());
         if offer.new_board {
@@ -166,7 +168,7 @@ impl Core {
         let connector = offer.direction == Direction::Zero;
         let peer = &mut self.peers[at];
         (peer.name, peer.owner) = (Some(offer.peer_name.clone()), Some(offer.peer_owner));
-        peer.making = Making::Made { id: offer.channel, key, connector };
+        peer.making = Making::Made { id: offer.channel, key, connector, open: false };
         let channel = Adopt {
             channel: offer.channel,
             peer: offer.peer,
@@ -183,7 +185,9 @@ impl Core {
     /// The listener has it too: leave the ordinary path.
     fn channel_open(&mut self, id: ChannelId) {
         if let Some((at, key)) = self.by_id(id) {
-            self.peers[at].switch = Some(Path::Channel(key));
+            let peer = &mut self.peers[at];
+            peer.making = Making::Made { id, key, connector: true, open: true };
+            peer.switch = Some(Path::Channel(key));
             self.advance(at);
         }
     }
@@ -291,19 +295,28 @@ impl Core {
                 }
             }
             let lost = peer.credit.lose();
-            // Its word that it changes paths may be lost: what it sends by the channel is all that still comes.
-            if let (Path::Ordinary, Making::Made { key, .. }) = (peer.inward, peer.making) {
-                peer.inward = Path::Channel(key);
-                peer.epoch_in = peer.epoch_in.wrapping_add(1);
-                self.inbox.unmute(key);
-            }
-            let peer = &mut self.peers[at];
-            if matches!(peer.making, Making::Asked(_)) {
-                peer.making = Making::Not;
-            }
-            if let (Path::Ordinary, Making::Made { key, .. }) = (peer.out, peer.making) {
-                (peer.out, peer.switch) = (Path::Channel(key), None);
-                peer.epoch_out = peer.epoch_out.wrapping_add(1);
+            match peer.making {
+                // The listener may not have it: as if it had never been offered.
+                Making::Made { id, key, connector: true, open: false } => {
+                    self.inbox.remove(key);
+                    self.held.remove(&id);
+                    peer.making = Making::Not;
+                }
+                Making::Made { key, connector, .. } => {
+                    // Our word that we change paths may be lost; the listener thinks of it too.
+                    if connector && peer.out == Path::Ordinary {
+                        (peer.out, peer.switch) = (Path::Channel(key), None);
+                        peer.epoch_out = peer.epoch_out.wrapping_add(1);
+                    }
+                    // And so may the peer's: what it sends by the channel is all that still comes.
+                    if peer.inward == Path::Ordinary {
+                        peer.inward = Path::Channel(key);
+                        peer.epoch_in = peer.epoch_in.wrapping_add(1);
+                        self.inbox.unmute(key);
+                    }
+                }
+                Making::Asked(_) => peer.making = Making::Not,
+                Making::Not | Making::Refused { .. } => {}
             }
             if peer.out == Path::Ordinary {
                 peer.started = None;

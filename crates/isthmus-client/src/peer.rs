@@ -37,8 +37,8 @@ pub(crate) enum Making {
     Not,
     /// We have, so many times.
     Asked(u32),
-    /// It is there. The connector asked for it.
-    Made { id: ChannelId, key: ChannelKey, connector: bool },
+    /// It is there. The connector asked for it, and uses it once it is open: once the listener has it too.
+    Made { id: ChannelId, key: ChannelKey, connector: bool, open: bool },
     /// There will be none, or none before the next try.
     Refused { reason: Reason, tries: u32, last: bool },
 }

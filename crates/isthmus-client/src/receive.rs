@@ -62,8 +62,11 @@ impl Core {
     #[inline]
     fn try_take_record(&mut self, key: ChannelKey, ordinary: bool, record: &RecordBuffer) -> Result<(), Misdeed> {
         let (route, content) = Record::parse(record.kind(), record.bytes(), record.words())?;
-        let at =
-            if ordinary { self.ordinary_sender(&route)? } else { self.by_channel(key).ok_or(Misdeed::OutOfPlace)? };
+        let found = if ordinary { self.ordinary_sender(&route, &content)? } else { self.by_channel(key) };
+        let Some(at) = found else { return if ordinary { Ok(()) } else { Err(Misdeed::OutOfPlace) } };
+        if !ordinary && self.peers[at].out == Path::Ordinary && self.peers[at].epoch_out == 0 {
+            self.follow(at, key);
+        }
         let peer = &self.peers[at];
         if route.epoch != peer.epoch_in || ordinary != (peer.inward == Path::Ordinary) {
             self.other_epoch(at, ordinary, route.epoch, &content)?;
@@ -78,17 +81,29 @@ impl Core {
         self.take_other(key, at, ordinary, &route, content)
     }
 
-    /// The peer that a record of the domain ring comes from.
-    fn ordinary_sender(&mut self, route: &Route) -> Result<PeerIndex, Misdeed> {
+    /// The peer that a record of the domain ring comes from. None where the record means nothing any more: it is about messages
+    /// to a peer that is gone.
+    fn ordinary_sender(&mut self, route: &Route, content: &Record<'_>) -> Result<Option<PeerIndex>, Misdeed> {
         let domain = route.peer.ok_or(Misdeed::OutOfPlace)?;
-        self.peer(domain).map_err(|_| Misdeed::OutOfPlace)
+        let begins =
+            matches!(content, Record::Eager { .. } | Record::Start { .. } | Record::Announce { .. } | Record::Switch);
+        Ok(if begins { Some(self.peer(domain)) } else { self.known(domain) })
+    }
+
+    /// The connector uses the channel, so it has it: the listener uses it too from now on.
+    #[cold]
+    fn follow(&mut self, at: PeerIndex, key: ChannelKey) {
+        if self.peers[at].switch.is_none() {
+            self.peers[at].switch = Some(Path::Channel(key));
+            self.list(at);
+        }
     }
 
     /// A record of another epoch: its sender has changed paths.
     fn other_epoch(&mut self, at: PeerIndex, ordinary: bool, epoch: u16, content: &Record<'_>) -> Result<(), Misdeed> {
         let peer = &self.peers[at];
-        // Flow control belongs to the ordinary path, whatever path messages take.
-        if ordinary && matches!(content, Record::Credit { .. }) {
+        // Flow control belongs to the ordinary path, whatever path messages take; the daemon's own words have no epoch.
+        if ordinary && matches!(content, Record::Credit { .. } | Record::Bounce { .. }) {
             return Ok(());
         }
         let next = peer.epoch_in.wrapping_add(1);
@@ -331,9 +346,8 @@ impl Core {
                 self.endpoints.received(posted, &message.envelope);
             }
             UnexpectedState::Announced { serial, mapped, edges } => {
-                if let Ok(at) = self.peer(message.envelope.from.domain) {
-                    self.take_announced(at, message.envelope, serial, mapped, &edges, posted);
-                }
+                let at = self.peer(message.envelope.from.domain);
+                self.take_announced(at, message.envelope, serial, mapped, &edges, posted);
             }
         }
     }
@@ -345,12 +359,10 @@ impl Core {
         match (peer.inward, peer.making) {
             (Path::Ordinary, Making::Made { key, connector, .. }) => {
                 peer.inward = Path::Channel(key);
-                // The connector uses it, so it has it: now the listener can too.
-                if !connector && peer.out == Path::Ordinary {
-                    peer.switch = Some(Path::Channel(key));
-                }
                 self.inbox.unmute(key);
-                self.list(at);
+                if !connector {
+                    self.follow(at, key);
+                }
             }
             _ => {
                 peer.inward = Path::Ordinary;
@@ -370,6 +382,10 @@ impl Core {
         self.bounced += 1;
         if let Some(message) = self.peers[at].announced.remove(&serial) {
             self.failed(message, reason);
+        }
+        // Not one endpoint is missing but the whole domain, or the leave to talk to it.
+        if reason != Reason::EndpointClosed {
+            self.fail_peer(at, reason);
         }
     }
 
@@ -404,7 +420,7 @@ impl Core {
     pub(crate) fn drop_unexpected(&mut self, message: &Unexpected) {
         if let UnexpectedState::Announced { serial, .. } = message.state {
             let between = self.back(&message.envelope);
-            if let Ok(at) = self.peer(message.envelope.from.domain) {
+            if let Some(at) = self.known(message.envelope.from.domain) {
                 self.urgent(at, between, Record::Taken { serial, outcome: Outcome::Dropped, bytes: 0 });
             }
         }

@@ -6,13 +6,13 @@
 use crate::domain::Core;
 use crate::endpoint::{Completion, Envelope, Outcome, Unexpected, UnexpectedState};
 use crate::error::Refusal;
-use crate::peer::{Between, Outgoing, Path, PeerIndex};
+use crate::peer::{Between, Making, Outgoing, Path, PeerIndex};
 use isthmus_channel::SendError;
 use isthmus_layout::EndpointAddress;
 use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::limits::{INLINE_BYTES_MAX, MESSAGE_BYTES_MAX, SLAB_MESSAGE_BYTES_MAX};
 use isthmus_layout::reason::Reason;
-use isthmus_layout::record::{Record, Serial};
+use isthmus_layout::record::{Record, Route, Serial};
 use isthmus_shm::{Buffer, PeerFault};
 
 /// Bytes of a piece of a message up to 32 KiB: short enough that the receiver copies one out while we copy the next one in.
@@ -50,6 +50,27 @@ impl From<PeerFault> for Stop {
 }
 
 impl Core {
+    /// Sends a short message by the channel if nothing stands in the way. False for everything else, errors included:
+    /// [`Self::post_send`] deals with it.
+    #[inline]
+    pub(crate) fn send_now(&mut self, from: EndpointIndex, to: EndpointAddress, tag: u64, bytes: &[u8]) -> bool {
+        if bytes.len() > INLINE_BYTES_MAX || self.endpoints.at(from).is_none() {
+            return false;
+        }
+        let Some(at) = self.peers.find(to.domain) else { return false };
+        let peer = &mut self.peers[at];
+        let (Path::Channel(key), false) = (peer.out, peer.has_work()) else { return false };
+        let route = Route { from, to: to.endpoint, epoch: peer.epoch_out, peer: None };
+        let Some(channel) = self.inbox.channel(key) else { return false };
+        let len = bytes.len() as u32;
+        if channel.send(route, &Record::Eager { tag, len, words: &[] }, bytes).is_err() {
+            return false;
+        }
+        channel.flush();
+        channel.count(u64::from(len));
+        true
+    }
+
     /// Sends a message; see [`Domain::send`](crate::Domain::send).
     pub(crate) fn post_send(
         &mut self,
@@ -71,10 +92,10 @@ impl Core {
             self.send_to_ourselves(message);
             return Ok(token);
         }
-        let at = match self.peer(to.domain) {
-            Ok(at) => at,
-            Err(refusal) => return Err((refusal, buffer)),
-        };
+        let at = self.peer(to.domain);
+        if matches!(self.peers[at].making, Making::Not) {
+            self.ask_for_channel(at);
+        }
         let serial = self.next_serial();
         let message = Outgoing { token, between, tag, serial, buffer, sent: 0, held: None };
         let peer = &mut self.peers[at];
@@ -200,6 +221,7 @@ impl Core {
         };
         lane.send(message.between, &record, &[], piece.len)?;
         message.sent += piece.len as usize;
+        self.dirty = true;
         Ok(())
     }
 

@@ -8,6 +8,10 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 use std::time::Duration;
 
+/// Marks events of the daemon's socket, and all others.
+const CONTROL: u64 = 1;
+const OTHER: u64 = 0;
+
 /// An epoll set over doorbells, the daemon's socket and a timer.
 ///
 /// Doorbells are in it edge-triggered: a ring is an event, and what was rung need not be read.
@@ -25,13 +29,13 @@ impl Sleeper {
         let set = epoll::create(CreateFlags::CLOEXEC).map_err(refused)?;
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(refused)?;
-        epoll::add(&set, &timer, EventData::new_u64(0), EventFlags::IN | EventFlags::ET).map_err(refused)?;
+        epoll::add(&set, &timer, EventData::new_u64(OTHER), EventFlags::IN | EventFlags::ET).map_err(refused)?;
         Ok(Self { set, timer, armed: false, clears: Vec::new() })
     }
 
     pub(crate) fn watch_doorbell(&mut self, doorbell: &Doorbell) -> Result<(), PlatformError> {
         let refused = |source| PlatformError::Refused { operation: "watching a doorbell", source };
-        epoll::add(&self.set, doorbell, EventData::new_u64(0), EventFlags::IN | EventFlags::ET).map_err(refused)?;
+        epoll::add(&self.set, doorbell, EventData::new_u64(OTHER), EventFlags::IN | EventFlags::ET).map_err(refused)?;
         if doorbell.fills_up() {
             self.clears.push(doorbell.clone());
         }
@@ -40,7 +44,7 @@ impl Sleeper {
 
     pub(crate) fn watch_control(&self, control: &Control) {
         // Where it cannot be watched, polling the domain finds its news all the same.
-        let _ = epoll::add(&self.set, control.as_fd(), EventData::new_u64(1), EventFlags::IN);
+        let _ = epoll::add(&self.set, control.as_fd(), EventData::new_u64(CONTROL), EventFlags::IN);
     }
 
     /// Wakes the sleeper once after `after`.
@@ -65,14 +69,18 @@ impl Sleeper {
         rang
     }
 
-    /// Sleeps until something happens, or `limit` is over. Zero only takes what has happened.
-    pub(crate) fn sleep(&self, limit: Option<Duration>) {
+    /// Sleeps until something happens, or `limit` is over. Zero only takes what has happened. True if the daemon has news.
+    pub(crate) fn sleep(&self, limit: Option<Duration>) -> bool {
         let mut events = [const { std::mem::MaybeUninit::uninit() }; 8];
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        let _ = epoll::wait(&self.set, &mut events[..], limit.as_ref());
+        let news = match epoll::wait(&self.set, &mut events[..], limit.as_ref()) {
+            Ok((happened, _)) => happened.iter().any(|event| event.data.u64() == CONTROL),
+            Err(_) => false,
+        };
         for doorbell in &self.clears {
             doorbell.clear();
         }
+        news
     }
 }
 

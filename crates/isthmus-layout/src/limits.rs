@@ -17,7 +17,11 @@ pub const PAGE_BYTES: u32 = 4096;
 
 /// Cells of a channel's ring, one direction. 128 cells are two pages: with the head page and the other ring
 /// an idle channel costs five pages, 20 KiB.
+#[cfg(not(loom))]
 pub const RING_CELLS: u32 = 128;
+/// Of the models: loom tries every order of every access, so a ring is filled, wrapped and blocked in as few as can be.
+#[cfg(loom)]
+pub const RING_CELLS: u32 = 8;
 
 /// Cells that one record may take.
 pub const RECORD_CELLS_MAX: u32 = 4;

@@ -12,6 +12,7 @@
 //!
 //! [`conformance`] is the suite that every platform passes; a new one is done when it does.
 
+pub mod activation;
 pub mod conformance;
 pub mod local;
 pub mod seqpacket;

@@ -79,8 +79,9 @@ impl<M: Words> Marker<M> {
     pub fn mark(&self) -> bool {
         // N, with M in `take`.
         self.memory.or(self.place.word(), self.place.bit(), Release);
-        // L, with K in `take`.
-        self.memory.store(ANY, 1, Release);
+        // L, with K in `take`. A store would not do: of two markers' stores the receiver reads only the later one, and need not
+        // see the mark that came before the other. `or` reads as well, so whoever reads it has what all before it released.
+        self.memory.or(ANY, 1, Release);
         // P, with O in `sleep`.
         self.memory.fence();
         self.memory.load(SLEEPING, Relaxed) != 0 && self.memory.swap(SLEEPING, 0, Relaxed) != 0

@@ -12,8 +12,8 @@ pub struct Buffer {
 enum Owner {
     /// Made from a vector with this capacity.
     Vector(usize),
-    /// The caller's, readable or writable for as long as it promised.
-    Lent,
+    /// The caller's, readable for as long as it promised.
+    Lent { writable: bool },
 }
 
 // SAFETY: a vector's bytes may move between threads; lent memory may too, by the promise made in `lent`.
@@ -28,7 +28,29 @@ impl Buffer {
     /// for receiving, they are writable and nobody else reads them. They may move between threads.
     pub unsafe fn lent(start: *mut u8, len: usize) -> Self {
         let start = if len == 0 { std::ptr::NonNull::dangling().as_ptr() } else { start };
-        Self { start, len, owner: Owner::Lent }
+        Self { start, len, owner: Owner::Lent { writable: true } }
+    }
+
+    /// Lends bytes to `with`, which answers when it has the buffer back: nobody keeps any of them.
+    ///
+    /// A buffer that does not come back ends the process, because somebody may still write it.
+    pub fn lend<R>(bytes: &mut [u8], with: impl FnOnce(Self) -> (Self, R)) -> R {
+        Self::lend_raw(bytes.as_mut_ptr(), bytes.len(), true, with)
+    }
+
+    /// The same for bytes that are only read.
+    pub fn lend_shared<R>(bytes: &[u8], with: impl FnOnce(Self) -> (Self, R)) -> R {
+        Self::lend_raw(bytes.as_ptr().cast_mut(), bytes.len(), false, with)
+    }
+
+    fn lend_raw<R>(start: *mut u8, len: usize, writable: bool, with: impl FnOnce(Self) -> (Self, R)) -> R {
+        let lost = AbortOnDrop;
+        // The borrow of our caller lasts until this function returns. A buffer cannot be copied, so if this one is here
+        // again, nobody else has it.
+        let (back, answer) = with(Self { start, len, owner: Owner::Lent { writable } });
+        assert!(back.start == start && back.len == len, "another buffer came back");
+        std::mem::forget(lost);
+        answer
     }
 
     /// Bytes.
@@ -49,6 +71,7 @@ impl Buffer {
 
     /// The bytes, to be written.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        assert!(!matches!(self.owner, Owner::Lent { writable: false }), "the bytes were lent for reading only");
         // SAFETY: as above; `lent` promised that a buffer for receiving is writable and ours alone.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
@@ -67,8 +90,17 @@ impl Buffer {
         match this.owner {
             // SAFETY: the parts of the vector taken apart in `from`; `this` is never dropped, so nobody else has them.
             Owner::Vector(capacity) => Some(unsafe { Vec::from_raw_parts(this.start, this.len, capacity) }),
-            Owner::Lent => None,
+            Owner::Lent { .. } => None,
         }
+    }
+}
+
+/// Ends the process where a borrow would end with somebody still using it.
+struct AbortOnDrop;
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        std::process::abort();
     }
 }
 
@@ -116,5 +148,19 @@ mod tests {
         assert!(buffer.into_vec().is_none());
         // SAFETY: nothing to promise for no bytes.
         assert!(unsafe { Buffer::lent(std::ptr::null_mut(), 0) }.as_slice().is_empty());
+    }
+
+    #[test]
+    fn borrowed_bytes_are_written_while_they_are_lent() {
+        let mut bytes = [0; 4];
+        let answer = Buffer::lend(&mut bytes, |mut buffer| {
+            buffer.as_mut_slice()[3] = 7;
+            (buffer, "done")
+        });
+        assert_eq!((bytes, answer), ([0, 0, 0, 7], "done"));
+        Buffer::lend_shared(&bytes, |buffer| {
+            assert_eq!(buffer.as_slice(), [0, 0, 0, 7]);
+            (buffer, ())
+        });
     }
 }

@@ -36,8 +36,9 @@ use isthmus_layout::channel::{
 use isthmus_layout::limits::{RECORD_CELLS_MAX, RING_CELLS};
 use isthmus_layout::record::BODY_WORDS_MAX;
 
-/// Cells consumed before the head is published: the producer is never told later than that, so one that waits for room in
-/// a full ring is told while there is still something left to consume.
+/// Cells consumed before the producer must be told ([`Consumer::publish`]): it is never told later than that, so one that
+/// waits for room in a full ring is told while there is still something left to consume. A producer that has no room and says
+/// so has more cells outstanding, even by the last head it was told of, so the telling that wakes it is still to come.
 const HEAD_STEP: u32 = RING_CELLS / 4;
 const _: () = assert!(HEAD_STEP + RECORD_CELLS_MAX <= RING_CELLS - HEAD_STEP);
 
@@ -154,7 +155,6 @@ impl<M: Words> Producer<M> {
         self.memory.store(self.at.producer + BLOCKED, 1, Relaxed);
         // G, with H in `publish` (modelled): either the consumer sees us blocked, or we see its new head.
         self.memory.fence();
-        self.head_again();
     }
 
     /// Records what was sent, where the other side and the daemon can read it.
@@ -179,8 +179,7 @@ impl<M: Words> Producer<M> {
 
     /// True if the consumer has published that it consumed everything.
     pub fn is_drained(&mut self) -> bool {
-        self.head_again();
-        self.head == self.tail
+        self.their_head() == self.tail
     }
 
     fn show(&self, at: u32, value: u64) {
@@ -199,19 +198,23 @@ impl<M: Words> Producer<M> {
         if self.tail.wrapping_sub(self.head) + cells <= RING_CELLS {
             return Ok(());
         }
-        self.head_again();
-        let filled = self.tail.wrapping_sub(self.head);
-        if filled > RING_CELLS {
-            let fault = PeerFault::HeadOverrun { head: self.head, tail: self.tail };
-            self.head = self.tail.wrapping_sub(RING_CELLS); // So that a caller that goes on finds a full ring.
-            return Err(fault.into());
-        }
-        if filled + cells > RING_CELLS { Err(PushError::Full) } else { Ok(()) }
+        self.head_again()?;
+        if self.tail.wrapping_sub(self.head) + cells > RING_CELLS { Err(PushError::Full) } else { Ok(()) }
     }
 
-    fn head_again(&mut self) {
-        // D, with C in `publish` (argued): cells below the head were copied before we write them again.
-        self.head = self.memory.load(self.at.consumer + HEAD, Acquire);
+    /// Looks at the consumer's head. One that cannot be is not kept: what we do with `head` needs no more checks.
+    fn head_again(&mut self) -> Result<(), PeerFault> {
+        let head = self.their_head();
+        if self.tail.wrapping_sub(head) > RING_CELLS {
+            return Err(PeerFault::HeadOverrun { head, tail: self.tail });
+        }
+        self.head = head;
+        Ok(())
+    }
+
+    fn their_head(&self) -> u32 {
+        // D, with C in `publish_head` (modelled): cells below the head were copied before we write them again.
+        self.memory.load(self.at.consumer + HEAD, Acquire)
     }
 
     /// Writes message bytes behind `word` words of the body, into this record's first cell and those that follow.
@@ -247,14 +250,16 @@ pub struct Consumer<M> {
     memory: M,
     at: DirectionLayout,
     head: u32,
-    /// What the producer knows of our head.
+    /// What the producer can see of our head.
     published: u32,
+    /// What we have told the producer of our head, fence and all. Between two tellings it may see less than what is published.
+    told: u32,
 }
 
 impl<M: Words> Consumer<M> {
     /// The receiving side of the direction at `at`, from the start.
     pub fn new(memory: M, at: DirectionLayout) -> Self {
-        Self { memory, at, head: 0, published: 0 }
+        Self { memory, at, head: 0, published: 0, told: 0 }
     }
 
     /// Takes the next record, if there is one, as a private copy.
@@ -301,12 +306,13 @@ impl<M: Words> Consumer<M> {
     /// True if the producer should hear of our head now.
     #[inline]
     pub fn owes(&self) -> bool {
-        self.head.wrapping_sub(self.published) >= HEAD_STEP
+        self.head.wrapping_sub(self.told) >= HEAD_STEP
     }
 
     /// Tells the producer how far we are. True if it is blocked and its board must be marked; answers true once.
     pub fn publish(&mut self) -> bool {
         self.publish_head();
+        self.told = self.head;
         // H, with G in `block` (modelled): either we see the producer blocked, or it sees our head.
         self.memory.fence();
         let blocked = self.at.producer + BLOCKED;
@@ -314,7 +320,7 @@ impl<M: Words> Consumer<M> {
     }
 
     fn publish_head(&mut self) {
-        // C, with D in `head_again` (argued): our copies are complete before the producer may write the cells again.
+        // C, with D in `their_head` (modelled): our copies are complete before the producer may write the cells again.
         self.memory.store(self.at.consumer + HEAD, self.head, Release);
         self.published = self.head;
     }

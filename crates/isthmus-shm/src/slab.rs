@@ -23,7 +23,7 @@ pub struct SlabProducer<M> {
     at: DirectionLayout,
     size: SlabSize,
     tail: u32,
-    /// The consumer's head when we looked last.
+    /// Bytes before this are not outstanding: the consumer's head when we looked last, or where we started over since.
     head: u32,
     /// Highest offset used since the pages were given back last.
     dirty: u32,
@@ -48,10 +48,10 @@ impl<M: Words> SlabProducer<M> {
         Ok(self.fit(len).or_else(|| self.fit(least.min(len))))
     }
 
-    /// True if a piece of `least` bytes can be reserved now.
+    /// True if a piece of `least` bytes (or a quarter of the slab, if that is less) can be reserved now.
     pub fn has_room(&mut self, least: u32) -> Result<bool, PeerFault> {
         self.head_again()?;
-        Ok(self.start(least).is_some())
+        Ok(self.start(least.min(self.size.bytes() / 4)).is_some())
     }
 
     /// Where the bytes of a piece lie in the region.
@@ -80,6 +80,9 @@ impl<M: Words> SlabProducer<M> {
 
     fn fit(&mut self, len: u32) -> Option<Piece> {
         let start = self.start(len)?;
+        if self.head == self.tail {
+            self.head = start; // The skipped bytes are nobody's: the consumer's head has yet to pass them, we need not wait.
+        }
         self.tail = start.wrapping_add(rounded(len));
         let offset = start % self.size.bytes();
         self.dirty = self.dirty.max(offset + len);
@@ -101,10 +104,13 @@ impl<M: Words> SlabProducer<M> {
     fn head_again(&mut self) -> Result<(), PeerFault> {
         // J, with I in `publish` (argued, as C and D in the ring): bytes below the head were copied before we write them again.
         let head = self.memory.load(self.at.consumer + SLAB_HEAD, Acquire);
-        if self.tail.wrapping_sub(head) > 2 * self.size.bytes() {
+        let outstanding = self.tail.wrapping_sub(head);
+        if outstanding > 2 * self.size.bytes() {
             return Err(PeerFault::SlabOverrun { head, tail: self.tail });
         }
-        self.head = head;
+        if outstanding < self.tail.wrapping_sub(self.head) {
+            self.head = head;
+        }
         Ok(())
     }
 }
@@ -121,12 +127,14 @@ pub struct SlabConsumer<M> {
     size: SlabSize,
     head: u32,
     published: u32,
+    /// What the producer was told of our head, fence and all. Between two tellings it may see less than what is published.
+    told: u32,
 }
 
 impl<M: Words> SlabConsumer<M> {
     /// The receiving side of the direction at `at`, from the start.
     pub fn new(memory: M, at: DirectionLayout, size: SlabSize) -> Self {
-        Self { memory, at, size, head: 0, published: 0 }
+        Self { memory, at, size, head: 0, published: 0, told: 0 }
     }
 
     /// Checks a piece that a record named; the span counts from the start of the region.
@@ -137,12 +145,19 @@ impl<M: Words> SlabConsumer<M> {
         Ok(region.span(Offset(self.at.slab + u64::from(piece.offset)), Len(u64::from(piece.len)))?)
     }
 
-    /// Gives a piece back, once its bytes were copied. True if the producer should hear of it now.
+    /// Gives a piece back, once its bytes were copied. True if the producer must be told of it now: the caller publishes, here and
+    /// then the ring, whose `publish` fences and looks whether the producer waits. That is once a quarter of the slab, and no
+    /// publishing in between puts it off: a producer that has no room for a quarter has more than half of the slab outstanding,
+    /// even by the last head it was told of, so the telling that wakes it is still to come.
     pub fn give_back(&mut self, piece: Piece) -> bool {
         let size = self.size.bytes();
         let gap = piece.offset.wrapping_sub(self.head % size) % size;
-        self.head = self.head.wrapping_add(gap).wrapping_add(rounded(piece.len));
-        self.head.wrapping_sub(self.published) >= size / 4
+        self.head = self.head.wrapping_add(gap).wrapping_add(rounded(piece.len.min(size)));
+        let due = self.head.wrapping_sub(self.told) >= size / 4;
+        if due {
+            self.told = self.head;
+        }
+        due
     }
 
     /// True if the producer does not know yet how far we are.

@@ -14,7 +14,7 @@ use rustix::mm::{
 
 #[test]
 fn the_second_use_is_warm_and_no_byte_changes() {
-    let cache = Cache::new(Config::default());
+    let cache = Cache::new(config());
     let all = pattern(1, MIB + 12_345);
     let buffer = &all[777..];
     let expected = buffer.to_vec();
@@ -35,19 +35,19 @@ fn the_second_use_is_warm_and_no_byte_changes() {
 
 #[test]
 fn off_and_small_are_cold() {
-    let off = Cache::new(Config { enabled: false, ..Config::default() });
+    let off = Cache::new(Config { enabled: false, ..config() });
     let buffer = pattern(2, MIB);
     assert_eq!(settled(&off, buffer.as_ptr(), buffer.len()).unwrap_err(), ColdReason::Disabled);
-    let cache = Cache::new(Config { smallest: 0, ..Config::default() });
+    let cache = Cache::new(Config { smallest: 0, ..config() });
     assert_eq!(settled(&cache, buffer.as_ptr(), 100).unwrap_err(), ColdReason::TooSmall);
-    let cache = Cache::new(Config::default());
+    let cache = Cache::new(config());
     assert_eq!(settled(&cache, buffer.as_ptr(), 65_535).unwrap_err(), ColdReason::TooSmall);
     assert_eq!(cache.cold_counts().find(|(reason, _)| *reason == ColdReason::TooSmall).unwrap().1, 1);
 }
 
 #[test]
 fn a_part_of_a_region_is_warm_at_once() {
-    let cache = Cache::new(Config::default());
+    let cache = Cache::new(config());
     let pages = Pages::filled(MIB, 3);
     let whole = warm(&cache, pages.bytes());
     let part = &pages.bytes()[300_000..500_000];
@@ -62,7 +62,7 @@ fn a_part_of_a_region_is_warm_at_once() {
 
 #[test]
 fn a_peer_sees_later_writes_until_the_region_is_given_back() {
-    let cache = Cache::new(Config::default());
+    let cache = Cache::new(config());
     let mut pages = Pages::filled(MIB, 4);
     let region = warm(&cache, pages.bytes());
     let theirs = granted(&cache, &region);
@@ -83,7 +83,7 @@ fn a_peer_sees_later_writes_until_the_region_is_given_back() {
 
 #[test]
 fn other_memory_at_the_same_addresses_is_stale() {
-    let cache = Cache::new(Config::default());
+    let cache = Cache::new(config());
     let mut pages = Pages::filled(MIB, 10);
     let old = warm(&cache, pages.bytes());
     let theirs = granted(&cache, &old);
@@ -104,7 +104,7 @@ fn other_memory_at_the_same_addresses_is_stale() {
 
 #[test]
 fn a_freed_and_reallocated_vector_never_shows_old_bytes() {
-    let cache = Cache::new(Config::default());
+    let cache = Cache::new(config());
     let (mut seen, mut same_place) = (None, 0);
     for seed in 0..40 {
         let buffer = pattern(seed, 3 * MIB + 1);
@@ -121,7 +121,7 @@ fn a_freed_and_reallocated_vector_never_shows_old_bytes() {
 
 #[test]
 fn another_file_at_the_same_place_and_offset_does_not_pass() {
-    let cache = Cache::new(Config::default());
+    let cache = Cache::new(config());
     let pages = Pages::filled(MIB, 12);
     let Warmed { offset, .. } = Warmed::of(&cache, &pages);
     let file = rustix::fs::memfd_create("isthmus-rehomed", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
@@ -134,8 +134,21 @@ fn another_file_at_the_same_place_and_offset_does_not_pass() {
 }
 
 #[test]
+fn a_private_mapping_of_the_same_file_does_not_pass() {
+    let cache = Cache::new(config());
+    let mut pages = Pages::filled(MIB, 26);
+    let grant = cache.grant(Warmed::of(&cache, &pages).region).unwrap();
+    let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
+    // SAFETY: within our own reservation.
+    unsafe { mmap(pages.start.cast(), MIB, rights, flags, &grant.fd, grant.start) }.unwrap();
+    pages.fill(27);
+    assert_eq!(cold(prepare(&cache, pages.bytes())), ColdReason::Stale);
+    assert_eq!(seen_by_peer(&cache, &warm(&cache, pages.bytes())), pattern(27, MIB));
+}
+
+#[test]
 fn the_same_file_at_another_offset_does_not_pass() {
-    let cache = Cache::new(Config::default());
+    let cache = Cache::new(config());
     let pages = Pages::filled(MIB, 13);
     let _ = Warmed::of(&cache, &pages);
     // Two parts of the region change places: file, rights and addresses are as before.
@@ -155,7 +168,7 @@ fn the_same_file_at_another_offset_does_not_pass() {
 
 #[test]
 fn moved_pages_are_found_and_given_back() {
-    let cache = Cache::new(Config::default());
+    let cache = Cache::new(config());
     let mut pages = Pages::filled(MIB, 14);
     let before = Warmed::of(&cache, &pages);
     let elsewhere = Pages::new(MIB);
@@ -175,25 +188,25 @@ fn moved_pages_are_found_and_given_back() {
 
 #[test]
 fn a_mapping_enlarged_by_mremap_has_memory_at_its_end() {
-    let cache = Cache::new(Config::default());
+    let cache = Cache::new(config());
     let pages = Pages::filled(MIB, 15);
     let _ = Warmed::of(&cache, &pages);
     // SAFETY: within our own reservation; the kernel finds a place for the larger mapping.
-    let grown = unsafe { mremap(pages.start.cast(), MIB, 2 * MIB, MremapFlags::MAYMOVE) }.unwrap().cast::<u8>();
+    let grown = unsafe { mremap(pages.start.cast(), MIB, 8 * MIB, MremapFlags::MAYMOVE) }.unwrap().cast::<u8>();
     // SAFETY: mapped for this length, by the line above.
-    let bytes = unsafe { std::slice::from_raw_parts_mut(grown, 2 * MIB) };
+    let bytes = unsafe { std::slice::from_raw_parts_mut(grown, 8 * MIB) };
     assert!(bytes[..MIB] == pattern(15, MIB) && bytes[MIB..].iter().all(|&byte| byte == 0));
     bytes[MIB..].copy_from_slice(&pattern(16, MIB));
     drop(cache);
-    assert!(is_private(grown) && is_private(grown.wrapping_add(2 * MIB - 1)));
+    assert!(is_private(grown) && is_private(grown.wrapping_add(8 * MIB - 1)));
     assert!(bytes[..MIB] == pattern(15, MIB) && bytes[MIB..] == pattern(16, MIB));
     // SAFETY: mapped above.
-    unsafe { munmap(grown.cast(), 2 * MIB) }.unwrap();
+    unsafe { munmap(grown.cast(), 8 * MIB) }.unwrap();
 }
 
 #[test]
 fn a_hole_in_the_middle_is_stale_and_the_rest_is_kept() {
-    let cache = Cache::new(Config::default());
+    let cache = Cache::new(config());
     let pages = Pages::filled(MIB, 17);
     let _ = Warmed::of(&cache, &pages);
     // SAFETY: within our own reservation.
@@ -210,7 +223,7 @@ fn a_hole_in_the_middle_is_stale_and_the_rest_is_kept() {
 
 #[test]
 fn rights_are_respected_and_kept() {
-    let cache = Cache::new(Config::default());
+    let cache = Cache::new(config());
     let pages = Pages::filled(MIB, 18);
     // SAFETY: within our own reservation.
     let protect = |flags| unsafe { mprotect(pages.start.cast(), MIB / 2, flags) }.unwrap();
@@ -229,7 +242,7 @@ fn rights_are_respected_and_kept() {
 
 #[test]
 fn special_memory_is_left_alone() {
-    let cache = Cache::new(Config::default());
+    let cache = Cache::new(config());
     let refused = |pages: &Pages| {
         let reason = settled(&cache, pages.start, pages.len).unwrap_err();
         assert_eq!(rights(pages.start).unwrap(), "rw-p");
@@ -267,7 +280,7 @@ fn special_memory_is_left_alone() {
 
 #[test]
 fn a_second_cache_leaves_the_pages_of_the_first_alone() {
-    let (first, second) = (Cache::new(Config::default()), Cache::new(Config::default()));
+    let (first, second) = (Cache::new(config()), Cache::new(config()));
     let pages = Pages::filled(MIB, 23);
     let _held = warm(&first, pages.bytes());
     assert_eq!(settled(&second, pages.start, MIB).unwrap_err(), ColdReason::Shared);
@@ -311,7 +324,7 @@ fn bytes_are_bounded_and_what_is_in_use_stays() {
 
 #[test]
 fn a_larger_buffer_takes_the_place_of_a_smaller_one() {
-    let cache = Cache::new(Config::default());
+    let cache = Cache::new(config());
     let pages = Pages::filled(2 * MIB, 24);
     let small = warm(&cache, &pages.bytes()[..MIB]);
     assert_eq!(settled(&cache, pages.start, 2 * MIB).unwrap_err(), ColdReason::InUse);
@@ -324,7 +337,7 @@ fn a_larger_buffer_takes_the_place_of_a_smaller_one() {
 
 #[test]
 fn a_buffer_that_is_freed_each_time_soon_costs_nothing() {
-    let cache = Cache::new(Config::default());
+    let cache = Cache::new(config());
     let mut pages = Pages::new(MIB);
     for seed in 0..500 {
         pages.map_anew();
@@ -347,7 +360,7 @@ fn giving_back_loses_no_write_of_another_thread() {
     };
     (0..counters).for_each(|index| counter(index).store(0, Ordering::Relaxed));
     for _ in 0..30 {
-        let cache = Cache::new(Config { uses_before: 1, ..Config::default() });
+        let cache = Cache::new(Config { uses_before: 1, ..config() });
         drop(warm(&cache, pages.bytes()));
         let started = AtomicBool::new(false);
         let before = counter(0).load(Ordering::Relaxed);
@@ -372,10 +385,10 @@ fn giving_back_loses_no_write_of_another_thread() {
 #[test]
 fn a_peer_always_sees_what_was_sent() {
     let cache = small_cache(6, 4 * MIB);
-    let mut random = pattern(25, 8 * 6000).into_iter().array_chunks_of_8().map(u64::from_ne_bytes);
+    let random = pattern(25, 8 * 6000).into_iter().array_chunks_of_8().map(u64::from_ne_bytes);
     let mut buffers: Vec<Vec<u8>> = (0..12).map(|seed| pattern(seed, 100_000)).collect();
     let mut shadows = buffers.clone();
-    while let Some(word) = random.next() {
+    for word in random {
         let which = (word >> 8) as usize % buffers.len();
         let (buffer, shadow) = (&mut buffers[which], &mut shadows[which]);
         match word % 16 {

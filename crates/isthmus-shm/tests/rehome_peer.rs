@@ -5,7 +5,7 @@ mod rehome_common;
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use isthmus_shm::rehome::{Cache, Config, Grant, OutsideRegion, PeerRegion, RegionRefused};
+use isthmus_shm::rehome::{Cache, Grant, OutsideRegion, PeerRegion, RegionRefused};
 use rehome_common::*;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
@@ -13,7 +13,7 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mpro
 
 #[test]
 fn a_granted_file_can_only_be_read() {
-    let cache = Cache::new(Config::default());
+    let cache = Cache::new(config());
     let pages = Pages::filled(MIB, 1);
     let region = warm(&cache, pages.bytes());
     let Grant { fd, start, len } = cache.grant(region.region).unwrap();
@@ -53,7 +53,7 @@ fn attack(fd: &OwnedFd, start: u64, len: u64) {
 
 #[test]
 fn copies_stay_inside_the_extent() {
-    let cache = Cache::new(Config::default());
+    let cache = Cache::new(config());
     let pages = Pages::filled(MIB, 2);
     let region = warm(&cache, pages.bytes());
     let theirs = granted(&cache, &region);
@@ -99,7 +99,7 @@ fn only_sealed_and_filled_plain_memory_is_mapped() {
 
 #[test]
 fn a_region_outlives_its_owners_interest() {
-    let cache = Cache::new(Config::default());
+    let cache = Cache::new(config());
     let pages = Pages::filled(MIB, 3);
     let region = warm(&cache, pages.bytes());
     let theirs = granted(&cache, &region);

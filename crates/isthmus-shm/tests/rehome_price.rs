@@ -5,7 +5,7 @@ mod rehome_common;
 
 use std::time::Instant;
 
-use isthmus_shm::rehome::{Cache, Config, PeerRegion, Prepared};
+use isthmus_shm::rehome::{Cache, PeerRegion, Prepared};
 use rehome_common::*;
 
 #[test]
@@ -32,7 +32,7 @@ fn prices() {
 fn row(pages: &Pages, to: &mut [u8]) -> [f64; 6] {
     const TIMES: u32 = 200;
     let (len, mib) = (pages.len, pages.len as f64 / MIB as f64);
-    let cache = Cache::new(Config::default());
+    let cache = Cache::new(config());
     drop(prepare(&cache, pages.bytes()));
     let began = Instant::now();
     let Prepared::Warm(region) = prepare(&cache, pages.bytes()) else { panic!("cold") };

@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use isthmus_shm::rehome::{Cache, ColdReason, Config, GrantError, Prepared};
 use rehome_common::*;
-use rustix::mm::{MapFlags, ProtFlags, mlock, munlock};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, munlock};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 #[test]
 fn fork_keeps_memory_private_both_ways() {
     in_own_process("fork_keeps_memory_private_both_ways", || {
-        let cache = Cache::new(Config::default());
+        let cache = Cache::new(config());
         let mut pages = Pages::filled(MIB, 1);
         let region = warm(&cache, pages.bytes());
         let theirs = granted(&cache, &region);
@@ -51,7 +52,7 @@ fn fork_keeps_memory_private_both_ways() {
 #[test]
 fn a_child_starts_with_caches_of_its_own() {
     in_own_process("a_child_starts_with_caches_of_its_own", || {
-        let cache = Cache::new(Config::default());
+        let cache = Cache::new(config());
         let pages = Pages::filled(MIB, 4);
         let region = warm(&cache, pages.bytes());
         let ended = in_child(fork, || {
@@ -59,7 +60,7 @@ fn a_child_starts_with_caches_of_its_own() {
             assert_eq!(settled(&cache, pages.start, MIB).unwrap_err(), ColdReason::ForkChild);
             assert_eq!(cache.take_released(), [], "the parent tells the peers");
             drop(cache);
-            let own = Cache::new(Config::default());
+            let own = Cache::new(config());
             let region = warm(&own, pages.bytes());
             assert_eq!(seen_by_peer(&own, &region), pattern(4, MIB));
             assert!(in_child(fork, || assert_eq!(settled(&own, pages.start, MIB).unwrap_err(), ColdReason::ForkChild)));
@@ -72,13 +73,13 @@ fn a_child_starts_with_caches_of_its_own() {
 #[test]
 fn a_child_of_a_bare_fork_finds_out() {
     in_own_process("a_child_of_a_bare_fork_finds_out", || {
-        let cache = Cache::new(Config::default());
+        let cache = Cache::new(config());
         let pages = Pages::filled(MIB, 5);
         let region = warm(&cache, pages.bytes());
         let ended = in_child(_Fork, || {
             assert_eq!(settled(&cache, pages.start, MIB).unwrap_err(), ColdReason::ForkChild);
             assert_eq!(cache.grant(region.region).unwrap_err(), GrantError::Gone);
-            let own = Cache::new(Config::default());
+            let own = Cache::new(config());
             assert_eq!(settled(&own, pages.start, MIB).unwrap_err(), ColdReason::Shared);
             let fresh = Pages::filled(MIB, 6);
             assert_eq!(seen_by_peer(&own, &warm(&own, fresh.bytes())), pattern(6, MIB));
@@ -91,7 +92,7 @@ fn a_child_of_a_bare_fork_finds_out() {
 #[test]
 fn threads_re_home_while_another_forks() {
     in_own_process("threads_re_home_while_another_forks", || {
-        let cache = Cache::new(Config { uses_before: 1, entries_max: 3, ..Config::default() });
+        let cache = Cache::new(Config { uses_before: 1, entries_max: 3, ..config() });
         let (go, stop) = (Barrier::new(3), AtomicBool::new(false));
         std::thread::scope(|scope| {
             for thread in 0..2 {
@@ -138,7 +139,7 @@ fn threads_re_home_while_another_forks() {
 #[test]
 fn a_heap_that_shrinks_and_grows_is_stale() {
     in_own_process("a_heap_that_shrinks_and_grows_is_stale", || {
-        let cache = Cache::new(Config::default());
+        let cache = Cache::new(config());
         // SAFETY: malloc copes with a break that others move.
         let start = unsafe { sbrk(0) };
         let start = start.wrapping_add(start.align_offset(PAGE));
@@ -173,7 +174,7 @@ fn a_heap_that_shrinks_and_grows_is_stale() {
 #[test]
 fn locked_memory_is_left_alone() {
     in_own_process("locked_memory_is_left_alone", || {
-        let cache = Cache::new(Config::default());
+        let cache = Cache::new(config());
         let (pages, other) = (Pages::filled(MIB, 10), Pages::filled(MIB, 10));
         // SAFETY: plain memory of ours.
         unsafe { mlock(other.start.cast(), PAGE) }.unwrap();
@@ -187,9 +188,9 @@ fn locked_memory_is_left_alone() {
 #[test]
 fn without_descriptors_it_is_cold() {
     in_own_process("without_descriptors_it_is_cold", || {
-        let cache = Cache::new(Config::default());
+        let cache = Cache::new(config());
         let (first, second) = (Pages::filled(MIB, 11), Pages::filled(MIB, 12));
-        let early = Cache::new(Config::default());
+        let early = Cache::new(config());
         let all = hoard();
         assert_eq!(
             settled(&early, first.start, MIB).unwrap_err(),
@@ -219,7 +220,7 @@ fn hoard() -> Vec<std::os::fd::OwnedFd> {
 #[test]
 fn no_address_space_is_needed() {
     in_own_process("no_address_space_is_needed", || {
-        let cache = Cache::new(Config::default());
+        let cache = Cache::new(config());
         let pages = Pages::filled(64 * MIB, 13);
         let status = std::fs::read_to_string("/proc/self/statm").unwrap();
         let pages_used: u64 = status.split(' ').next().unwrap().parse().unwrap();
@@ -237,7 +238,7 @@ fn no_address_space_is_needed() {
 #[test]
 fn a_limit_of_file_sizes_sends_no_signal() {
     in_own_process("a_limit_of_file_sizes_sends_no_signal", || {
-        let cache = Cache::new(Config::default());
+        let cache = Cache::new(config());
         let pages = Pages::filled(MIB, 14);
         let limit = getrlimit(Resource::Fsize);
         setrlimit(Resource::Fsize, Rlimit { current: Some(1 << 20), ..limit }).unwrap();
@@ -256,7 +257,7 @@ fn at_the_limit_of_mappings_nothing_is_lost() {
             eprintln!("skipped: {max} mappings are too many to make");
             return;
         }
-        let cache = Cache::new(Config::default());
+        let cache = Cache::new(config());
         // In the middle of a mapping, which would have to become three.
         let pages = Pages::filled(MIB, 15);
         let many = Pages::new(max * PAGE);
@@ -273,5 +274,52 @@ fn at_the_limit_of_mappings_nothing_is_lost() {
         drop(many);
         assert!(settled(&cache, middle.as_ptr(), middle.len()).is_ok());
         assert!(pages.bytes() == pattern(15, MIB));
+    });
+}
+
+/// Allocators use `MADV_DONTNEED` to clear memory. On our pages it cannot do that, so it must not pretend to.
+#[test]
+fn a_request_for_zeroes_is_refused_rather_than_ignored() {
+    in_own_process("a_request_for_zeroes_is_refused_rather_than_ignored", || {
+        let cache = Cache::new(Config::default());
+        let mut pages = Pages::filled(MIB, 16);
+        let discard = |pages: &Pages| {
+            // SAFETY: within our own reservation.
+            let answer = unsafe { madvise(pages.start.cast(), MIB, Advice::LinuxDontNeed) };
+            answer.is_err() || pages.bytes().iter().all(|&byte| byte == 0)
+        };
+        let region = warm(&cache, pages.bytes());
+        assert!(discard(&pages) && pages.bytes() == pattern(16, MIB), "refused while re-homed");
+        drop(region.held);
+        assert!(in_child(fork, || assert!(discard(&pages), "old bytes in a child")));
+        assert!(discard(&pages), "old bytes after a fork");
+        pages.fill(17);
+        drop(warm(&cache, pages.bytes()));
+        drop(cache);
+        pages.fill(18);
+        assert!(discard(&pages), "old bytes after the end of the cache");
+    });
+}
+
+#[test]
+fn the_limit_of_locked_memory_is_respected() {
+    in_own_process("the_limit_of_locked_memory_is_respected", || {
+        let mut mine = capabilities(None).unwrap();
+        mine.effective.remove(CapabilitySet::IPC_LOCK);
+        set_capabilities(None, mine).unwrap();
+        let limit = getrlimit(Resource::Memlock);
+        setrlimit(Resource::Memlock, Rlimit { current: Some(4 << 20), ..limit }).unwrap();
+        let cache = Cache::new(Config::default());
+        let (first, second) = (Pages::filled(3 * MIB, 19), Pages::filled(MIB, 20));
+        let region = warm(&cache, first.bytes());
+        assert_eq!(settled(&cache, second.start, MIB).unwrap_err(), ColdReason::LockLimit);
+        assert_eq!(rights(second.start).unwrap(), "rw-p");
+        drop(region);
+        drop(first);
+        assert!(settled(&cache, second.start, MIB).is_ok(), "freed memory is not locked any more");
+        let vouched = Cache::new(config());
+        let large = Pages::filled(8 * MIB, 21);
+        assert!(settled(&vouched, large.start, large.len).is_ok());
+        assert!(second.bytes() == pattern(20, MIB) && large.bytes() == pattern(21, 8 * MIB));
     });
 }

@@ -225,6 +225,10 @@ reasons! {
     "one of the two domains has as many channels as it may";
     "Raise `limits.channels_per_domain_max`, or use fewer peers.";
 
+    113 KernelRefused, "kernel-refused", Fallback:
+    "the kernel refuses the daemon what it needs for it, with the details in the text";
+    "See the text: seccomp, a security module or a limit of the system may forbid it.";
+
     /// Messages and what peers write into shared memory
     130 MessageTooLong, "message-too-long", Refusal:
     "the message is longer than any can be";
@@ -355,4 +359,9 @@ reasons! {
     188 BufferDenied, "buffer-denied", Fallback:
     "the kernel refused to move the buffer into shared memory";
     "See the log of the security module (SELinux, AppArmor, seccomp).";
+
+    /// The library itself
+    200 LibraryBroken, "library-broken", Ended:
+    "the library met a mistake of its own, and nothing is known of the state of this domain";
+    "Detach and attach anew; report it with the text of the last error.";
 }

@@ -20,7 +20,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::maps::Maps;
 use super::table::Table;
-use super::{CacheId, ColdReason, RegionKey};
+use super::{CacheId, ColdReason, RegionKey, region};
 
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry { tables: Vec::new(), ground: None });
 
@@ -88,7 +88,7 @@ pub(super) fn watch() -> Result<(), ColdReason> {
     static WATCHING: OnceLock<bool> = OnceLock::new();
     // SAFETY: the three functions live as long as the program (or library: libc forgets them when it is unloaded) and
     // follow the rules of fork handlers: they run in the forking thread, and `after_fork` in the child only drops a lock.
-    let registered = || unsafe { pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork)) == 0 };
+    let registered = || unsafe { pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork_in_child)) == 0 };
     if *WATCHING.get_or_init(registered) { Ok(()) } else { Err(ColdReason::MemoryLimit) }
 }
 
@@ -124,6 +124,17 @@ unsafe extern "C" fn before_fork() {
 unsafe extern "C" fn after_fork() {
     // SAFETY: `before_fork` ran in this thread (or in its original, for a child), and took the lock, which still is ours.
     drop(unsafe { (*DURING_FORK.0.get()).take() });
+}
+
+/// Locks are not inherited, but the reason for them is (see [`region::lock`]). No other thread exists, nothing is allocated.
+unsafe extern "C" fn after_fork_in_child() {
+    if region::ANY_LOCKED.load(Ordering::Relaxed)
+        && let Ok(maps) = Maps::open()
+    {
+        let _ = maps.for_each_named(region::NAME_IN_MAPS, region::lock);
+    }
+    // SAFETY: we are that child.
+    unsafe { after_fork() };
 }
 
 /// A page that says whether this process still is the one that made it: the kernel empties it in every child.

@@ -64,11 +64,24 @@ impl Maps {
     }
 
     /// The name which `/proc/self/maps` shows for the mapping at `address`: empty for plain memory.
-    pub(super) fn name_at(&self, address: usize) -> Result<String, ColdReason> {
-        let mut name = [0; NAME_MAX];
-        self.query(address, 0, &mut name)?;
-        let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
-        Ok(String::from_utf8_lossy(&name[..end]).into_owned())
+    pub(super) fn name_at<'a>(&self, address: usize, name: &'a mut Name) -> Result<&'a [u8], ColdReason> {
+        *name = [0; NAME_MAX];
+        self.query(address, 0, name)?;
+        Ok(name.split(|&byte| byte == 0).next().unwrap_or_default())
+    }
+
+    /// Calls `each` for every mapping of files that bear `file_name` there. Allocates nothing.
+    pub(super) fn for_each_named(&self, file_name: &str, mut each: impl FnMut(&Vma)) -> Result<(), ColdReason> {
+        let (mut at, mut name) = (0, [0; NAME_MAX]);
+        while let Some(vma) = self.file_from(at)? {
+            at = vma.range.end;
+            // Files without a device are the kernel's own, memfds among them; only of these is the name asked.
+            let kernels_own = vma.file.is_some_and(|file| file.major == 0);
+            if kernels_own && self.name_at(vma.range.start, &mut name).is_ok_and(|name| name == file_name.as_bytes()) {
+                each(&vma);
+            }
+        }
+        Ok(())
     }
 
     /// The mappings which cover all of `range`, in order, or None where something is missing.
@@ -138,6 +151,9 @@ const SHARED: u64 = 8;
 const COVERING_OR_NEXT: u64 = 0x10;
 const FILE_BACKED: u64 = 0x20;
 const NAME_MAX: usize = 256;
+
+/// Room for a name.
+pub(super) type Name = [u8; NAME_MAX];
 
 /// `struct procmap_query` of `linux/fs.h`.
 #[derive(Default)]

@@ -40,18 +40,20 @@
 //! # What is kept, and what is not
 //!
 //! Kept: the contents at every moment; rights (`mprotect`); private memory after `fork` (all regions are given back before: [`fork`]);
-//! a process that locks or pins memory, or has asked for anything special about the range, is left alone; limits of
-//! descriptors and memory lead to the cold path; nothing outlives the process; core dumps have the pages (bit 1 of
+//! a process that locks or pins memory, or has asked for anything special about the range, is left alone (and memory that its
+//! allocator has named: `[anon:…]`); limits of descriptors and memory lead to the cold path; nothing outlives the process; core dumps have the pages (bit 1 of
 //! `coredump_filter`, which is set by default).
 //!
 //! Not kept, for re-homed pages:
-//! * `madvise(MADV_DONTNEED)` does not zero them, `MADV_FREE` is refused. An allocator which relies on either for `calloc`
-//!   (jemalloc, scudo, snmalloc; not glibc's, musl's or mimalloc's) and recycles a buffer that way would hand out old bytes as zeroes.
-//!   Programs on such an allocator must turn the cache off ([`Config::enabled`]). Memory which its allocator has named (`[anon:…]`) is left alone.
+//! * `madvise(MADV_DONTNEED)` is refused, with EINVAL, where it would make zeroes of private pages: regions are locked in memory for
+//!   the sake of that refusal. It cannot be made to work for shared pages; if it merely did nothing, allocators which use it to clear
+//!   (jemalloc does for each large `calloc`) would hand out old bytes as zeroes. With the refusal they clear the memory themselves. So re-homed
+//!   memory, and what was given back and is still mapped, counts against RLIMIT_MEMLOCK (of which an eighth is left to the program) and is
+//!   not swapped; beyond it buffers are cold, unless [`Config::unlocked`] vouches for the program. `MADV_FREE` is refused as well.
 //! * `mremap` with an old size of 0, and mappings moved or enlarged by `mremap`: they stay shared memory until the next use, fork or end of the cache.
 //! * Memory accounting calls them shared memory (`RssShmem`, `shmem` of the cgroup); transparent huge pages are lost where the
 //!   system does not grant them to shared memory; memory policies (`mbind`) are not carried over.
-//! * Marks set *after* re-homing (`mlock`, `MADV_DONTDUMP`, `MADV_DONTFORK`) are lost when the region is given back; and a device for
+//! * Marks set *after* re-homing (`MADV_DONTDUMP`, `MADV_DONTFORK`) are lost when the region is given back; and a device for
 //!   which pages were pinned after re-homing goes on seeing the region. While anything is pinned nothing is evicted.
 //! * After a region was given back, pages which the program then writes exist twice until it unmaps them, and pages which it
 //!   does not write are not in core dumps.
@@ -102,11 +104,14 @@ pub struct Config {
     pub bytes_max: usize,
     /// Buffers of fewer bytes than this are left alone.
     pub smallest: usize,
+    /// Also re-home what cannot be locked, when RLIMIT_MEMLOCK is used up. Only for programs of which it is known that neither they nor
+    /// their allocators take `madvise(MADV_DONTNEED)` for a way to get zeroes (see above).
+    pub unlocked: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: true, uses_before: 2, entries_max: 64, bytes_max: 1 << 30, smallest: 64 << 10 }
+        Self { enabled: true, uses_before: 2, entries_max: 64, bytes_max: 1 << 30, smallest: 64 << 10, unlocked: false }
     }
 }
 
@@ -336,6 +341,8 @@ cold_reasons! {
     DescriptorLimit = "the limit of open files is reached",
     /// Memory, or the number of mappings, is at its limit.
     MemoryLimit = "the limit of memory or mappings is reached",
+    /// No more memory may be locked (RLIMIT_MEMLOCK), and [`Config::unlocked`] is not set.
+    LockLimit = "the limit of locked memory (RLIMIT_MEMLOCK) is reached",
     /// The limit of file sizes is lower than a region's file.
     FileSizeLimit = "the limit of file sizes (RLIMIT_FSIZE) is too low",
     /// The cache was made by the parent of this process.

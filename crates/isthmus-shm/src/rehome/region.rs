@@ -6,10 +6,11 @@
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
+use rustix::mm::{Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, mmap};
 use rustix::process::{Resource, getrlimit};
 
 use super::maps::{FileId, Maps, Vma};
@@ -37,7 +38,19 @@ pub(super) struct Region {
     pub(super) range: Range<usize>,
     pub(super) memfd: OwnedFd,
     file: FileId,
+    locking: Locking,
 }
+
+/// Whether the pages are locked. `madvise(MADV_DONTNEED)` promises zeroes, which shared pages do not become; the kernel refuses it for
+/// locked pages, so that an allocator which relies on it clears them itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Locking {
+    Locked,
+    Unlocked,
+}
+
+/// A region of this process (or of its parent) was locked.
+pub(super) static ANY_LOCKED: AtomicBool = AtomicBool::new(false);
 
 impl Region {
     /// Moves `range`, which was found to be plain memory, onto a file. After an error the range is as it was.
@@ -45,10 +58,10 @@ impl Region {
     /// # Safety
     ///
     /// `range` consists of whole pages, is mapped, and is neither written nor mapped anew by anybody until this returns.
-    pub(super) unsafe fn adopt(maps: &Maps, range: Range<usize>) -> Result<Self, ColdReason> {
+    pub(super) unsafe fn adopt(maps: &Maps, range: Range<usize>, locking: Locking) -> Result<Self, ColdReason> {
         let memfd = sparse_file()?;
         let file = FileId::of(&fstat(&memfd).map_err(refusal)?);
-        let region = Self { key: RegionKey::fresh(), range, memfd, file };
+        let region = Self { key: RegionKey::fresh(), range, memfd, file, locking };
         // SAFETY: mapped and not written meanwhile, by the caller's promise.
         let bytes = unsafe { std::slice::from_raw_parts(pointer(region.range.start), region.range.len()) };
         region.fill(bytes)?;
@@ -56,7 +69,14 @@ impl Region {
         // promise: its pages can be replaced without anybody seeing a difference.
         if let Err(error) = unsafe { region.show() } {
             region.heal(maps);
-            return Err(refusal(error));
+            return Err(if matches!(error, Errno::AGAIN | Errno::PERM) {
+                ColdReason::LockLimit
+            } else {
+                refusal(error)
+            });
+        }
+        if locking == Locking::Locked {
+            ANY_LOCKED.store(true, Ordering::Relaxed);
         }
         if region.sealed() && region.still_at(maps, &region.range)? {
             return Ok(region);
@@ -116,7 +136,11 @@ impl Region {
         // the same addresses with the same rights. Memory of the program is reached by its own pointers as before.
         let private =
             unsafe { mmap(pointer(vma.range.start), vma.range.len(), rights, flags, &self.memfd, vma.offset) };
-        if private.is_err() {
+        if private.is_ok() {
+            if self.locking == Locking::Locked {
+                lock(vma);
+            }
+        } else {
             // It stays shared. Then a child must not have it at all, rather than write into its parent's memory.
             // SAFETY: has no effect but on fork.
             let _ = unsafe { madvise(pointer(vma.range.start), vma.range.len(), Advice::LinuxDontFork) };
@@ -146,7 +170,8 @@ impl Region {
     unsafe fn show(&self) -> rustix::io::Result<()> {
         let (start, len) = (pointer(self.range.start), self.range.len());
         let rights = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
+        let mut flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
+        flags.set(MapFlags::LOCKED, self.locking == Locking::Locked);
         // SAFETY: by the caller's promise nobody can tell the new pages from the old ones.
         unsafe { mmap(start, len, rights, flags, &self.memfd, self.offset(self.range.start))? };
         if len >= HUGE_PAGE {
@@ -178,6 +203,13 @@ impl Region {
     }
 }
 
+/// Locks what is private over a file of ours: there `MADV_DONTNEED` would bring old bytes back.
+pub(super) fn lock(vma: &Vma) {
+    // Refused if the program took the room that we had. As it is freed or re-homed again, nothing else is to be done.
+    // SAFETY: changes no contents and no rights.
+    let _ = unsafe { mlock_with(pointer(vma.range.start), vma.range.len(), MlockFlags::ONFAULT) };
+}
+
 fn sparse_file() -> Result<OwnedFd, ColdReason> {
     // Asked before, because ftruncate would not only fail: it would send SIGXFSZ.
     if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < FILE_SIZE) {
@@ -192,7 +224,7 @@ fn sparse_file() -> Result<OwnedFd, ColdReason> {
 fn refusal(error: Errno) -> ColdReason {
     match error {
         Errno::MFILE | Errno::NFILE => ColdReason::DescriptorLimit,
-        Errno::NOMEM | Errno::NOSPC | Errno::AGAIN => ColdReason::MemoryLimit,
+        Errno::NOMEM | Errno::NOSPC => ColdReason::MemoryLimit,
         Errno::FBIG => ColdReason::FileSizeLimit,
         Errno::FAULT => ColdReason::Unmapped,
         _ => ColdReason::Refused,

@@ -8,6 +8,8 @@
 use std::io::{BufRead, BufReader, Read};
 use std::ops::Range;
 
+use rustix::process::{Resource, getrlimit};
+
 use super::ColdReason;
 use super::maps::{Maps, Vma, open};
 use super::region;
@@ -31,39 +33,67 @@ fn plain_mapping(maps: &Maps, vma: &Vma, page_size: usize) -> Result<(), ColdRea
     if vma.page_size != page_size {
         return Err(ColdReason::NotAnonymous);
     }
-    let name = maps.name_at(vma.range.start)?;
+    let mut room = [0; _];
+    let name = maps.name_at(vma.range.start, &mut room)?;
     let plain = match vma.file {
-        None => name.is_empty() || name == "[heap]" || name.starts_with("[anon: glibc"),
+        None => name.is_empty() || name == b"[heap]" || name.starts_with(b"[anon: glibc"),
         // Private pages over a region of ours: nobody changes that file any more.
-        Some(_) => name == region::NAME_IN_MAPS,
+        Some(_) => name == region::NAME_IN_MAPS.as_bytes(),
     };
     if plain {
         Ok(())
-    } else if name.starts_with("[anon:") {
+    } else if name.starts_with(b"[anon:") {
         Err(ColdReason::SpecialMemory)
     } else {
         Err(ColdReason::NotAnonymous)
     }
 }
 
-/// Refuses memory with which the program has something special in mind.
-pub(super) fn unencumbered(range: &Range<usize>) -> Result<(), ColdReason> {
-    unpinned()?;
-    let smaps = open("/proc/self/smaps")?;
-    if special(BufReader::with_capacity(64 << 10, smaps), range)? { Err(ColdReason::SpecialMemory) } else { Ok(()) }
+/// Refuses memory with which the program has something special in mind; says how much more may be locked.
+pub(super) fn unencumbered(maps: &Maps, range: &Range<usize>) -> Result<LockRoom, ColdReason> {
+    let room = unpinned(maps)?;
+    let smaps = BufReader::with_capacity(64 << 10, open("/proc/self/smaps")?);
+    if special(smaps, range)? { Err(ColdReason::SpecialMemory) } else { Ok(room) }
 }
 
-/// Refuses when this process has locked pages, or has had any pinned for a device: other pages under the same addresses
+/// Refuses when the program has locked pages, or has had any pinned for a device: other pages under the same addresses
 /// would silently part the program from its device. The kernel counts these per process only.
-pub(super) fn unpinned() -> Result<(), ColdReason> {
-    let mut status = String::new();
-    open("/proc/self/status")?.read_to_string(&mut status).map_err(|_| ColdReason::NoProc)?;
-    if pinned(&status) { Err(ColdReason::Pinned) } else { Ok(()) }
+pub(super) fn unpinned(maps: &Maps) -> Result<LockRoom, ColdReason> {
+    let mut text = String::new();
+    open("/proc/thread-self/status")?.read_to_string(&mut text).map_err(|_| ColdReason::NoProc)?;
+    let status = Status::parse(&text).ok_or(ColdReason::NoProc)?;
+    let mut ours = 0;
+    if status.locked > 0 {
+        maps.for_each_named(region::NAME_IN_MAPS, |vma| ours += vma.range.len())?;
+    }
+    if status.pinned > 0 || status.locked > ours {
+        return Err(ColdReason::Pinned);
+    }
+    let limit = getrlimit(Resource::Memlock).current.filter(|_| !status.may_lock_all);
+    // An eighth is left for the program's own keys and rings.
+    Ok(LockRoom(limit.map_or(usize::MAX, |limit| (limit - limit / 8) as usize).saturating_sub(status.locked)))
 }
 
-fn pinned(status: &str) -> bool {
-    let counts = status.lines().filter_map(|line| line.strip_prefix("VmLck:").or_else(|| line.strip_prefix("VmPin:")));
-    counts.into_iter().any(|count| count.split_whitespace().next() != Some("0"))
+/// Bytes that may still be locked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LockRoom(pub(super) usize);
+
+/// What `/proc/thread-self/status` says: counts of the process, capabilities of the thread.
+#[derive(Debug, PartialEq, Eq)]
+struct Status {
+    locked: usize,
+    pinned: usize,
+    /// CAP_IPC_LOCK, at least in this user namespace.
+    may_lock_all: bool,
+}
+
+impl Status {
+    fn parse(text: &str) -> Option<Self> {
+        let field = |name| text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next());
+        let bytes = |name| Some(field(name)?.parse::<usize>().ok()? << 10);
+        let capabilities = u64::from_str_radix(field("CapEff:")?, 16).ok()?;
+        Some(Self { locked: bytes("VmLck:")?, pinned: bytes("VmPin:")?, may_lock_all: capabilities & (1 << 14) != 0 })
+    }
 }
 
 /// What `VmFlags` may say: rights (rd wr sh mr mw me ms), accounting (ac nr), dirt (sd), hints without meaning
@@ -71,10 +101,13 @@ fn pinned(status: &str) -> bool {
 const HARMLESS: &[&[u8]] =
     &[b"rd", b"wr", b"sh", b"mr", b"mw", b"me", b"ms", b"ac", b"nr", b"sd", b"hg", b"nh", b"mg", b"sr", b"rr"];
 
+/// More that they may say of pages of ours.
+const OURS: &[&[u8]] = &[b"lo", b"lf"];
+
 /// Reads `smaps` up to the end of `range`: does a mapping in it bear a flag that is not harmless, or a protection key?
 fn special(mut smaps: impl BufRead, range: &Range<usize>) -> Result<bool, ColdReason> {
     let mut line = Vec::new();
-    let mut inside = 0..0;
+    let (mut inside, mut ours) = (0..0, false);
     let mut vouched_for = 0;
     loop {
         line.clear();
@@ -85,11 +118,13 @@ fn special(mut smaps: impl BufRead, range: &Range<usize>) -> Result<bool, ColdRe
             if header.start >= range.end {
                 break;
             }
+            ours = line.trim_ascii_end().ends_with(region::NAME_IN_MAPS.as_bytes());
             inside = header.start.max(range.start)..header.end.min(range.end);
         } else if inside.is_empty() {
             continue;
         } else if let Some(flags) = line.strip_prefix(b"VmFlags:") {
-            if !flags.split(u8::is_ascii_whitespace).all(|flag| flag.is_empty() || HARMLESS.contains(&flag)) {
+            let harmless = |flag: &[u8]| HARMLESS.contains(&flag) || (ours && OURS.contains(&flag));
+            if !flags.split(u8::is_ascii_whitespace).all(|flag| flag.is_empty() || harmless(flag)) {
                 return Ok(true);
             }
             vouched_for += inside.len();
@@ -134,9 +169,18 @@ mod tests {
     }
 
     #[test]
-    fn pinned_reads_both_counts() {
-        assert!(!pinned("VmPeak: 12 kB\nVmLck:\t       0 kB\nVmPin:\t       0 kB\n"));
-        assert!(pinned("VmLck:\t       4 kB\nVmPin:\t       0 kB\n"));
-        assert!(pinned("VmLck:\t       0 kB\nVmPin:\t      16 kB\n"));
+    fn special_forgives_locks_of_our_own() {
+        let flags = "VmFlags: rd wr mr mw me lo lf \n";
+        let [ours, other] =
+            ["/memfd:isthmus-rehomed (deleted)", ""].map(|name| format!("1000-2000 rw-p 0 00:01 7   {name}\n{flags}"));
+        assert_eq!(special(ours.as_bytes(), &(0x1000..0x2000)), Ok(false));
+        assert_eq!(special(other.as_bytes(), &(0x1000..0x2000)), Ok(true));
+    }
+
+    #[test]
+    fn status_is_read_or_refused() {
+        let text = "Name:\tx\nVmLck:\t       4 kB\nVmPin:\t      16 kB\nCapEff:\t0000000000004000\n";
+        assert_eq!(Status::parse(text), Some(Status { locked: 4096, pinned: 16384, may_lock_all: true }));
+        assert_eq!(Status::parse(&text.replace("VmPin", "VmPan")), None);
     }
 }

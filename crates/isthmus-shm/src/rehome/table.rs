@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::maps::Maps;
-use super::region::Region;
+use super::region::{Locking, Region};
 use super::uses::Uses;
 use super::{ColdReason, Config, RegionKey, fork, survey};
 
@@ -113,7 +113,7 @@ impl Table {
         if !self.entries.iter().any(ours) {
             survey::plain(maps, range, page)?; // The cheaper question first.
         }
-        survey::unencumbered(range)?;
+        let room = survey::unencumbered(maps, range)?;
         while let Some(index) = self.entries.iter().position(ours) {
             self.counts.overlapped += 1;
             self.lose(index, maps);
@@ -121,7 +121,12 @@ impl Table {
         survey::plain(maps, range, page)?;
         self.make_room(maps, range.len())?;
         // SAFETY: mapped (the survey found it), not written and not mapped anew meanwhile by the caller's promise.
-        let region = unsafe { Region::adopt(maps, range.clone())? };
+        let adopt = |locking| unsafe { Region::adopt(maps, range.clone(), locking) };
+        let locked = if room.0 >= range.len() { adopt(Locking::Locked) } else { Err(ColdReason::LockLimit) };
+        let region = match locked {
+            Err(ColdReason::LockLimit) if self.config.unlocked => adopt(Locking::Unlocked)?,
+            locked => locked?,
+        };
         self.entries.push(Entry { region, in_use: 0, granted: false, hits: 0, last: 0 });
         Ok(self.entries.len() - 1)
     }
@@ -179,7 +184,10 @@ impl Table {
         if entries_held >= self.config.entries_max || bytes_held.saturating_add(bytes) > self.config.bytes_max {
             return Err(ColdReason::CacheFull);
         }
-        while self.entries.len() >= self.config.entries_max || self.bytes() + bytes > self.config.bytes_max {
+        let full = |table: &Self| {
+            table.entries.len() >= table.config.entries_max || table.bytes() + bytes > table.config.bytes_max
+        };
+        while full(self) {
             let idle = self.entries.iter().enumerate().filter(|(_, entry)| entry.in_use == 0);
             let (oldest, _) =
                 idle.min_by_key(|(_, entry)| entry.last).expect("what is held leaves room, as seen above");

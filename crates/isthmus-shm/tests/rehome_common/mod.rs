@@ -133,7 +133,12 @@ pub(crate) fn granted(cache: &Cache, warm: &Warm) -> PeerRegion {
 }
 
 pub(crate) fn small_cache(entries_max: usize, bytes_max: usize) -> Cache {
-    Cache::new(Config { entries_max, bytes_max, ..Config::default() })
+    Cache::new(Config { entries_max, bytes_max, ..config() })
+}
+
+/// The default, but for tests that run side by side under a low limit of locked memory.
+pub(crate) fn config() -> Config {
+    Config { unlocked: true, ..Config::default() }
 }
 
 /// Whether the kernel calls this page a private one (of whatever file).

@@ -1,0 +1,69 @@
+//! Sends and receives that wait, over borrowed bytes.
+
+use crate::domain::Domain;
+use crate::endpoint::{Completion, Outcome, Token};
+use crate::error::Refusal;
+use isthmus_layout::ids::EndpointIndex;
+use isthmus_layout::reason::Reason;
+use isthmus_layout::{EndpointAddress, reason};
+use isthmus_shm::Buffer;
+
+/// A message that was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Who sent it.
+    pub from: EndpointAddress,
+    /// The sender's word.
+    pub tag: u64,
+    /// Bytes of the message. Where there was less room, the first ones were kept.
+    pub len: u64,
+}
+
+impl Domain {
+    /// Sends `bytes` and waits until they may change again. Completions of other operations are kept for
+    /// [`Self::poll`] and [`Self::wait`].
+    pub fn send_from(&mut self, from: EndpointIndex, to: EndpointAddress, tag: u64, bytes: &[u8]) -> Result<(), Refusal> {
+        if self.inject(from, to, tag, bytes) {
+            return Ok(());
+        }
+        let outcome = Buffer::lend_shared(bytes, |buffer| match self.send(from, to, tag, buffer) {
+            Ok(token) => self.wait_for(token),
+            Err((refusal, buffer)) => (buffer, Err(refusal)),
+        })?;
+        match outcome {
+            Outcome::Failed(reason) => Err(reason.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Receives the next message into `into` and waits for it.
+    pub fn receive_into(&mut self, at: EndpointIndex, into: &mut [u8]) -> Result<Received, Refusal> {
+        let outcome = Buffer::lend(into, |buffer| match self.receive(at, buffer) {
+            Ok(token) => self.wait_for(token),
+            Err((refusal, buffer)) => (buffer, Err(refusal)),
+        })?;
+        match outcome {
+            Outcome::Received { from, tag, len } => Ok(Received { from, tag, len }),
+            Outcome::Failed(reason) => Err(reason.into()),
+            Outcome::Sent | Outcome::Cancelled => Err(reason::Reason::EndpointClosed.into()),
+        }
+    }
+
+    /// Waits for one operation.
+    #[inline]
+    fn wait_for(&mut self, token: Token) -> (Buffer, Result<Outcome, Refusal>) {
+        let mut others = Vec::new();
+        let Completion { buffer, outcome, .. } = loop {
+            match self.wait(None) {
+                Some(completion) if completion.token == token => break completion,
+                Some(other) => others.push(other),
+                // Only a child of a fork stops waiting, and it was refused when it posted.
+                None => unreachable!("{}", Reason::StillAttached.summary()),
+            }
+        };
+        if !others.is_empty() {
+            self.keep(others);
+        }
+        (buffer, Ok(outcome))
+    }
+}

@@ -1,0 +1,233 @@
+//! Shared memory out of loom's atomics, and ways to take one ordering out of it.
+//!
+//! Memory is a sparse table: a model names the words it touches, all others read as zero and may not be written. Several regions
+//! lie in one table, each where its number begins. Stamps, heads
+//! and flags are atomics. What else lies in a cell, and the slab, can be *plain*: loom then fails where an access is not
+//! ordered after the one before it, by whatever thread, though every order of loads and stores that loom tries has the right outcome.
+
+use isthmus_layout::channel::{
+    BLOCKED, CELL_WORDS, Direction, DirectionLayout, Geometry, HEAD, PARKED, SLAB_HEAD, STAMP, SlabSize,
+};
+use isthmus_layout::limits::{RING_CELLS, SLAB_BYTES_MIN};
+use isthmus_shm::{Consumer, Payload, Producer, SlabConsumer, SlabProducer, Words};
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicU32, Ordering, fence};
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+/// How the words of cells behave that no ordering is ever asked of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bodies {
+    /// As the real ones do: each load answers with some store.
+    Atomic,
+    /// As memory on which nothing may race.
+    Plain,
+}
+
+/// One ordering that a handle leaves out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Weaken {
+    /// Loads of these words are relaxed.
+    Load(RangeInclusive<u32>),
+    /// Stores to these words are relaxed.
+    Store(RangeInclusive<u32>),
+    /// Swaps of these words are relaxed.
+    Swap(RangeInclusive<u32>),
+    /// `or`s on these words are relaxed.
+    Or(RangeInclusive<u32>),
+    /// `or`s on these words are stores: right for a word of one bit, but for what reading it as well is worth.
+    OrIsStore(RangeInclusive<u32>),
+    /// There are no fences.
+    Fence,
+}
+
+enum Word {
+    Atomic(AtomicU32),
+    Plain(UnsafeCell<u32>),
+}
+
+#[derive(Default)]
+struct Memory {
+    words: BTreeMap<u32, Word>,
+    /// Payload, by the byte at which each copy begins.
+    copies: BTreeMap<u64, UnsafeCell<u8>>,
+    /// Swapped before each fence. Loom only reorders threads where they touch the same thing, and a fence touches nothing: without
+    /// this it does not try one of two fences first if all that lies between them is a load that may answer with an old value.
+    fences: AtomicU32,
+}
+
+// SAFETY: loom runs one thread at a time, and checks by itself which accesses to the cells would have raced.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+/// Words of a region's number in the table.
+const REGION_WORDS: u32 = 1 << 16;
+
+/// Makes a [`Handle`]. Words are made in order and before any thread starts, as loom wants it.
+#[derive(Default)]
+pub(crate) struct Builder(Memory);
+
+impl Builder {
+    /// Words of region 0 that start as zero.
+    pub(crate) fn atomics(self, words: impl IntoIterator<Item = u32>) -> Self {
+        self.region(0, words)
+    }
+
+    /// Words of a region that start as zero.
+    pub(crate) fn region(mut self, region: u32, words: impl IntoIterator<Item = u32>) -> Self {
+        let words = words.into_iter().map(|at| (region * REGION_WORDS + at, Word::Atomic(AtomicU32::new(0))));
+        self.0.words.extend(words);
+        self
+    }
+
+    /// A ring, of whose cells a model uses the first `words`.
+    pub(crate) fn ring(mut self, words: u32, bodies: Bodies) -> Self {
+        let at = layout();
+        for cell in 0..RING_CELLS {
+            let first = at.ring + cell * CELL_WORDS;
+            self = self.atomics([first + STAMP]);
+            for word in first + STAMP + 1..first + words {
+                let made = match bodies {
+                    Bodies::Atomic => Word::Atomic(AtomicU32::new(0)),
+                    Bodies::Plain => Word::Plain(UnsafeCell::new(0)),
+                };
+                self.0.words.insert(word, made);
+            }
+        }
+        self.atomics([at.consumer + HEAD, at.consumer + PARKED, at.producer + BLOCKED])
+    }
+
+    /// A slab, of which a model copies one byte at each of `starts`.
+    pub(crate) fn slab(mut self, starts: impl IntoIterator<Item = u64>) -> Self {
+        self.0.copies = starts.into_iter().map(|at| (layout().slab + at, UnsafeCell::new(0))).collect();
+        self.atomics([layout().consumer + SLAB_HEAD])
+    }
+
+    /// A first handle, which weakens nothing.
+    pub(crate) fn build(self) -> Handle {
+        Handle { memory: Arc::new(self.0), region: 0, weak: None }
+    }
+}
+
+/// Where the models' ring and slab lie.
+pub(crate) fn layout() -> DirectionLayout {
+    Geometry { slab: slab_size() }.direction(Direction::Zero)
+}
+
+fn slab_size() -> SlabSize {
+    SlabSize::new(SLAB_BYTES_MIN).unwrap()
+}
+
+/// One side's view of the memory, which may leave out one ordering.
+#[derive(Clone)]
+pub(crate) struct Handle {
+    memory: Arc<Memory>,
+    region: u32,
+    weak: Option<Weaken>,
+}
+
+impl Handle {
+    /// The same memory, weakened.
+    pub(crate) fn weakened(&self, weak: Option<Weaken>) -> Self {
+        Self { memory: self.memory.clone(), region: self.region, weak }
+    }
+
+    /// Another region of the same table.
+    pub(crate) fn in_region(&self, region: u32) -> Self {
+        Self { memory: self.memory.clone(), region, weak: None }
+    }
+
+    pub(crate) fn producer(&self) -> Producer<Self> {
+        Producer::new(self.clone(), layout())
+    }
+
+    pub(crate) fn consumer(&self) -> Consumer<Self> {
+        Consumer::new(self.clone(), layout())
+    }
+
+    pub(crate) fn slab_producer(&self) -> SlabProducer<Self> {
+        SlabProducer::new(self.clone(), layout(), slab_size())
+    }
+
+    pub(crate) fn slab_consumer(&self) -> SlabConsumer<Self> {
+        SlabConsumer::new(self.clone(), layout(), slab_size())
+    }
+
+    fn word(&self, at: u32) -> Option<&Word> {
+        self.memory.words.get(&(self.region * REGION_WORDS + at))
+    }
+
+    fn atomic(&self, at: u32) -> &AtomicU32 {
+        match self.word(at) {
+            Some(Word::Atomic(word)) => word,
+            Some(Word::Plain(_)) => panic!("word {at} is only ever loaded and stored"),
+            None => panic!("word {at} is not part of the model"),
+        }
+    }
+
+    /// The ordering that is left of `order` for an operation that `weakens` tells.
+    fn left(&self, order: Ordering, weakens: impl Fn(&Weaken) -> bool) -> Ordering {
+        if self.weak.as_ref().is_some_and(weakens) { Ordering::Relaxed } else { order }
+    }
+}
+
+impl Words for Handle {
+    fn load(&self, at: u32, order: Ordering) -> u32 {
+        let order = self.left(order, |weak| matches!(weak, Weaken::Load(words) if words.contains(&at)));
+        match self.word(at) {
+            None => 0,
+            Some(Word::Atomic(word)) => word.load(order),
+            Some(Word::Plain(word)) => {
+                assert_eq!(order, Ordering::Relaxed);
+                // SAFETY: loom has just checked that nobody writes; the value is copied before the next access.
+                word.with(|word| unsafe { *word })
+            }
+        }
+    }
+
+    fn store(&self, at: u32, value: u32, order: Ordering) {
+        let order = self.left(order, |weak| matches!(weak, Weaken::Store(words) if words.contains(&at)));
+        match self.word(at) {
+            Some(Word::Plain(word)) => {
+                assert_eq!(order, Ordering::Relaxed);
+                // SAFETY: loom has just checked that nobody else reads or writes.
+                word.with_mut(|word| unsafe { *word = value });
+            }
+            _ => self.atomic(at).store(value, order),
+        }
+    }
+
+    fn swap(&self, at: u32, value: u32, order: Ordering) -> u32 {
+        let order = self.left(order, |weak| matches!(weak, Weaken::Swap(words) if words.contains(&at)));
+        self.atomic(at).swap(value, order)
+    }
+
+    fn or(&self, at: u32, bits: u32, order: Ordering) {
+        if matches!(&self.weak, Some(Weaken::OrIsStore(words)) if words.contains(&at)) {
+            return self.atomic(at).store(bits, order);
+        }
+        let order = self.left(order, |weak| matches!(weak, Weaken::Or(words) if words.contains(&at)));
+        self.atomic(at).fetch_or(bits, order);
+    }
+
+    fn fence(&self) {
+        if self.weak != Some(Weaken::Fence) {
+            self.memory.fences.fetch_or(0, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+        }
+    }
+}
+
+impl Payload for Handle {
+    fn copy_in(&self, at: u64, from: &[u8]) {
+        // SAFETY: loom has just checked that nobody else reads or writes.
+        self.memory.copies[&at].with_mut(|byte| unsafe { *byte = from[0] });
+    }
+
+    fn copy_out(&self, at: u64, into: &mut [u8]) {
+        // SAFETY: loom has just checked that nobody writes.
+        into[0] = self.memory.copies[&at].with(|byte| unsafe { *byte });
+    }
+}
