@@ -1,0 +1,112 @@
+//! What others have for a worker: commands of control, and records of domains that another worker serves.
+//!
+//! The queue is the standard library's; beside it stand two words, so that posting to a worker that is awake costs no system call.
+//! Whoever posts says so, then looks whether the worker sleeps; the worker says that it sleeps, then looks whether something was posted.
+
+use crate::command::{Command, WorkerIndex};
+use crate::router::Bounced;
+use isthmus_layout::DomainId;
+use isthmus_layout::reason::Reason;
+use isthmus_layout::record::{Record, Route};
+use isthmus_platform::{Doorbell, PlatformError, Ring};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// One thing to do.
+#[derive(Debug)]
+pub(crate) enum Task {
+    /// For this worker, or for all.
+    Command(Command),
+    /// A domain that another worker serves has attached.
+    Neighbour { domain: DomainId, worker: WorkerIndex },
+    /// It is gone.
+    NeighbourGone { domain: DomainId, reason: Reason },
+    /// From a domain of another worker to one of ours.
+    Parcel(Box<Parcel>),
+    /// `route.peer` gives credit back to `to`.
+    Credit { to: DomainId, route: Route, bytes: u32 },
+    /// A record of `to` reached nobody.
+    Bounce { to: DomainId, route: Route, bounce: Bounced, reason: Reason },
+}
+
+/// A record on its way from one worker to another.
+#[derive(Debug)]
+pub(crate) struct Parcel {
+    /// The worker it comes from.
+    pub(crate) worker: WorkerIndex,
+    pub(crate) to: DomainId,
+    /// As it will arrive.
+    pub(crate) route: Route,
+    pub(crate) record: Record<'static>,
+    pub(crate) bytes: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Flags {
+    posted: AtomicBool,
+    asleep: AtomicBool,
+    doorbell: Doorbell,
+}
+
+/// The worker's side.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    tasks: Receiver<Task>,
+    flags: Arc<Flags>,
+}
+
+/// Everybody else's side.
+#[derive(Clone, Debug)]
+pub(crate) struct Post {
+    tasks: Sender<Task>,
+    flags: Arc<Flags>,
+}
+
+/// Both sides of a new one.
+pub(crate) fn mailbox() -> Result<(Post, Mailbox), PlatformError> {
+    let (sender, receiver) = channel();
+    let doorbell = Doorbell::new()?;
+    let flags = Arc::new(Flags { posted: AtomicBool::new(false), asleep: AtomicBool::new(false), doorbell });
+    Ok((Post { tasks: sender, flags: flags.clone() }, Mailbox { tasks: receiver, flags }))
+}
+
+impl Post {
+    /// Leaves a task; to a worker that has ended it does not matter.
+    pub(crate) fn send(&self, task: Task) {
+        let _ = self.tasks.send(task);
+        self.flags.posted.store(true, SeqCst); // A, with B in `sleep`: either we see it asleep, or it sees what was posted.
+        if self.flags.asleep.swap(false, SeqCst) {
+            self.flags.doorbell.ring();
+        }
+    }
+}
+
+impl Mailbox {
+    /// What to sleep on.
+    pub(crate) fn doorbell(&self) -> &Doorbell {
+        &self.flags.doorbell
+    }
+
+    /// True if something was posted since the last [`Self::take`].
+    pub(crate) fn any(&self) -> bool {
+        self.flags.posted.load(SeqCst)
+    }
+
+    /// Takes the first task. False in [`Self::any`] from then on until another is posted, so take all.
+    pub(crate) fn take(&mut self) -> Option<Task> {
+        self.flags.posted.store(false, SeqCst); // Before looking: what is posted from now on is seen by the next `any`.
+        self.tasks.try_recv().ok()
+    }
+
+    /// Before sleeping. True if nothing was posted; [`Self::awake`] follows in any case.
+    pub(crate) fn sleep(&self) -> bool {
+        self.flags.asleep.store(true, SeqCst); // B, with A in `send`.
+        !self.any()
+    }
+
+    /// After sleeping.
+    pub(crate) fn awake(&self) {
+        self.flags.asleep.store(false, SeqCst);
+    }
+}

@@ -1,0 +1,236 @@
+//! The accounts hold, whatever domains send, take, give back, and however they end.
+
+use super::*;
+use crate::party::Next;
+use isthmus_layout::EndpointIndex;
+use isthmus_layout::limits::ORDINARY_FRAGMENT_BYTES_MAX;
+use isthmus_layout::record::Piece;
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// A record, with so many message bytes; there is room for it, or not.
+    Send {
+        from: usize,
+        to: usize,
+        bytes: u32,
+        room: bool,
+    },
+    /// The ring of a domain has room for so many records.
+    Read {
+        who: usize,
+        records: usize,
+    },
+    /// A part of what was delivered, in sixteenths, and a little more if that is to be a breach.
+    GiveBack {
+        who: usize,
+        to: usize,
+        part: u32,
+        beyond: u32,
+    },
+    Leave {
+        who: usize,
+    },
+    Forbid {
+        from: usize,
+    },
+}
+
+const DOMAINS: usize = 4;
+
+fn op() -> impl Strategy<Value = Op> {
+    let who = || 0..DOMAINS;
+    prop_oneof![
+        8 => (who(), who(), 0..9000_u32, any::<bool>()).prop_map(|(from, to, bytes, room)| Op::Send { from, to, bytes, room }),
+        4 => (who(), 0..20_usize).prop_map(|(who, records)| Op::Read { who, records }),
+        4 => (who(), who(), 1..17_u32, prop_oneof![9 => Just(0), 1 => 1..200_u32])
+            .prop_map(|(who, to, part, beyond)| Op::GiveBack { who, to, part, beyond }),
+        1 => who().prop_map(|who| Op::Leave { who }),
+        1 => who().prop_map(|from| Op::Forbid { from }),
+    ]
+}
+
+fn route(peer: DomainId) -> Route {
+    let end = EndpointIndex::new(3).unwrap();
+    Route { from: end, to: end, epoch: 0, peer: Some(peer) }
+}
+
+/// The router with what stands around it: rings of unlimited size, and what came out of them.
+struct Model {
+    router: Router,
+    slots: [Option<Slot>; DOMAINS],
+    ids: [DomainId; DOMAINS],
+    next: u32,
+}
+
+impl Model {
+    fn new() -> Self {
+        let ids = [1, 2, 3, 4].map(|number| DomainId::new(number).unwrap());
+        let mut router = Router::new(Permit::everything());
+        let slots = ids.map(|id| Some(router.add(id, Owner(id.number() % 2))));
+        Self { router, slots, ids, next: 5 }
+    }
+
+    /// A domain in the place of one that is gone.
+    fn replace(&mut self, who: usize) {
+        self.ids[who] = DomainId::new(self.next).unwrap();
+        self.next += 1;
+        self.slots[who] = Some(self.router.add(self.ids[who], Owner(0)));
+    }
+
+    fn remove(&mut self, who: usize) {
+        let slot = self.slots[who].take().unwrap();
+        self.router.remove(slot, Reason::PeerVanished);
+        self.replace(who);
+    }
+
+    fn slot(&self, who: usize) -> Slot {
+        self.slots[who].unwrap()
+    }
+
+    fn apply(&mut self, op: Op) {
+        match op {
+            Op::Send { from, to, bytes, room } => self.send(from, to, bytes, room),
+            Op::Read { who, records } => {
+                for _ in 0..records {
+                    let slot = self.slot(who);
+                    if self.router.next(slot).is_none() {
+                        break;
+                    }
+                    self.router.sent(slot);
+                }
+            }
+            Op::GiveBack { who, to, part, beyond } => self.give_back(who, to, part, beyond),
+            Op::Leave { who } => self.remove(who),
+            Op::Forbid { from } => {
+                let from = self.ids[from];
+                let reason = Reason::TalkForbidden;
+                self.router.set_permit(Permit::new(move |domain, _| if domain == from { Err(reason) } else { Ok(()) }));
+            }
+        }
+        self.check();
+    }
+
+    fn send(&mut self, from: usize, to: usize, bytes: u32, room: bool) {
+        let piece = Piece { offset: 0, len: bytes };
+        let record = Record::More { serial: Serial(1), piece };
+        match self.router.route(self.slot(from), route(self.ids[to]), &record) {
+            Verdict::Forward { to: slot, route } => {
+                assert_eq!((slot, route.peer), (self.slot(to), Some(self.ids[from])));
+                if room && self.router.is_clear(slot) {
+                    self.router.delivered(slot, self.ids[from], bytes);
+                } else if self.router.hold(slot, route, &record, &vec![0; bytes as usize]).is_some() {
+                    panic!("so few domains cannot have so much held");
+                }
+            }
+            Verdict::Breach(breach) => {
+                let outstanding = self.outstanding(from, to);
+                match breach {
+                    Breach::PieceEmpty => assert_eq!(bytes, 0),
+                    Breach::PieceTooLong(_) => assert!(bytes > ORDINARY_FRAGMENT_BYTES_MAX),
+                    Breach::CreditExceeded { .. } => assert!(outstanding + 128 + bytes > ORDINARY_CREDIT_BYTES),
+                    other => panic!("{other}"),
+                }
+            }
+            Verdict::Refused(reason) => assert_eq!(reason, Reason::TalkForbidden),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn give_back(&mut self, who: usize, to: usize, part: u32, beyond: u32) {
+        let delivered = self.lane(to, who).0;
+        let bytes = delivered * part / 16 + beyond;
+        let (before, allowance) = (self.outstanding(to, who), self.party_at(who).allowance);
+        let allowed = u64::from(delivered) + allowance;
+        match self.router.route(self.slot(who), route(self.ids[to]), &Record::Credit { bytes }) {
+            Verdict::Credited => {
+                assert!(bytes > 0 && u64::from(bytes) <= allowed);
+                assert_eq!(self.outstanding(to, who), before - bytes.min(delivered));
+            }
+            Verdict::Breach(Breach::CreditEmpty) => assert_eq!(bytes, 0),
+            Verdict::Breach(Breach::CreditBeyond { .. }) => assert!(u64::from(bytes) > allowed),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn party_at(&self, who: usize) -> &Party {
+        self.router.parties[self.slot(who).0 as usize].as_ref().unwrap()
+    }
+
+    fn outstanding(&self, from: usize, to: usize) -> u32 {
+        self.party_at(from).outgoing.get(&self.ids[to]).map_or(0, |outgoing| outgoing.outstanding)
+    }
+
+    /// Cost of what was delivered, and what is held.
+    fn lane(&self, from: usize, to: usize) -> (u32, u32) {
+        self.party_at(to).lanes.get(&self.ids[from]).map_or((0, 0), |lane| (lane.delivered, lane.held_cost()))
+    }
+
+    fn check(&self) {
+        for from in 0..DOMAINS {
+            for to in 0..DOMAINS {
+                let (delivered, held) = self.lane(from, to);
+                let outstanding = self.outstanding(from, to);
+                assert_eq!(delivered + held, outstanding);
+                assert!(outstanding <= ORDINARY_CREDIT_BYTES);
+            }
+        }
+        let held = |party: &Party| party.lanes.values().map(|lane| u64::from(lane.held_cost())).sum::<u64>();
+        let parties = || self.router.parties.iter().flatten();
+        assert!(parties().all(|party| party.held_cost == held(party)));
+        assert_eq!(self.router.held_cost, parties().map(held).sum::<u64>());
+        for who in 0..DOMAINS {
+            let (party, slot) = (self.party_at(who), self.slot(who));
+            assert_eq!(party.listed, self.router.waiting.contains(&slot));
+            assert!(party.listed || party.is_clear(), "somebody waits and nobody knows");
+            assert_eq!(party.is_clear(), self.router.next(slot).is_none());
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn accounts_hold_whatever_happens(ops in prop::collection::vec(op(), 1..300)) {
+        let mut model = Model::new();
+        for op in ops {
+            model.apply(op);
+        }
+    }
+}
+
+#[test]
+fn the_greediest_owner_pays_when_all_together_hold_too_much() {
+    let mut model = Model::new();
+    // One domain of owner 1 has the most; but the domains of owner 0 have more together.
+    let mut hold = |from: usize, to: usize, records: u32| {
+        let slot = model.slot(to);
+        for _ in 0..records {
+            let route = route(model.ids[from]);
+            model.router.hold(slot, route, &Record::Switch, &[]);
+        }
+    };
+    hold(1, 0, 100);
+    hold(0, 1, 90);
+    hold(0, 3, 80);
+    let (slot, breach) = model.router.greediest().unwrap();
+    assert_eq!((slot, breach), (model.slot(1), Breach::NotReading { held: 90 * 128 }));
+}
+
+#[test]
+fn bounces_come_before_the_credit_of_what_bounced() {
+    let mut model = Model::new();
+    let (slot, stranger) = (model.slot(0), DomainId::new(77).unwrap());
+    for len in [5, 7] {
+        let record = Record::Eager { tag: 0, len, words: &[] };
+        assert_eq!(model.router.route(slot, route(stranger), &record), Verdict::Unknown { peer: stranger });
+        let verdict = model.router.refuse_unknown(slot, route(stranger), &record);
+        assert_eq!(verdict, Verdict::Refused(Reason::NoSuchDomain));
+    }
+    let mut kinds = Vec::new();
+    while let Some(Next::Answer(answer)) = model.router.next(slot) {
+        kinds.push(answer.record);
+        model.router.sent(slot);
+    }
+    let bounce = Record::Bounce { serial: Serial(0), reason: Reason::NoSuchDomain.code() };
+    assert_eq!(kinds, [bounce, bounce, Record::Credit { bytes: 2 * 128 + 12 }]);
+}

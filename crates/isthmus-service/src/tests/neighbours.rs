@@ -1,0 +1,92 @@
+//! Domains of different workers.
+
+use super::world::{Domain, World, eager, id, to};
+use crate::{Event, Options};
+use isthmus_layout::limits::ORDINARY_CREDIT_BYTES;
+use isthmus_layout::reason::Reason;
+use isthmus_layout::record::{Record, Serial};
+
+fn two_workers() -> (World, Domain, Domain) {
+    let mut world = World::new(Options { workers: 2, ..Options::default() });
+    let (a, b) = (world.attach(), world.attach());
+    assert_ne!(world.service.home(a.id), world.service.home(b.id));
+    (world, a, b)
+}
+
+#[test]
+fn messages_and_credits_cross_between_workers() {
+    let (mut world, mut a, mut b) = two_workers();
+    let (mut sent, mut got, mut credit) = (0_u64, 0_u64, ORDINARY_CREDIT_BYTES);
+    while got < 5000 {
+        while credit >= 128 + 100 && a.try_send(to(b.id), eager(sent, 100), &[sent as u8; 100]).is_ok() {
+            (sent, credit) = (sent + 1, credit - 228);
+        }
+        world.settle();
+        for arrived in b.receive_all() {
+            assert_eq!((arrived.from, arrived.record), (a.id, eager(got, 100)));
+            assert_eq!(arrived.bytes, [got as u8; 100]);
+            got += 1;
+            b.send_credit(a.id, 228);
+        }
+        world.settle();
+        for arrived in a.receive_all() {
+            let Record::Credit { bytes } = arrived.record else { panic!("{arrived:?}") };
+            credit += bytes;
+        }
+    }
+    a.send_piece(b.id, 1, &[5; 8192]);
+    world.settle();
+    assert_eq!(b.receive_all().last().unwrap().bytes, [5; 8192]);
+    assert_eq!(world.faults(), []);
+}
+
+#[test]
+fn who_is_gone_is_gone_for_all_workers() {
+    let (mut world, mut a, b) = two_workers();
+    for tag in 0..300 {
+        a.send_eager(b.id, tag, b"");
+        world.settle();
+    }
+    world.remove(b.id, Reason::PeerVanished);
+    a.send_eager(b.id, 301, b""); // Taken before or after the worker hears of it.
+    let (mut bounced, mut credit) = (0, 0);
+    for _ in 0..10 {
+        world.settle();
+        for arrived in a.receive_all() {
+            match arrived.record {
+                Record::Credit { bytes } => credit += bytes,
+                Record::Bounce { serial: Serial(0), reason } => {
+                    assert_eq!(reason, Reason::PeerVanished.code());
+                    bounced += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert_eq!(bounced, 301 - 128, "all that did not fit into the ring");
+    assert_eq!(credit, bounced * 128);
+    assert_eq!(world.events(), [Event::Removed { domain: b.id }]);
+}
+
+#[test]
+fn the_credit_of_a_pair_holds_across_workers() {
+    let (mut world, mut a, b) = two_workers();
+    let mut c = world.attach();
+    for tag in 0..=512 {
+        a.send_eager(b.id, tag, b"");
+        world.settle();
+    }
+    assert_eq!(world.faults(), [(a.id, Reason::CreditExceeded)]);
+    c.send_eager(b.id, 1, b"");
+    c.send_eager(a.id, 1, b"");
+    world.settle();
+    assert_eq!(c.receive().unwrap().record, Record::Bounce { serial: Serial(0), reason: Reason::PeerFault.code() });
+    let mut b = b;
+    let mut all = Vec::new();
+    for _ in 0..10 {
+        all.extend(b.receive_all());
+        world.settle();
+    }
+    assert_eq!(all.iter().filter(|arrived| arrived.from == id(1)).count(), 512);
+    assert_eq!(all.iter().filter(|arrived| arrived.from == c.id).count(), 1);
+}

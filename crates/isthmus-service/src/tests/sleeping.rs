@@ -1,0 +1,184 @@
+//! Workers on their threads: they sleep when nobody has anything to say, and wake for everything.
+
+use super::world::{Domain, World, eager, to};
+use crate::{Event, Options};
+use isthmus_channel::{SendError, Wait};
+use isthmus_layout::limits::ORDINARY_CREDIT_BYTES;
+use isthmus_layout::reason::Reason;
+use isthmus_layout::record::Record;
+use isthmus_platform::Listen;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// Only a missing wake-up waits so long.
+const LIVENESS: Duration = Duration::from_secs(30);
+
+impl Domain {
+    /// Sleeps until the daemon marks our board, unless there is something to do.
+    fn sleep_until(&mut self, ready: impl Fn(&mut Self) -> bool) {
+        while !ready(self) {
+            if self.channel.park().unwrap() {
+                if self.board.sleep() && !ready(self) {
+                    assert!(self.doorbell.wait(LIVENESS), "{} was not woken", self.id);
+                }
+                self.board.wake();
+                self.board.take(|_| {});
+            }
+            self.channel.unpark();
+        }
+    }
+
+    /// Sleeps until there is room for a record with `len` message bytes.
+    fn room_sleeping(&mut self, len: u32) {
+        self.sleep_until(|domain| {
+            domain.channel.block();
+            domain.channel.has_room(len).unwrap()
+        });
+    }
+
+    fn receive_sleeping(&mut self) -> super::world::Arrived {
+        self.sleep_until(|domain| domain.channel.look().unwrap());
+        self.receive().unwrap()
+    }
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !done() {
+        assert!(start.elapsed() < LIVENESS, "{what} did not happen");
+        std::thread::yield_now();
+    }
+}
+
+fn asleep(world: &World) {
+    let counters = &world.service.counters()[0];
+    let woken = || counters.wake_ups.load(Relaxed) + counters.timeouts.load(Relaxed);
+    until("sleep", || counters.sleeps.load(Relaxed) == woken() + 1);
+}
+
+fn ping_pong(wait: Wait, workers: u8) {
+    let mut world = World::threaded(Options { wait, workers, ..Options::default() });
+    let (mut a, mut b) = (world.attach(), world.attach());
+    let (a_id, b_id) = (a.id, b.id);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for tag in 0..2000 {
+                let arrived = b.receive_sleeping();
+                assert_eq!(arrived.record, eager(tag, 4));
+                b.send_credit(a_id, 132);
+                b.send_eager(a_id, tag, &arrived.bytes);
+                if tag % 2 == 1 {
+                    while !matches!(b.receive_sleeping().record, Record::Credit { .. }) {}
+                }
+            }
+        });
+        for tag in 0..2000 {
+            a.send_eager(b_id, tag, b"ping");
+            while !matches!(a.receive_sleeping().record, Record::Eager { .. }) {}
+            if tag % 2 == 1 {
+                a.send_credit(b_id, 264);
+            }
+        }
+    });
+    assert_eq!(world.faults(), []);
+}
+
+#[test]
+fn no_wake_up_is_lost_when_all_sleep() {
+    ping_pong(Wait::Sleep, 1);
+}
+
+#[test]
+fn no_wake_up_is_lost_between_workers() {
+    ping_pong(Wait::Sleep, 2);
+}
+
+#[test]
+fn no_wake_up_is_lost_when_all_spin_a_little() {
+    ping_pong(Wait::Adaptive(Duration::from_micros(20)), 1);
+}
+
+#[test]
+fn a_worker_with_nothing_to_do_sleeps_and_stays_asleep() {
+    let mut world = World::threaded(Options { wait: Wait::Adaptive(Duration::from_micros(50)), ..Options::default() });
+    let mut domains: Vec<_> = (0..100).map(|_| world.attach()).collect();
+    let peer = domains[99].id;
+    domains[0].send_eager(peer, 1, b"");
+    domains[99].receive_sleeping();
+    asleep(&world);
+    let counters = &world.service.counters()[0];
+    let sleeps = || counters.sleeps.load(Relaxed);
+    // A ring that comes after its reason has been seen wakes once for nothing. After that: never.
+    let mut before = 0;
+    until("deep sleep", || {
+        for _ in 0..1000 {
+            std::thread::yield_now();
+        }
+        std::mem::replace(&mut before, sleeps()) == sleeps()
+    });
+    for _ in 0..200_000 {
+        std::thread::yield_now();
+    }
+    assert_eq!(sleeps(), before);
+    let before = counters.wake_ups.load(Relaxed);
+    domains[1].send_eager(peer, 2, b"");
+    domains[99].receive_sleeping();
+    asleep(&world);
+    assert!(counters.wake_ups.load(Relaxed) <= before + 2, "one message, one wake-up");
+}
+
+#[test]
+fn a_sleeping_worker_hears_when_a_full_ring_has_room_again() {
+    let mut world = World::threaded(Options { wait: Wait::Sleep, ..Options::default() });
+    let (mut senders, mut b) = ([world.attach(), world.attach(), world.attach()], world.attach());
+    for round in 0..30_u64 {
+        let (mut sent, mut costs) = (0, [0; 3]);
+        for (sender, cost) in senders.iter_mut().zip(&mut costs) {
+            // Small and large in turn: now the ring is full, now the slab.
+            while *cost + 128 + 8000 <= ORDINARY_CREDIT_BYTES {
+                let len = if (sent + round) % 3 == 0 { 8000 } else { 100 };
+                sender.room_sleeping(len);
+                match len {
+                    100 => sender.send_eager(b.id, round, &[round as u8; 100]),
+                    _ => sender.send_piece(b.id, round, &vec![round as u8; 8000]),
+                }
+                (sent, *cost) = (sent + 1, *cost + 128 + len);
+            }
+        }
+        asleep(&world);
+        for _ in 0..sent {
+            let arrived = b.receive_sleeping();
+            assert!(arrived.bytes.iter().all(|&byte| byte == round as u8), "{arrived:?}");
+        }
+        for (sender, cost) in senders.iter_mut().zip(costs) {
+            b.send_credit(sender.id, cost);
+            assert_eq!(sender.receive_sleeping().record, Record::Credit { bytes: cost });
+        }
+    }
+    assert!(world.service.counters()[0].held_records.load(Relaxed) > 30);
+    assert_eq!(world.faults(), []);
+}
+
+#[test]
+fn commands_wake_a_sleeping_worker_and_faults_reach_control() {
+    let mut world = World::threaded(Options { wait: Wait::Sleep, workers: 2, ..Options::default() });
+    let (mut a, b) = (world.attach(), world.attach());
+    asleep(&world);
+    world.remove(b.id, Reason::PeerVanished);
+    let heard = std::cell::RefCell::new(Vec::new());
+    until("removal", || {
+        heard.borrow_mut().extend(world.events());
+        heard.borrow().contains(&Event::Removed { domain: b.id })
+    });
+    assert_eq!(
+        a.try_send(isthmus_layout::record::Route { peer: None, ..to(b.id) }, eager(1, 0), &[]),
+        Ok::<(), SendError>(())
+    );
+    until("fault", || {
+        heard.borrow_mut().extend(world.events());
+        heard.borrow().iter().any(|event| matches!(event, Event::Fault { domain, .. } if *domain == a.id))
+    });
+    world.service.end();
+    heard.borrow_mut().extend(world.events());
+    assert_eq!(heard.borrow().iter().filter(|event| matches!(event, Event::Stopped { .. })).count(), 2);
+}
