@@ -1,0 +1,138 @@
+//! Reports: what the broker knows, as the [`schema`](crate::schema)'s JSON.
+
+mod paths;
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use isthmus_layout::control::{Name, Topic};
+use isthmus_layout::reason::Reason;
+use serde::Serialize;
+
+use crate::broker::{Broker, Refusal};
+use crate::directory::Domain;
+use crate::metrics;
+use crate::schema::{
+    Doctor, DomainName, DomainRow, Domains, EndpointRow, Endpoints, MetricsText, ReasonCount, SCHEMA, Status, WorkerRow,
+};
+
+const NANOSECONDS: u64 = 1_000_000_000;
+
+/// The report on a topic.
+pub(crate) fn answer(broker: &Broker, topic: Topic, arguments: &[Name]) -> Result<Vec<u8>, Refusal> {
+    let expected = if topic == Topic::Why { 2 } else { 0 };
+    if arguments.len() != expected {
+        let text = format!("this report takes {expected} arguments, not {}", arguments.len());
+        return Err(Refusal::new(Reason::RequestInvalid, text));
+    }
+    match topic {
+        Topic::Status => json(&status(broker)),
+        Topic::Domains => json(&domains(broker)),
+        Topic::Channels => json(&paths::channels(broker)),
+        Topic::Endpoints => json(&endpoints(broker)),
+        Topic::Why => json(&paths::why(broker, &arguments[0], &arguments[1])?),
+        Topic::Doctor => json(&doctor(broker)),
+        Topic::Config => json(&broker.settings.facts.config),
+        Topic::Metrics => json(&MetricsText { schema: SCHEMA, text: metrics::text(broker) }),
+    }
+}
+
+fn json(report: &impl Serialize) -> Result<Vec<u8>, Refusal> {
+    serde_json::to_vec(report).map_err(|error| Refusal::new(Reason::RequestInvalid, error.to_string()))
+}
+
+impl DomainName {
+    pub(crate) fn of(domain: &Domain) -> Self {
+        Self { id: domain.id.number(), name: domain.name.to_string() }
+    }
+}
+
+fn counted(counts: impl Iterator<Item = (Reason, u64)>) -> Vec<ReasonCount> {
+    counts.map(|(reason, count)| ReasonCount::new(reason, count)).collect()
+}
+
+fn status(broker: &Broker) -> Status {
+    let workers = broker.workers.counters().iter().enumerate().map(|(worker, counters)| WorkerRow {
+        worker: worker as u32,
+        records: counters.records.load(Relaxed),
+        bytes: counters.bytes.load(Relaxed),
+        bounces: counters.bounces.load(Relaxed),
+        held_bytes: counters.held_bytes.load(Relaxed),
+        sleeps: counters.sleeps.load(Relaxed),
+        wake_ups: counters.wake_ups.load(Relaxed),
+        faults: counted(counters.faults.iter()),
+        drops: counted(counters.drops.iter()),
+    });
+    let settings = &broker.settings;
+    Status {
+        schema: SCHEMA,
+        daemon: settings.name.to_string(),
+        protocol: settings.spoken.version().to_string(),
+        pid: std::process::id(),
+        uid: settings.uid,
+        uptime_s: broker.now / NANOSECONDS,
+        epoch: settings.epoch,
+        socket: settings.facts.socket.clone(),
+        wait: settings.facts.wait.clone(),
+        domains: broker.directory.len() as u32,
+        domains_max: broker.directory.limits().domains as u32,
+        domains_expected: broker.expected().count() as u32,
+        connections: broker.sessions() as u32,
+        endpoints: broker.directory.iter().map(|domain| domain.endpoints.len() as u32).sum(),
+        channels: broker.channels.iter().len() as u32,
+        workers: workers.collect(),
+        reasons: counted(broker.journal.counts().into_iter()),
+    }
+}
+
+fn domains(broker: &Broker) -> Domains {
+    let rows = broker.directory.iter().filter_map(|domain| {
+        let home = broker.homes.get(&domain.id)?;
+        let counters = &home.counters;
+        Some(DomainRow {
+            id: domain.id.number(),
+            name: domain.name.to_string(),
+            uid: domain.owner.0,
+            pid: home.pid,
+            library: home.library.to_string(),
+            protocol: home.version.to_string(),
+            age_s: broker.now.saturating_sub(home.since) / NANOSECONDS,
+            endpoints: domain.endpoints.len() as u32,
+            channels: domain.channels().count() as u32,
+            channels_max: broker.directory.limits().channels as u32,
+            boards: domain.boards.len() as u32,
+            worker: u32::from(home.worker.0),
+            ordinary_sent: counters.sent_records.load(Relaxed),
+            ordinary_sent_bytes: counters.sent_bytes.load(Relaxed),
+            ordinary_received: counters.received_records.load(Relaxed),
+            ordinary_received_bytes: counters.received_bytes.load(Relaxed),
+            held_bytes: counters.held_bytes.load(Relaxed),
+            bounces: counters.bounces.load(Relaxed),
+            backlog: broker.backlog_of(domain.id) as u32,
+        })
+    });
+    Domains { schema: SCHEMA, domains: rows.collect() }
+}
+
+fn endpoints(broker: &Broker) -> Endpoints {
+    let rows = broker.directory.iter().flat_map(|domain| {
+        domain.endpoints.iter().map(|(index, label)| EndpointRow {
+            domain: DomainName::of(domain),
+            index: index.number(),
+            label: label.as_ref().map(Name::to_string),
+        })
+    });
+    Endpoints { schema: SCHEMA, endpoints: rows.collect() }
+}
+
+fn doctor(broker: &Broker) -> Doctor {
+    let fds = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    Doctor {
+        schema: SCHEMA,
+        fds_max: broker.settings.fds_max as u64,
+        fds: fds as u64,
+        nobody_uid: broker.settings.nobody,
+        domains_unseen: broker.homes.values().filter(|home| home.pid.is_none()).count() as u32,
+        channels_unseen: broker.channels.iter().filter(|channel| channel.memory.is_none()).count() as u32,
+        resumable: broker.tickets.kept(),
+    }
+}

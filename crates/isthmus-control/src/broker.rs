@@ -1,0 +1,442 @@
+//! Brings domains together: takes requests from connections, decides, and says what is to be sent to whom.
+//!
+//! ```text
+//!   connection ── packet, fds ──► Broker ──► Outgoing: packets, reports, ends
+//!                                   │ ├── Directory, Channels, Policy   who is there, what may be
+//!                                   │ ├── Tickets                       who was there before
+//!                                   └─┴── DataPlane                     the workers' commands
+//! ```
+//!
+//! The broker knows connections by number only and sends nothing itself: [`Server`](crate::server::Server) reads packets, passes them in, and carries
+//! out what stands in the [`Outgoing`] queue afterwards. Its own doing is making memory and doorbells, which it passes on as descriptors.
+
+mod adopt;
+mod attach;
+mod channels;
+mod grants;
+mod home;
+mod leave;
+mod requests;
+mod workers;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::RwLock;
+
+use isthmus_layout::channel::SlabSize;
+use isthmus_layout::control::{
+    Name, Owner, Refused, RequestSerial, Spoken, Text, ToClient, Version, version,
+};
+use isthmus_layout::ids::{ChannelId, DomainId};
+use isthmus_layout::reason::Reason;
+use isthmus_platform::PlatformError;
+use isthmus_service::{Event, Permit};
+use isthmus_shm::{MapError, Window};
+
+use crate::directory::Directory;
+use crate::directory::channels::{Channels, Due};
+use crate::journal::Journal;
+use crate::policy::{Identity, Policy};
+use crate::tickets::{Survivor, Tickets};
+
+pub use home::Home;
+pub use workers::DataPlane;
+pub(crate) use workers::WorkerBoards;
+
+/// Names a connection. Never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(pub u64);
+
+/// Who is at the other end of a connection, as the kernel says.
+#[derive(Debug)]
+pub struct Peer {
+    /// Its user, in the daemon's user namespace.
+    pub uid: u32,
+    /// Its process, if that can be seen from here.
+    pub pid: Option<i32>,
+    /// What its program is called.
+    pub program: Name,
+    /// The connection once more: a worker wakes the domain by it.
+    pub socket: OwnedFd,
+}
+
+/// What a daemon is told when it starts.
+#[derive(Debug)]
+pub struct Settings {
+    /// Versions it speaks.
+    pub spoken: Spoken,
+    /// What it calls itself.
+    pub name: Name,
+    /// The user it runs as.
+    pub uid: u32,
+    /// A uid that the kernel shows in place of users who have none here: it could be several of them.
+    pub nobody: Option<u32>,
+    /// Bytes of each slab.
+    pub slab: SlabSize,
+    /// Different for each start.
+    pub epoch: u64,
+    /// File descriptors that the process may have.
+    pub fds_max: usize,
+    /// Connections at once.
+    pub sessions_max: usize,
+    /// Connections of one user.
+    pub sessions_per_owner_max: usize,
+    /// Nanoseconds that a listener has to answer an offer.
+    pub offer_timeout: u64,
+    /// What only reports need.
+    pub facts: Facts,
+}
+
+/// What only reports need.
+#[derive(Debug, Default)]
+pub struct Facts {
+    /// The daemon's socket.
+    pub socket: String,
+    /// How workers wait.
+    pub wait: String,
+    /// The configuration in force, each key with its value and origin.
+    pub config: serde_json::Value,
+}
+
+/// What is to be sent.
+#[derive(Debug)]
+pub enum Outgoing {
+    /// A message.
+    Packet {
+        /// To whom.
+        to: SessionId,
+        /// Its bytes.
+        packet: Vec<u8>,
+        /// What goes with it.
+        fds: Vec<Arc<OwnedFd>>,
+    },
+    /// A report, in as many messages as it takes, as fast as they are read.
+    Report {
+        /// To whom.
+        to: SessionId,
+        /// The request.
+        serial: Option<RequestSerial>,
+        /// What it says.
+        json: Vec<u8>,
+    },
+    /// The connection is a domain with this board now: what is sent from now on is marked on it.
+    Board {
+        /// Which connection.
+        to: SessionId,
+        /// The domain's board.
+        board: Window,
+        /// Its process, to be watched: a child that inherited the connection does not keep the domain alive.
+        pid: Option<i32>,
+    },
+    /// The connection is over when all that was sent before has gone out.
+    End {
+        /// Which.
+        to: SessionId,
+    },
+}
+
+/// A connection.
+#[derive(Debug)]
+struct Session {
+    peer: Peer,
+    stage: Stage,
+    /// Messages that it has not taken yet.
+    backlog: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Stage {
+    /// Has not said hello.
+    Greeting,
+    /// Has, and may ask.
+    Greeted { version: Version, library: Name },
+    /// Is a domain.
+    Attached { domain: DomainId },
+    /// Is being ended.
+    Over,
+}
+
+/// A refusal with its text.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    reason: Reason,
+    text: String,
+}
+
+impl From<Reason> for Refusal {
+    fn from(reason: Reason) -> Self {
+        Self { reason, text: reason.summary().to_owned() }
+    }
+}
+
+impl Refusal {
+    pub(crate) fn new(reason: Reason, text: impl Into<String>) -> Self {
+        Self { reason, text: text.into() }
+    }
+}
+
+impl From<PlatformError> for Refusal {
+    fn from(error: PlatformError) -> Self {
+        use rustix::io::Errno;
+        let reason = match &error {
+            PlatformError::Refused { source: Errno::MFILE | Errno::NFILE, .. } => Reason::DaemonOutOfFds,
+            PlatformError::Refused { source: Errno::NOMEM | Errno::NOSPC | Errno::DQUOT, .. } => Reason::OutOfMemory,
+            PlatformError::Refused { .. } => Reason::KernelRefused,
+            PlatformError::Map(map) => return Self::from_map(map),
+        };
+        Self::new(reason, format!("{}: {error}", reason.summary()))
+    }
+}
+
+impl Refusal {
+    fn from_map(error: &MapError) -> Self {
+        let reason = match error {
+            MapError::NotSealed => Reason::RegionNotSealed,
+            MapError::TooSmall { .. } => Reason::RegionTooSmall,
+            MapError::Refused { source: rustix::io::Errno::ACCESS | rustix::io::Errno::PERM, .. } => Reason::RequestInvalid,
+            MapError::Refused { .. } => Reason::OutOfMemory,
+        };
+        Self::new(reason, error.to_string())
+    }
+}
+
+impl From<std::io::Error> for Refusal {
+    fn from(error: std::io::Error) -> Self {
+        let errno = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO);
+        PlatformError::Refused { operation: "copying a file descriptor", source: errno }.into()
+    }
+}
+
+/// The identities of all domains, where the workers read them.
+type Identities = Arc<RwLock<BTreeMap<DomainId, Identity>>>;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Broker {
+    pub(crate) settings: Settings,
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) directory: Directory,
+    pub(crate) channels: Channels<Arc<OwnedFd>>,
+    pub(crate) tickets: Tickets,
+    /// Domains of the daemon before, which may still come back.
+    expected: BTreeMap<DomainId, Survivor>,
+    pub(crate) homes: BTreeMap<DomainId, Home>,
+    sessions: BTreeMap<SessionId, Session>,
+    pub(crate) workers: WorkerBoards,
+    identities: Identities,
+    pub(crate) journal: Journal,
+    outgoing: VecDeque<Outgoing>,
+    pub(crate) now: u64,
+}
+
+impl Broker {
+    /// A broker over a data plane. Nobody is connected yet.
+    pub fn new(settings: Settings, policy: Policy, directory: Directory, tickets: Tickets, plane: Box<dyn DataPlane>) -> Self {
+        let expected = tickets.survivors().iter().map(|survivor| (survivor.domain, *survivor)).collect();
+        let broker = Self {
+            channels: Channels::new(settings.epoch << 32),
+            settings,
+            policy: Arc::new(policy),
+            directory,
+            tickets,
+            expected,
+            homes: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            workers: WorkerBoards::new(plane),
+            identities: Identities::default(),
+            journal: Journal::default(),
+            outgoing: VecDeque::new(),
+            now: 0,
+        };
+        broker.permit();
+        broker
+    }
+
+    /// The configuration was read again.
+    pub fn set_facts(&mut self, facts: Facts) {
+        self.settings.facts = facts;
+    }
+
+    /// What is to be sent next.
+    pub fn outgoing(&mut self) -> Option<Outgoing> {
+        self.outgoing.pop_front()
+    }
+
+    /// The attached domains.
+    pub fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// Domains of the daemon before that have not come back yet.
+    pub fn expected(&self) -> impl Iterator<Item = &Survivor> {
+        self.expected.values()
+    }
+
+    /// Nanoseconds as they pass; called before anything else that happens then.
+    pub fn at(&mut self, now: u64) {
+        self.now = now;
+    }
+
+    /// Somebody has connected. A connection that is refused gets its `Refused` and ends.
+    pub fn connected(&mut self, id: SessionId, peer: Peer) {
+        let owner = peer.uid;
+        let of_owner = self.sessions.values().filter(|session| session.peer.uid == owner).count();
+        self.sessions.insert(id, Session { peer, stage: Stage::Greeting, backlog: 0 });
+        if self.sessions.len() > self.settings.sessions_max || of_owner >= self.settings.sessions_per_owner_max {
+            self.end_session(id, &Reason::ConnectionsFull.into());
+        }
+    }
+
+    /// A packet has come.
+    pub fn packet(&mut self, id: SessionId, packet: &[u8], fds: Vec<OwnedFd>) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        match session.stage {
+            Stage::Over => {}
+            Stage::Greeting => self.greet(id, packet, fds.len()),
+            _ => self.request(id, packet, fds),
+        }
+    }
+
+    fn greet(&mut self, id: SessionId, packet: &[u8], fds: usize) {
+        let name = self.settings.name.clone();
+        let (serial, answer, outcome) = version::greet(packet, fds, self.settings.spoken, name);
+        if let Err(reason) = outcome {
+            let text = match &answer {
+                ToClient::Refused(refused) => refused.text.to_string(),
+                _ => String::new(),
+            };
+            self.note(id, reason, &text);
+        }
+        self.send(id, serial, answer, Vec::new());
+        match (outcome, self.sessions.get_mut(&id)) {
+            (Ok((version, library)), Some(session)) => session.stage = Stage::Greeted { version, library },
+            _ => self.over(id),
+        }
+    }
+
+    /// The connection did not do in time what it should.
+    pub fn timed_out(&mut self, id: SessionId) {
+        if self.sessions.get(&id).is_some_and(|session| matches!(session.stage, Stage::Greeting)) {
+            self.end_session(id, &Reason::HandshakeTimeout.into());
+        }
+    }
+
+    /// How many messages a connection has not taken yet.
+    pub fn backlog(&mut self, id: SessionId, messages: usize) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.backlog = messages;
+        }
+    }
+
+    /// A worker has something to say.
+    pub fn event(&mut self, event: &Event) {
+        match event {
+            Event::Fault { domain, breach } => {
+                let (reason, text) = (breach.reason(), breach.to_string());
+                if let Some(home) = self.homes.get(domain) {
+                    self.end_session(home.session, &Refusal::new(reason, text));
+                }
+            }
+            Event::Removed { domain } => self.workers.removed(*domain),
+            Event::Stopped { worker } => tracing::debug!(worker = worker.0, "worker has ended"),
+        }
+    }
+
+    /// When [`Broker::tick`] has something to do.
+    pub fn deadline(&self) -> Option<u64> {
+        self.channels.deadline()
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self) {
+        while let Some(due) = self.channels.overdue(self.now) {
+            match due {
+                Due::Offer(channel) => self.offer_unanswered(channel),
+                Due::Half(channel, domain) => self.half_unanswered(channel, domain),
+            }
+        }
+    }
+
+    /// A message to a connection, if it is still one.
+    fn send(&mut self, to: SessionId, serial: Option<RequestSerial>, message: ToClient, fds: Vec<Arc<OwnedFd>>) {
+        if self.sessions.get(&to).is_some_and(|session| !matches!(session.stage, Stage::Over)) {
+            assert_eq!(message.descriptors(), fds.len()); // Ours.
+            self.outgoing.push_back(Outgoing::Packet { to, packet: message.emit(serial), fds });
+        }
+    }
+
+    /// News to a domain.
+    fn tell(&mut self, domain: DomainId, message: ToClient) {
+        if let Some(home) = self.homes.get(&domain) {
+            self.send(home.session, None, message, Vec::new());
+        }
+    }
+
+    fn refuse(&mut self, id: SessionId, serial: Option<RequestSerial>, refusal: &Refusal) {
+        self.note(id, refusal.reason, &refusal.text);
+        let message = Refused { reason: refusal.reason, text: Text::clip(&refusal.text) };
+        self.send(id, serial, message.into(), Vec::new());
+    }
+
+    /// Refuses a connection as a whole: says why, lets its domain go, ends it.
+    fn end_session(&mut self, id: SessionId, refusal: &Refusal) {
+        self.refuse(id, None, refusal);
+        if let Some(Stage::Attached { domain }) = self.sessions.get(&id).map(|session| session.stage.clone()) {
+            self.leave(domain, Reason::PeerFault);
+        }
+        self.over(id);
+    }
+
+    /// Nothing is taken from the connection and nothing more is sent.
+    fn over(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(&id).filter(|session| !matches!(session.stage, Stage::Over)) {
+            session.stage = Stage::Over;
+            self.outgoing.push_back(Outgoing::End { to: id });
+        }
+    }
+
+    fn note(&mut self, id: SessionId, reason: Reason, text: &str) {
+        if let Some(session) = self.sessions.get(&id) {
+            let Peer { uid, pid, program, .. } = &session.peer;
+            let about = format_args!("{program} (pid {}): {text}", pid.unwrap_or(0));
+            self.journal.note(self.now, Owner(*uid), reason, &about);
+        }
+    }
+
+    /// How many connections there are.
+    pub(crate) fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// How many messages a domain has not taken yet.
+    pub(crate) fn backlog_of(&self, domain: DomainId) -> usize {
+        let session = self.homes.get(&domain).and_then(|home| self.sessions.get(&home.session));
+        session.map_or(0, |session| session.backlog)
+    }
+
+    pub(crate) fn identity(&self, domain: DomainId) -> Option<Identity> {
+        let domain = self.directory.get(domain)?;
+        Some(Identity { name: domain.name.clone(), owner: domain.owner })
+    }
+
+    /// Passes the policy to the workers. They ask once for each pair, on their threads; the lock is held for as long as a map takes to look up or change.
+    fn permit(&self) {
+        let (policy, identities) = (Arc::clone(&self.policy), Arc::clone(&self.identities));
+        self.workers.permit(Permit::new(move |from, to| {
+            let identities = identities.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+            match (identities.get(&from), identities.get(&to)) {
+                (Some(from), Some(to)) => policy.talk(from, to),
+                _ => Err(Reason::NoSuchDomain),
+            }
+        }));
+    }
+
+    fn change_identities(&self, change: impl FnOnce(&mut BTreeMap<DomainId, Identity>)) {
+        change(&mut self.identities.write().unwrap_or_else(std::sync::PoisonError::into_inner));
+    }
+
+    fn channel_of(&self, a: DomainId, b: DomainId) -> Option<ChannelId> {
+        self.directory.get(a)?.peers.get(&b)?.channel
+    }
+}

@@ -1,0 +1,95 @@
+//! After a restart: what domains had with the daemon before. Both ends of a channel show it; where the two fit it goes on, and the
+//! channel itself never notices.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use isthmus_layout::channel::{Direction, Geometry};
+use isthmus_layout::control::{Adopt, AdoptBoard};
+use isthmus_layout::ids::{ChannelId, DomainId};
+use isthmus_layout::reason::Reason;
+
+use super::attach::SECOND_HALF_TIMEOUT;
+use super::grants::sealed;
+use super::{Broker, Refusal};
+use crate::directory::channels::{Channel, End, Half, Stage};
+
+impl Broker {
+    pub(super) fn adopt_board(&mut self, domain: DomainId, adopt: &AdoptBoard) -> Result<(), Refusal> {
+        let entry = self.directory.get_mut(domain).ok_or(Reason::NoSuchDomain)?;
+        entry.boards.adopt(adopt.board, adopt.owner)?;
+        Ok(())
+    }
+
+    pub(super) fn adopt(&mut self, domain: DomainId, adopt: &Adopt, memory: OwnedFd) -> Result<(), Refusal> {
+        let (peer, channel) = (adopt.peer, adopt.channel);
+        let invalid = |text: &str| Refusal::new(Reason::RequestInvalid, format!("channel {channel}: {text}"));
+        if peer == domain || self.channels.knows(channel, domain) || self.channel_of(domain, peer).is_some() {
+            return Err(invalid("it is there already"));
+        }
+        sealed(&memory, Some(Geometry { slab: adopt.slab }.size().0))?;
+        let until = self.other_half_until(peer)?;
+        let most = self.directory.limits().channels;
+        let entry = self.directory.get_mut(domain).ok_or(Reason::NoSuchDomain)?;
+        if self.channels.halves_of(domain) + entry.channels().count() >= most {
+            return Err(Reason::ChannelsFull.into());
+        }
+        entry.boards.adopt_place(adopt.board, adopt.place).map_err(|_| invalid("its place is taken or there is no such board"))?;
+        let half = Half {
+            end: End { domain, board: adopt.board, place: adopt.place },
+            direction: adopt.direction,
+            peer,
+            peer_place: adopt.peer_place,
+            slab: adopt.slab,
+            memory: Arc::new(memory),
+            until,
+        };
+        match self.channels.adopt(channel, half) {
+            Some((mine, other)) => self.join(channel, mine, other),
+            None => Ok(()),
+        }
+    }
+
+    /// How long the other end has: as long as its process lives, if that can be watched.
+    fn other_half_until(&self, peer: DomainId) -> Result<u64, Refusal> {
+        let soon = self.now.saturating_add(SECOND_HALF_TIMEOUT);
+        match self.expected.get(&peer) {
+            Some(survivor) if survivor.process.is_some() => Ok(u64::MAX),
+            Some(_) => Ok(soon),
+            None if self.directory.get(peer).is_some() => Ok(soon),
+            None => Err(Reason::PeerVanished.into()),
+        }
+    }
+
+    /// Both ends are here.
+    fn join(&mut self, id: ChannelId, mine: Half<Arc<OwnedFd>>, other: Half<Arc<OwnedFd>>) -> Result<(), Refusal> {
+        let (a, b) = (mine.end.domain, other.end.domain);
+        let both = self.identity(a).zip(self.identity(b)).ok_or(Reason::NoSuchDomain)?;
+        let outcome = match self.policy.channel(&both.0, &both.1) {
+            Ok(()) if same_file(&mine.memory, &other.memory) => Ok(()),
+            Ok(()) => Err(Refusal::new(Reason::RequestInvalid, format!("channel {id}: the two ends have other memory"))),
+            Err(reason) => Err(reason.into()),
+        };
+        let (connector, listener) = match mine.direction {
+            Direction::Zero => (mine.end, other.end),
+            Direction::One => (other.end, mine.end),
+        };
+        let (since, slab, memory) = (self.now, mine.slab, Some(mine.memory));
+        self.channels.insert(Channel { id, connector, listener, slab, stage: Stage::Open, since, memory });
+        for (of, peer) in [(a, b), (b, a)] {
+            self.directory.acquaintance(of, peer).channel = Some(id);
+            self.directory.watch(of, peer);
+        }
+        if let Err(refusal) = &outcome {
+            self.end_channel(id, Some(a), refusal.reason);
+        }
+        outcome
+    }
+}
+
+fn same_file(a: &OwnedFd, b: &OwnedFd) -> bool {
+    match (rustix::fs::fstat(a), rustix::fs::fstat(b)) {
+        (Ok(a), Ok(b)) => (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino),
+        _ => false,
+    }
+}

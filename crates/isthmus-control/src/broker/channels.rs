@@ -1,0 +1,287 @@
+//! Making and ending channels between two attached domains.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use isthmus_layout::channel::{Direction, Geometry};
+use isthmus_layout::control::{
+    ChannelClosed, ChannelOffer, ChannelOpen, ChannelRefused, RequestChannel, RequestSerial,
+};
+use isthmus_layout::ids::{ChannelId, DomainId};
+use isthmus_layout::limits::CHANNEL_TRIES;
+use isthmus_layout::reason::{Kind, Reason};
+use isthmus_platform::local;
+
+use super::home::{BoardFds, NewBoard};
+use super::{Broker, Refusal, SessionId};
+use crate::directory::boards::Reserved;
+use crate::directory::channels::{Channel, End, Stage};
+
+/// Messages that a domain has not taken yet, from which on its peers cannot put more there.
+pub(super) const PEERS_BACKLOG_MAX: usize = 64;
+
+/// One end of a channel in the making.
+struct Prepared {
+    end: End,
+    board: BoardFds,
+    /// The board's listening side, if it is new.
+    listener: Option<Arc<OwnedFd>>,
+}
+
+impl Broker {
+    pub(super) fn request_channel(
+        &mut self,
+        id: SessionId,
+        serial: Option<RequestSerial>,
+        domain: DomainId,
+        request: &RequestChannel,
+    ) {
+        let RequestChannel { peer, attempt } = *request;
+        if let Err(refusal) = self.offer(domain, peer, attempt, serial) {
+            let reason = refusal.reason;
+            self.note(id, reason, &refusal.text);
+            if self.directory.get(peer).is_some() && peer != domain {
+                self.directory.acquaintance(domain, peer).refused = Some(reason);
+            }
+            let last = !may_try_again(reason) || u32::from(attempt) >= CHANNEL_TRIES;
+            self.send(id, serial, ChannelRefused { peer, reason, last }.into(), Vec::new());
+        }
+    }
+
+    /// Makes a channel and offers it to both, or says why not.
+    fn offer(
+        &mut self,
+        connector: DomainId,
+        listener: DomainId,
+        attempt: u8,
+        serial: Option<RequestSerial>,
+    ) -> Result<(), Refusal> {
+        if connector == listener {
+            return Err(Reason::SameDomain.into());
+        }
+        let (Some(ours), Some(theirs)) = (self.identity(connector), self.identity(listener)) else {
+            return Err(Reason::NoSuchDomain.into());
+        };
+        self.policy.channel(&ours, &theirs)?;
+        match self.channel_of(connector, listener) {
+            Some(channel) if self.channels.get(channel).is_some_and(|channel| channel.stage != Stage::Open) => {
+                return Ok(()); // Both asked at once, or one twice: the offer that is under way answers.
+            }
+            Some(channel) => self.end_channel(channel, Some(connector), Reason::Replaced),
+            None => {}
+        }
+        if self.backlog_of(listener) >= PEERS_BACKLOG_MAX {
+            return Err(Reason::ChannelNoAnswer.into());
+        }
+        let (connector, listener) = self.prepare_both(connector, listener)?;
+        let memory = match local::memory(Geometry { slab: self.settings.slab }.size()) {
+            Ok(memory) => Arc::new(memory),
+            Err(error) => {
+                self.give_back(&connector.end);
+                self.give_back(&listener.end);
+                return Err(error.into());
+            }
+        };
+        self.offer_to_both(connector, listener, memory, (attempt, serial));
+        Ok(())
+    }
+
+    fn prepare_both(&mut self, a: DomainId, b: DomainId) -> Result<(Prepared, Prepared), Refusal> {
+        let first = self.prepare(a, b)?;
+        match self.prepare(b, a) {
+            Ok(second) => Ok((first, second)),
+            Err(refusal) => {
+                self.give_back(&first.end);
+                Err(refusal)
+            }
+        }
+    }
+
+    /// A place for `peer` on one of `domain`'s boards, and the board if there is none yet.
+    fn prepare(&mut self, domain: DomainId, peer: DomainId) -> Result<Prepared, Refusal> {
+        let owner = self.directory.get(peer).ok_or(Reason::NoSuchDomain)?.owner;
+        let most = self.directory.limits().channels;
+        let entry = self.directory.get_mut(domain).ok_or(Reason::NoSuchDomain)?;
+        if entry.channels().count() >= most {
+            let text = format!("{} has {most} channels, the most one domain may have", entry.name);
+            return Err(Refusal::new(Reason::ChannelsFull, text));
+        }
+        let Reserved { board, place, new_board } = entry.boards.reserve(owner)?;
+        let (end, own) = (End { domain, board, place }, entry.owner == owner);
+        let home = self.homes.get_mut(&domain).expect("every domain has a home");
+        match home.boards.get(&board).filter(|_| !new_board) {
+            Some(known) => Ok(Prepared { end, board: known.clone(), listener: None }),
+            None => match if own { NewBoard::own() } else { NewBoard::across() } {
+                Ok(new) => {
+                    home.boards.insert(board, new.peers.clone());
+                    Ok(Prepared { end, board: new.peers, listener: Some(new.listener) })
+                }
+                Err(refusal) => {
+                    home.boards.remove(&board);
+                    self.give_back(&end);
+                    Err(refusal)
+                }
+            },
+        }
+    }
+
+    fn offer_to_both(
+        &mut self,
+        connector: Prepared,
+        listener: Prepared,
+        memory: Arc<OwnedFd>,
+        (attempt, serial): (u8, Option<RequestSerial>),
+    ) {
+        let id = self.channels.number();
+        let (until, slab) = (self.now.saturating_add(self.settings.offer_timeout), self.settings.slab);
+        let keep = self.channels.kept() < self.settings.fds_max / 2;
+        self.channels.insert(Channel {
+            id,
+            connector: connector.end,
+            listener: listener.end,
+            slab,
+            stage: Stage::Offered { until, attempt, serial },
+            since: self.now,
+            memory: keep.then(|| Arc::clone(&memory)),
+        });
+        let (a, b) = (connector.end.domain, listener.end.domain);
+        for (of, peer) in [(a, b), (b, a)] {
+            let acquaintance = self.directory.acquaintance(of, peer);
+            acquaintance.channel = Some(id);
+            acquaintance.refused = None;
+            self.directory.watch(of, peer);
+        }
+        self.send_offer(id, &listener, &connector, Direction::One, &memory, None);
+        self.send_offer(id, &connector, &listener, Direction::Zero, &memory, serial);
+    }
+
+    fn send_offer(
+        &mut self,
+        channel: ChannelId,
+        to: &Prepared,
+        peer: &Prepared,
+        direction: Direction,
+        memory: &Arc<OwnedFd>,
+        serial: Option<RequestSerial>,
+    ) {
+        let identity = self.identity(peer.end.domain).expect("both are attached");
+        let message = ChannelOffer {
+            channel,
+            peer: peer.end.domain,
+            peer_name: identity.name,
+            peer_owner: identity.owner,
+            direction,
+            slab: self.settings.slab,
+            board: to.end.board,
+            place: to.end.place,
+            peer_place: peer.end.place,
+            new_board: to.listener.is_some(),
+        };
+        let mut fds = vec![Arc::clone(memory), Arc::clone(&peer.board.memory), Arc::clone(&peer.board.ringer)];
+        if let Some(listener) = &to.listener {
+            fds.extend([Arc::clone(&to.board.memory), Arc::clone(listener)]);
+        }
+        self.send(self.homes[&to.end.domain].session, serial, message.into(), fds);
+    }
+
+    pub(super) fn accept_channel(&mut self, domain: DomainId, channel: ChannelId) -> Result<(), Refusal> {
+        let known = self.channels.get(channel).filter(|known| known.end(domain).is_some());
+        let connector = known.ok_or(Reason::NoSuchChannel)?.connector.domain;
+        if connector == domain || !self.channels.open(channel) {
+            return Err(Refusal::new(Reason::OutOfTurn, "a channel is accepted once, by its listener"));
+        }
+        self.tell(connector, ChannelOpen { channel }.into());
+        Ok(())
+    }
+
+    pub(super) fn refuse_channel(&mut self, domain: DomainId, channel: ChannelId, reason: Reason) -> Result<(), Refusal> {
+        let known = self.channels.get(channel).filter(|known| known.end(domain).is_some()).ok_or(Reason::NoSuchChannel)?;
+        match known.stage {
+            Stage::Offered { attempt, serial, .. } if known.listener.domain == domain => {
+                let connector = known.connector.domain;
+                self.end_offer(channel, (connector, domain), reason, (attempt, serial));
+            }
+            _ => self.end_channel(channel, Some(domain), reason),
+        }
+        Ok(())
+    }
+
+    /// The listener has not answered in time.
+    pub(super) fn offer_unanswered(&mut self, channel: ChannelId) {
+        let Some(known) = self.channels.get(channel) else { return };
+        let Stage::Offered { attempt, serial, .. } = known.stage else { return };
+        let (connector, listener, reason) = (known.connector.domain, known.listener.domain, Reason::ChannelNoAnswer);
+        self.tell(listener, ChannelClosed { channel, reason }.into());
+        self.end_offer(channel, (connector, listener), reason, (attempt, serial));
+    }
+
+    fn end_offer(
+        &mut self,
+        channel: ChannelId,
+        (connector, listener): (DomainId, DomainId),
+        reason: Reason,
+        (attempt, serial): (u8, Option<RequestSerial>),
+    ) {
+        self.take_channel(channel, reason);
+        let last = !may_try_again(reason) || u32::from(attempt) >= CHANNEL_TRIES;
+        if let Some(home) = self.homes.get(&connector) {
+            let session = home.session;
+            self.note(session, reason, reason.summary());
+            self.send(session, serial, ChannelRefused { peer: listener, reason, last }.into(), Vec::new());
+        }
+    }
+
+    pub(super) fn close_channel(
+        &mut self,
+        id: SessionId,
+        domain: DomainId,
+        channel: ChannelId,
+        reason: Reason,
+    ) -> Result<(), Refusal> {
+        self.channels.get(channel).filter(|known| known.end(domain).is_some()).ok_or(Reason::NoSuchChannel)?;
+        if reason.kind() == Kind::Fault {
+            self.note(id, reason, "says that its peer broke the contract");
+        }
+        let told = if reason == Reason::ClosedHere { Reason::ClosedByPeer } else { reason };
+        self.end_channel(channel, Some(domain), told);
+        Ok(())
+    }
+
+    /// Ends a channel and tells both ends, but the one that it comes from.
+    pub(super) fn end_channel(&mut self, channel: ChannelId, by: Option<DomainId>, reason: Reason) {
+        let Some(ended) = self.take_channel(channel, reason) else { return };
+        for end in [ended.connector, ended.listener] {
+            if Some(end.domain) != by {
+                self.tell(end.domain, ChannelClosed { channel, reason }.into());
+            }
+        }
+    }
+
+    /// Frees what a channel had.
+    fn take_channel(&mut self, channel: ChannelId, reason: Reason) -> Option<Channel<Arc<OwnedFd>>> {
+        let ended = self.channels.remove(channel)?;
+        self.give_back(&ended.connector);
+        self.give_back(&ended.listener);
+        let (a, b) = (ended.connector.domain, ended.listener.domain);
+        for (of, peer) in [(a, b), (b, a)] {
+            if let Some(known) = self.directory.get_mut(of).and_then(|domain| domain.peers.get_mut(&peer)) {
+                known.channel = None;
+                known.refused = Some(reason);
+            }
+        }
+        Some(ended)
+    }
+
+    fn give_back(&mut self, end: &End) {
+        if let Some(domain) = self.directory.get_mut(end.domain) {
+            domain.boards.give_back(end.board, end.place);
+        }
+    }
+}
+
+/// Another try may do better.
+fn may_try_again(reason: Reason) -> bool {
+    use Reason::*;
+    let passing = [ChannelNoAnswer, OutOfMemory, OutOfAddressSpace, OutOfFds, DaemonOutOfFds, FdsInFlight];
+    passing.contains(&reason)
+}

@@ -1,0 +1,54 @@
+//! Regions: the daemon looks at what one domain offers to another before it passes it on, so that the reader need not fear it.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use isthmus_layout::control::{Grant, Granted, Revoke, Revoked};
+use isthmus_layout::ids::DomainId;
+use isthmus_layout::reason::Reason;
+
+use super::channels::PEERS_BACKLOG_MAX;
+use super::{Broker, Refusal};
+
+impl Broker {
+    pub(super) fn grant(&mut self, domain: DomainId, grant: &Grant, memory: OwnedFd) -> Result<(), Refusal> {
+        let Grant { peer, region, start, bytes } = *grant;
+        let (Some(owner), Some(reader)) = (self.identity(domain), self.identity(peer)) else {
+            return Err(Reason::NoSuchDomain.into());
+        };
+        self.policy.grant(&owner, &reader)?;
+        sealed(&memory, start.checked_add(bytes))?;
+        let session = self.homes[&peer].session;
+        if self.sessions.get(&session).is_some_and(|session| session.backlog >= PEERS_BACKLOG_MAX) {
+            return Err(Refusal::new(Reason::RegionsFull, "the reader has not taken the regions it was granted before"));
+        }
+        self.directory.acquaintance(domain, peer).grants += 1;
+        let message = Granted { peer: domain, region, start, bytes };
+        self.send(session, None, message.into(), vec![Arc::new(memory)]);
+        Ok(())
+    }
+
+    pub(super) fn revoke(&mut self, domain: DomainId, revoke: &Revoke) -> Result<(), Refusal> {
+        let Revoke { peer, region } = *revoke;
+        let known = self.directory.get_mut(domain).and_then(|domain| domain.peers.get_mut(&peer));
+        let Some(known) = known.filter(|known| known.grants > 0) else {
+            return Err(Reason::RegionNotGranted.into());
+        };
+        known.grants -= 1;
+        self.tell(peer, Revoked { peer: domain, region }.into());
+        Ok(())
+    }
+}
+
+/// Refuses memory that could shrink under its reader, or that ends before `end`.
+pub(super) fn sealed(memory: &OwnedFd, end: Option<u64>) -> Result<(), Refusal> {
+    let seals = rustix::fs::fcntl_get_seals(memory).unwrap_or(rustix::fs::SealFlags::empty());
+    if !seals.contains(rustix::fs::SealFlags::SHRINK) {
+        return Err(Reason::RegionNotSealed.into());
+    }
+    let have = rustix::fs::fstat(memory).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
+    match end {
+        Some(end) if end <= have => Ok(()),
+        _ => Err(Refusal::new(Reason::RegionTooSmall, format!("the memory has {have} bytes, more were offered"))),
+    }
+}

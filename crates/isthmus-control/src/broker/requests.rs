@@ -1,0 +1,111 @@
+//! From packets to what they ask for, by the stage of their connection.
+
+use std::os::fd::OwnedFd;
+
+use isthmus_layout::control::{
+    Done, EndpointOpened, Found, MalformedControl, Query, RequestSerial, ToDaemon, Version,
+};
+use isthmus_layout::ids::DomainId;
+use isthmus_layout::reason::Reason;
+
+use super::{Broker, Outgoing, Refusal, SessionId, Stage};
+use crate::answer;
+
+type Request = (Option<RequestSerial>, ToDaemon, Vec<OwnedFd>);
+
+impl Broker {
+    pub(super) fn request(&mut self, id: SessionId, packet: &[u8], fds: Vec<OwnedFd>) {
+        let (serial, message) = match ToDaemon::parse(packet, fds.len()) {
+            Ok(parsed) => parsed,
+            Err(malformed) => return self.malformed(id, malformed),
+        };
+        let outcome = match self.sessions[&id].stage.clone() {
+            Stage::Greeted { version, .. } => self.of_greeted(id, version, (serial, message, fds)),
+            Stage::Attached { domain } => self.of_domain(id, domain, (serial, message, fds)),
+            Stage::Greeting | Stage::Over => return,
+        };
+        if let Err(refusal) = outcome {
+            self.refuse(id, serial, &refusal);
+        }
+    }
+
+    pub(super) fn malformed(&mut self, id: SessionId, malformed: MalformedControl) {
+        self.end_session(id, &Refusal::new(Reason::MalformedControl, malformed.to_string()));
+    }
+
+    /// The library sent what could not even be received whole.
+    pub fn unreceivable(&mut self, id: SessionId, text: String) {
+        self.end_session(id, &Refusal::new(Reason::MalformedControl, text));
+    }
+
+    fn of_greeted(&mut self, id: SessionId, version: Version, (serial, message, fds): Request) -> Result<(), Refusal> {
+        if message.since() > version.minor {
+            self.malformed(id, MalformedControl::Kind(message.kind()));
+            return Ok(());
+        }
+        match message {
+            ToDaemon::Attach(attach) => self.attach(id, serial, attach, fds),
+            ToDaemon::Query(query) => self.query(id, serial, &query),
+            ToDaemon::Close(_) => {
+                self.send(id, serial, Done {}.into(), Vec::new());
+                self.over(id);
+                Ok(())
+            }
+            _ => Err(Reason::OutOfTurn.into()),
+        }
+    }
+
+    fn of_domain(&mut self, id: SessionId, domain: DomainId, (serial, message, fds): Request) -> Result<(), Refusal> {
+        let mut fds = fds.into_iter();
+        match message {
+            ToDaemon::OpenEndpoint(open) => {
+                let index = self.directory.open_endpoint(domain, open.index, open.label)?;
+                self.send(id, serial, EndpointOpened { index }.into(), Vec::new());
+                return Ok(());
+            }
+            ToDaemon::CloseEndpoint(close) => self.directory.close_endpoint(domain, close.index)?,
+            ToDaemon::Lookup(lookup) => {
+                let found = self.lookup(domain, &lookup.name)?;
+                self.send(id, serial, found.into(), Vec::new());
+                return Ok(());
+            }
+            ToDaemon::RequestChannel(request) => {
+                self.request_channel(id, serial, domain, &request);
+                return Ok(());
+            }
+            ToDaemon::AcceptChannel(accept) => return self.accept_channel(domain, accept.channel),
+            ToDaemon::RefuseChannel(refuse) => return self.refuse_channel(domain, refuse.channel, refuse.reason),
+            ToDaemon::CloseChannel(close) => return self.close_channel(id, domain, close.channel, close.reason),
+            ToDaemon::Grant(grant) => self.grant(domain, &grant, fds.next().expect("the codec has counted"))?,
+            ToDaemon::Revoke(revoke) => return self.revoke(domain, &revoke),
+            ToDaemon::AdoptBoard(adopt) => self.adopt_board(domain, &adopt)?,
+            ToDaemon::Adopt(adopt) => self.adopt(domain, &adopt, fds.next().expect("the codec has counted"))?,
+            ToDaemon::Query(query) => return self.query(id, serial, &query),
+            ToDaemon::Close(_) => {
+                self.leave(domain, Reason::PeerDetached);
+                self.send(id, serial, Done {}.into(), Vec::new());
+                self.over(id);
+                return Ok(());
+            }
+            ToDaemon::Hello(_) | ToDaemon::Attach(_) => return Err(Reason::OutOfTurn.into()),
+        }
+        self.send(id, serial, Done {}.into(), Vec::new());
+        Ok(())
+    }
+
+    /// Who is called so. Those who may not be talked to are not hidden: that is said where it is tried.
+    fn lookup(&mut self, domain: DomainId, name: &isthmus_layout::control::Name) -> Result<Found, Refusal> {
+        let refused = || Refusal::new(Reason::NoSuchDomain, format!("no domain is called {name}"));
+        let found = self.directory.find(name).ok_or_else(refused)?;
+        let found = Found { domain: found.id, name: found.name.clone(), owner: found.owner };
+        self.directory.watch(domain, found.domain);
+        Ok(found)
+    }
+
+    fn query(&mut self, id: SessionId, serial: Option<RequestSerial>, query: &Query) -> Result<(), Refusal> {
+        self.may_attach(id)?;
+        let json = answer::answer(self, query.topic, &query.arguments)?;
+        self.outgoing.push_back(Outgoing::Report { to: id, serial, json });
+        Ok(())
+    }
+}

@@ -1,0 +1,106 @@
+//! docs/operate/configuration.md, made from the table of keys.
+
+use std::fmt::Write;
+
+use isthmus_layout::environment::VARIABLES;
+
+use super::keys::{KEYS, Key, TABLES};
+use super::places::Role;
+use super::{ConfigFile, Inputs, load};
+
+/// A file with mistakes of each usual kind, for the document to show what is said about them.
+const WRONG: &str = "\
+[daemon]
+workers = 100
+
+[wait]
+mode = \"adaptve\"
+spin-us = 20
+";
+
+/// The whole document.
+#[must_use]
+pub fn document() -> String {
+    let mut text = String::from(HEAD);
+    let file = ConfigFile::Given { path: "/etc/isthmus/isthmus.toml".into(), bytes: WRONG.into() };
+    if let Err(error) = load(&Inputs { file, ..Inputs::bare(Role::System) }) {
+        section(&mut text, format_args!("## Mistakes\n\n{MISTAKES}\n```toml\n{WRONG}```\n\n```text\n{error}\n```\n"));
+    }
+    section(&mut text, format_args!("## Keys\n\n{KEYS_HEAD}"));
+    for table in TABLES {
+        section(&mut text, format_args!("### [{}]\n\n{}\n", table.name, table.text()));
+        for key in KEYS.iter().filter(|key| key.table == table.name) {
+            section(&mut text, format_args!("{}", key_text(key)));
+        }
+    }
+    section(&mut text, format_args!("## The whole file, with its defaults\n\nAs `isthmusd --check` prints it.\n"));
+    if let Ok(defaults) = load(&Inputs::bare(Role::System)) {
+        section(&mut text, format_args!("```toml\n{}```\n", defaults.check_text()));
+    }
+    section(&mut text, format_args!("## Variables of the library\n\n{VARIABLES_HEAD}"));
+    let rows: String = VARIABLES
+        .iter()
+        .map(|variable| format!("| `{}` | `{}` | {} |\n", variable.name, variable.default, variable.effect))
+        .collect();
+    section(&mut text, format_args!("| variable | default | effect |\n| --- | --- | --- |\n{rows}"));
+    text
+}
+
+fn section(text: &mut String, section: std::fmt::Arguments<'_>) {
+    write!(text, "\n{section}").expect("a string takes everything");
+}
+
+fn key_text(key: &Key) -> String {
+    let default = key.default_toml().replace("{runtime}", "<runtime>");
+    format!(
+        "**`{}`** = `{default}`: {}. `{}`, {}.\n\n{}\n",
+        key.path,
+        key.expected(),
+        key.environment(),
+        key.effect.as_str(),
+        key.text()
+    )
+}
+
+const HEAD: &str = "\
+# Configuration
+
+<!-- Made from crates/isthmus-control/src/config/keys.rs by `UPDATE=1 cargo test -p isthmus-control --test config`. -->
+
+Nothing needs to be configured on one machine. What can be, stands in one TOML file; each key has a default.
+
+| whose daemon | file | `<runtime>` |
+| --- | --- | --- |
+| the system's | `/etc/isthmus/isthmus.toml` | `/run/isthmus` |
+| a user's (`isthmusd --user`) | `$XDG_CONFIG_HOME/isthmus/isthmus.toml`, else `~/.config/isthmus/isthmus.toml` | \
+`$XDG_RUNTIME_DIR/isthmus`, else `/tmp/isthmus-<uid>` |
+
+`isthmusd --config FILE` reads that file instead, and it must be there. What comes later in this list wins, key by key:
+
+1. the defaults below;
+2. the file;
+3. the daemon's environment: `ISTHMUS_DAEMON_` and the key in capitals, as in `ISTHMUS_DAEMON_WAIT_SPIN_US=20` (keys of
+   [daemon] do not repeat it: `ISTHMUS_DAEMON_WORKERS=2`);
+4. the command line: `isthmusd --set wait.spin_us=20`.
+
+In variables and after `--set`, a word means a string, so that no second pair of quotes is needed: `ISTHMUS_DAEMON_WAIT_MODE=spin`.
+Lists are written as in the file: `--set 'daemon.worker_cpus=[2, 3]'`.
+
+`isthmusd --check` reads everything, says all that is wrong, and prints the whole file that would be in force.
+`isthmus config show --origin` prints each key with its value and where that comes from; `--json` is for programs.
+`isthmus environment list` prints every variable, the daemon's and the library's.
+";
+
+const MISTAKES: &str = "\
+A configuration with a mistake is refused as a whole, with all its mistakes. A variable that begins with `ISTHMUS_` and is not
+known is only warned of.
+";
+
+const KEYS_HEAD: &str = "\
+Each key is followed by its default, what a value must be, its variable, and when a change counts: `restart` is after a restart of
+the daemon, `reload` already when it is told to read its configuration again (SIGHUP).
+";
+
+const VARIABLES_HEAD: &str = "\
+Programs read no file. These variables count in the program that uses the library, not in the daemon.
+";

@@ -1,0 +1,239 @@
+//! Every key of the configuration, once.
+//!
+//! From this table come the [`Config`] and its parser, the names of the environment variables, what `isthmusd --check` and
+//! `isthmus config show` print, and docs/operate/configuration.md. To add a key, add it here and run
+//! `UPDATE=1 cargo test -p isthmus-control --test config`.
+
+use isthmus_layout::limits;
+
+use super::parse::Reader;
+use super::places::{Dir, Listen, LogFilter, SocketPath};
+use super::policy::{Attach, Rules};
+use super::setting::{Cpus, Grants, Integer, Kib, Micros, Millis, PowerOfTwoKib, Seconds, Setting, Talk, WaitMode};
+
+// table: Type { key: Type = "default, as a variable would give it", when a change counts; }
+// {runtime} stands for a folder which depends on whose daemon it is (`Places`).
+table! {
+    /// The daemon itself: where it is reached, how many threads it has, where it keeps what.
+    daemon: Daemon {
+        /// The socket programs attach to. Programs look for it at the default places only, unless `ISTHMUS_SOCKET` names it.
+        /// To let a container in, mount the folder of this socket into it.
+        socket: SocketPath = "{runtime}/isthmus.sock", Restart;
+        /// Threads which move messages between the daemon and the domains. Messages that travel by channels need none.
+        workers: Integer<1, 64> = "1", Restart;
+        /// The CPUs workers are pinned to: one for each worker, or none and the kernel chooses.
+        worker_cpus: Cpus = "[]", Restart;
+        /// Leaves after this many seconds without an attached domain; 0 means never.
+        idle_exit_s: Seconds<0, 604800> = "0", Restart;
+        /// What is logged, to standard error: a level, or levels for parts of the program.
+        log: LogFilter = "info", Reload;
+        /// Folder for what a restarted daemon needs to find its domains again. Must be the daemon's own; may be gone after a boot.
+        runtime_dir: Dir = "{runtime}", Restart;
+    }
+    /// How the daemon's workers wait for work. Programs choose for themselves, by `ISTHMUS_WAIT`.
+    wait: Wait {
+        /// How a worker waits. `adaptive` looks for a while, then sleeps until a doorbell rings; `sleep` sleeps at once;
+        /// `spin` looks for ever, which gives the least latency and takes a whole CPU for each worker, also when idle.
+        mode: WaitMode = "adaptive", Restart;
+        /// How long `adaptive` looks before it sleeps.
+        spin_us: Micros<0, 1000> = "50", Restart;
+    }
+    /// Who may attach, who may talk to whom, and by which path.
+    policy: Policy {
+        /// Who may attach: the user the daemon runs as, anybody who reaches the socket, or a list of users by name or
+        /// number and nobody else.
+        attach: Attach = "same-user", Reload;
+        /// Who may talk to whom where no rule says otherwise: domains of one user, or all.
+        talk: Talk = "same-user", Reload;
+        /// Whether domains may have channels where no rule says otherwise. Without a channel messages go through the daemon.
+        channels: bool = "true", Reload;
+        /// Between whom a region may stay mapped by its reader when its message is over. Such a reader sees what the owner
+        /// writes into the buffer later. Between different users nothing ever stays granted.
+        grants: Grants = "same-user", Reload;
+        /// Exceptions, by the names of domains. The first rule whose `from` matches the sender's name and whose `to` matches
+        /// the receiver's decides; what it does not say (`allow`: may they talk; `channel`: may they do so by a channel) is
+        /// left to `policy.talk` and `policy.channels`. In names, `*` stands for any run of characters and `?` for one; a
+        /// missing `from` or `to` is `*`. A channel needs the permission both ways.
+        rules: Rules = "[]", Reload;
+    }
+    /// How much there may be of what. A request beyond a limit is refused with a reason which names it.
+    limits: Limits {
+        /// Domains attached at once.
+        domains_max: Integer<1, { limits::DOMAINS_MAX as u32 }> = "1024", Restart;
+        /// Domains of one user. Where several users attach, one of them cannot keep the others out.
+        domains_per_user_max: Integer<1, { limits::DOMAINS_MAX as u32 }> = "512", Restart;
+        /// Endpoints of one domain.
+        endpoints_per_domain_max: Integer<1, { limits::ENDPOINTS_MAX as u32 }> = "32", Restart;
+        /// Channels of one domain. Those beyond it go through the daemon.
+        channels_per_domain_max: Integer<0, { limits::BOARD_PLACES }> = "1024", Restart;
+        /// Bytes one domain may have under way to one other through the daemon. At most `limits.slab_kib`.
+        ordinary_credit_kib: Kib<{ limits::ORDINARY_FRAGMENT_BYTES_MAX >> 10 }, { limits::SLAB_BYTES_MAX >> 10 }> = "64", Restart;
+        /// Room for medium messages in each direction of a channel. Memory is taken as it is used and given back when idle.
+        slab_kib: PowerOfTwoKib<{ limits::SLAB_BYTES_MIN >> 10 }, { limits::SLAB_BYTES_MAX >> 10 }> = "256", Restart;
+        /// How long a program may take to attach before its connection is closed.
+        handshake_timeout_ms: Millis<10, 60000> = "1000", Restart;
+    }
+    /// Counters for Prometheus.
+    metrics: Metrics {
+        /// Where they are served: nowhere, on a Unix socket, or on a port of the loopback interface.
+        listen: Listen = "", Restart;
+    }
+}
+
+/// One key: all that is known about it.
+#[derive(Debug)]
+pub struct Key {
+    /// `table.name`, as `--set` takes it.
+    pub path: &'static str,
+    /// The table it stands in.
+    pub table: &'static str,
+    /// Its name there.
+    pub name: &'static str,
+    /// The kind of TOML value.
+    pub type_: &'static str,
+    /// What it counts; empty if nothing.
+    pub unit: &'static str,
+    /// The default, as a variable would give it; `{runtime}` stands for a folder.
+    pub default: &'static str,
+    /// When a change counts.
+    pub effect: Effect,
+    /// What it is for, in lines.
+    pub doc: &'static [&'static str],
+    pub(super) expected: fn() -> String,
+    pub(super) bare: bool,
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.path == other.path
+    }
+}
+
+impl Eq for Key {}
+
+/// When a change of a value counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// After the daemon was started again.
+    Restart,
+    /// When the daemon is told to read its configuration again (SIGHUP), or started again.
+    Reload,
+}
+
+impl Key {
+    /// What a value must be: type, range, unit.
+    #[must_use]
+    pub fn expected(&self) -> String {
+        (self.expected)()
+    }
+
+    /// The default as it would stand in the file.
+    #[must_use]
+    pub fn default_toml(&self) -> String {
+        if self.bare { format!("\"{}\"", self.default) } else { self.default.to_owned() }
+    }
+
+    /// The variable which overrides the file. It says whose it is: those of the library have no `DAEMON`.
+    #[must_use]
+    pub fn environment(&self) -> String {
+        let path = self.path.trim_start_matches("daemon.").replace('.', "_");
+        format!("ISTHMUS_DAEMON_{}", path.to_ascii_uppercase())
+    }
+
+    /// What it is for, as one line.
+    #[must_use]
+    pub fn text(&self) -> String {
+        joined(self.doc)
+    }
+}
+
+/// One table of keys.
+#[derive(Debug)]
+pub struct Table {
+    /// Its name.
+    pub name: &'static str,
+    /// What its keys are about, in lines.
+    pub doc: &'static [&'static str],
+}
+
+impl Table {
+    /// What its keys are about, as one line.
+    #[must_use]
+    pub fn text(&self) -> String {
+        joined(self.doc)
+    }
+}
+
+fn joined(lines: &[&str]) -> String {
+    lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ")
+}
+
+/// The key of this path.
+#[must_use]
+pub fn key(path: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.path == path)
+}
+
+/// Makes the structs, [`KEYS`], [`TABLES`] and both directions between a [`Config`] and its values.
+macro_rules! table {
+    ($($(#[doc = $table_doc:literal])* $table:ident: $Table:ident {
+        $($(#[doc = $doc:literal])* $name:ident: $type:ty = $default:literal, $effect:ident;)*
+    })*) => {
+        /// The configuration of a daemon. Whatever is in it was checked.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct Config {
+            $($(#[doc = $table_doc])* pub $table: $Table,)*
+        }
+
+        $($(#[doc = $table_doc])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct $Table {
+            $($(#[doc = $doc])* pub $name: $type,)*
+        })*
+
+        /// All tables, in the order they are shown.
+        pub static TABLES: &[Table] = &[$(Table { name: stringify!($table), doc: &[$($table_doc),*] }),*];
+
+        /// All keys, in the order they are shown.
+        pub static KEYS: &[Key] = &[$($(Key {
+            path: concat!(stringify!($table), ".", stringify!($name)),
+            table: stringify!($table),
+            name: stringify!($name),
+            type_: <$type as Setting>::TYPE,
+            unit: <$type as Setting>::UNIT,
+            default: $default,
+            effect: Effect::$effect,
+            doc: &[$($doc),*],
+            expected: <$type as Setting>::expected,
+            bare: <$type as Setting>::BARE,
+        },)*)*];
+
+        impl Config {
+            /// Takes every key from `reader`, which notes what is wrong; none if a key has no right value at all.
+            pub(super) fn read(reader: &mut Reader<'_>) -> Option<Self> {
+                $(let $table = {
+                    $(let $name = reader.take::<$type>(concat!(stringify!($table), ".", stringify!($name)));)*
+                    (|| Some($Table { $($name: $name?),* }))()
+                };)*
+                Some(Self { $($table: $table?),* })
+            }
+
+            /// Each key with its value, in the order of [`KEYS`].
+            #[must_use]
+            pub fn values(&self) -> Vec<(&'static Key, toml::Value)> {
+                let values = [$($(self.$table.$name.to_toml(),)*)*];
+                KEYS.iter().zip(values).collect()
+            }
+        }
+    };
+}
+use table;
+
+impl Config {
+    /// The keys whose values differ.
+    #[must_use]
+    pub fn differences(&self, other: &Self) -> Vec<&'static Key> {
+        let pairs = self.values().into_iter().zip(other.values());
+        pairs.filter(|((_, ours), (_, theirs))| ours != theirs).map(|((key, _), _)| key).collect()
+    }
+}

@@ -1,0 +1,186 @@
+//! The daemon's configuration: one TOML file, overridden by variables, overridden by `--set`.
+//!
+//! ```text
+//! keys::KEYS ── the one table: name, type, range, default, unit, text
+//!    │
+//!    ├─► load(Inputs)  defaults, file, ISTHMUS_…, --set  ──►  Loaded { Config, entries with their origin, warnings }
+//!    │                                                   └─►  ConfigError: every problem, with line, column, suggestion
+//!    ├─► Loaded::check_text    isthmusd --check
+//!    ├─► Loaded::show_text     isthmus config show --origin
+//!    └─► document::document    docs/operate/configuration.md
+//! ```
+//!
+//! A [`Config`] needs no more checks. Reading one touches only its file and `/etc/passwd`, and never fails half: either
+//! everything in it was right, or the error says all that was not.
+//!
+//! ```
+//! use isthmus_control::config::{self, ConfigFile, Inputs, Role};
+//!
+//! let file = ConfigFile::Given { path: "isthmus.toml".into(), bytes: b"[wait]\nmode = \"spinn\"\n".to_vec() };
+//! let inputs = Inputs { file, ..Inputs::bare(Role::System) };
+//! let error = config::load(&inputs).unwrap_err();
+//! assert!(error.to_string().starts_with(
+//!     "isthmus.toml:2:8: wait.mode is \"spinn\", but must be \"adaptive\", \"spin\" or \"sleep\""
+//! ));
+//! ```
+
+mod document;
+mod gather;
+mod keys;
+mod origin;
+mod parse;
+mod places;
+mod policy;
+mod problem;
+mod setting;
+mod show;
+mod suggest;
+mod users;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+pub use document::document;
+pub use keys::{Config, Daemon, Effect, KEYS, Key, Limits, Metrics, Policy, TABLES, Table, Wait, key};
+pub use origin::{Excerpt, Origin};
+pub use parse::Entry;
+pub use places::{Dir, Listen, LogFilter, Places, Role, SocketPath};
+pub use policy::{Attach, Glob, Party, Rule, Rules, User, Verdict};
+pub use problem::{ConfigError, PROBLEMS_MAX, Problem, Wrong};
+pub use setting::{Cpus, Grants, Integer, Kib, Micros, Millis, PowerOfTwoKib, Seconds, Talk, WaitMode};
+pub use show::{VariableRow, variables, variables_text};
+pub use users::Users;
+
+use gather::{Target, Texts};
+use parse::{Assignments, Reader};
+
+/// Everything a configuration is made from.
+#[derive(Clone, Debug)]
+pub struct Inputs {
+    /// Whose daemon it is.
+    pub role: Role,
+    /// The user it runs as.
+    pub uid: u32,
+    /// The file.
+    pub file: ConfigFile,
+    /// All variables; those without `ISTHMUS_` and the XDG ones are not looked at.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Each `--set key=value`, in order.
+    pub sets: Vec<String>,
+    /// Who can be named in `policy.attach`.
+    pub users: Users,
+}
+
+/// Which file is read.
+#[derive(Clone, Debug)]
+pub enum ConfigFile {
+    /// The role's own; that there is none is no error.
+    Usual,
+    /// `--config FILE`; it must be there.
+    Named(PathBuf),
+    /// What was read already.
+    Given {
+        /// What it is called in messages.
+        path: PathBuf,
+        /// What is in it.
+        bytes: Vec<u8>,
+    },
+    /// None.
+    None,
+}
+
+impl Inputs {
+    /// This process's variables and user, and this host's users.
+    #[must_use]
+    pub fn of_this_process(role: Role, config: Option<PathBuf>, sets: Vec<String>) -> Self {
+        Self {
+            role,
+            uid: rustix::process::geteuid().as_raw(),
+            file: config.map_or(ConfigFile::Usual, ConfigFile::Named),
+            environment: std::env::vars_os().collect(),
+            sets,
+            users: Users::of_this_host(),
+        }
+    }
+
+    /// Nothing but defaults.
+    #[must_use]
+    pub fn bare(role: Role) -> Self {
+        Self {
+            role,
+            uid: 0,
+            file: ConfigFile::None,
+            environment: Vec::new(),
+            sets: Vec::new(),
+            users: Users::default(),
+        }
+    }
+
+    /// Where this daemon keeps what, unless the configuration says otherwise.
+    #[must_use]
+    pub fn places(&self) -> Places {
+        Places::new(self.role, self.uid, &self.environment)
+    }
+}
+
+/// A configuration that is right, and how it came about.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// What to run with.
+    pub config: Config,
+    /// Each key with its origin, in the order of [`KEYS`].
+    pub entries: Vec<Entry>,
+    /// The file that was read, if there was one.
+    pub file: Option<PathBuf>,
+    /// Variables which look like ours and are not.
+    pub warnings: Vec<Problem>,
+}
+
+/// Reads the configuration.
+pub fn load(inputs: &Inputs) -> Result<Loaded, ConfigError> {
+    let Texts { sources, targets, findings, warnings, file } = Texts::gather(inputs);
+    let mut assignments = Assignments { list: Vec::new(), findings };
+    for (index, (source, target)) in sources.iter().zip(targets).enumerate() {
+        match target {
+            Target::File => assignments.add_file(index, source),
+            Target::Key(key) => assignments.add_value(index, source, key),
+            Target::Nothing => {}
+        }
+    }
+
+    let Assignments { list, mut findings } = assignments;
+    let mut reader = Reader::new(&list, &inputs.users);
+    let config = Config::read(&mut reader);
+    // What a broken line was meant to say fits nothing.
+    let is_toml = !findings.iter().any(|finding| matches!(finding.wrong, Wrong::Syntax { .. }));
+    if let Some(config) = config.as_ref().filter(|_| is_toml) {
+        check_together(config, &mut reader);
+    }
+    findings.append(&mut reader.findings);
+    match config {
+        Some(config) if findings.is_empty() => {
+            let (warnings, _) = problem::problems(&sources, warnings);
+            Ok(Loaded { config, entries: reader.entries, file, warnings })
+        }
+        _ => {
+            let (problems, more) = problem::problems(&sources, findings);
+            Err(ConfigError { problems, more })
+        }
+    }
+}
+
+/// Values which are right alone, and not together.
+fn check_together(config: &Config, reader: &mut Reader<'_>) {
+    let (cpus, workers) = (config.daemon.worker_cpus.numbers().len(), config.daemon.workers.get());
+    if cpus > 0 && cpus != workers as usize {
+        reader.conflict("daemon.workers", "daemon.worker_cpus", &format!("{workers} workers, {cpus} CPUs"));
+    }
+    let (credit, slab) = (config.limits.ordinary_credit_kib.get(), config.limits.slab_kib.get());
+    if credit > slab {
+        let why = format!("a credit of {credit} KiB is more than a slab of {slab} KiB");
+        reader.conflict("limits.slab_kib", "limits.ordinary_credit_kib", &why);
+    }
+    if config.metrics.listen == Listen::Unix(config.daemon.socket.clone()) {
+        reader.conflict("daemon.socket", "metrics.listen", "both are the same socket");
+    }
+}

@@ -1,0 +1,380 @@
+//! Who may attach, who may talk to whom, and by which path: the settings, and what they mean.
+
+use std::collections::BTreeSet;
+
+use isthmus_layout::limits::NAME_BYTES_MAX;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::keys::Policy;
+use super::problem::{Finding, Wrong};
+use super::setting::{Grants, Integer, Item, Setting, Talk};
+use super::suggest;
+
+/// One of two domains, as the daemon knows it: the name it took, and the user the kernel says it runs as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Party<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its user.
+    pub uid: u32,
+}
+
+/// What one domain may do toward another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Send it messages.
+    pub talk: bool,
+    /// Send them by a channel. Never true without `talk`.
+    pub channel: bool,
+    /// Which of the rules matched, counted from 0; none if `policy.talk` and `policy.channels` decided.
+    pub rule: Option<usize>,
+}
+
+impl Policy {
+    /// Whether a program of user `uid` may attach to the daemon of user `own_uid`.
+    #[must_use]
+    pub fn may_attach(&self, uid: u32, own_uid: u32) -> bool {
+        match &self.attach {
+            Attach::SameUser => uid == own_uid,
+            Attach::AnyUser => true,
+            Attach::Users(users) => users.iter().any(|user| user.uid == uid),
+        }
+    }
+
+    /// What `from` may do toward `to`. A channel carries both directions, so it needs this both ways.
+    #[must_use]
+    pub fn verdict(&self, from: Party<'_>, to: Party<'_>) -> Verdict {
+        let rule = self.rules.0.iter().position(|rule| rule.from.matches(from.name) && rule.to.matches(to.name));
+        let said = rule.map(|index| &self.rules.0[index]);
+        let talk = said.and_then(|rule| rule.allow).unwrap_or(match self.talk {
+            Talk::SameUser => from.uid == to.uid,
+            Talk::All => true,
+        });
+        let channel = said.and_then(|rule| rule.channel).unwrap_or(self.channels);
+        Verdict { talk, channel: talk && channel, rule }
+    }
+
+    /// Whether a region may stay granted between these users when its message is over.
+    #[must_use]
+    pub fn keeps_grants(&self, owner_uid: u32, reader_uid: u32) -> bool {
+        match self.grants {
+            Grants::SameUser => owner_uid == reader_uid,
+            Grants::Never => false,
+        }
+    }
+}
+
+/// Who may attach.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attach {
+    /// The user the daemon runs as.
+    SameUser,
+    /// Everybody who reaches the socket.
+    AnyUser,
+    /// These and nobody else.
+    Users(Vec<User>),
+}
+
+/// A user by number; the name is kept for whoever reads it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// What the kernel knows.
+    pub uid: u32,
+    /// The name that was written, if it was one.
+    pub name: Option<String>,
+}
+
+impl Attach {
+    const WORDS: &'static [&'static str] = &["same-user", "any-user"];
+}
+
+impl Setting for Attach {
+    const TYPE: &'static str = "string or list";
+    const BARE: bool = true;
+
+    fn expected() -> String {
+        "\"same-user\", \"any-user\" or a list of users (names or numbers)".to_owned()
+    }
+
+    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+        match item.value.get_ref().as_str() {
+            Some("same-user") => return Some(Self::SameUser),
+            Some("any-user") => return Some(Self::AnyUser),
+            Some(word) => {
+                let help = match item.users.uid(word) {
+                    Some(_) => Some(format!("users are written as a list: [\"{word}\"]")),
+                    None => super::setting::did_you_mean(word, Self::WORDS),
+                };
+                findings.push(item.wrong_text(&Self::expected(), help));
+                return None;
+            }
+            None => {}
+        }
+        let before = findings.len();
+        let mut users = Vec::new();
+        let mut seen = BTreeSet::new();
+        for member in item.list::<Self>(findings)? {
+            let Some(user) = User::read(&member, findings) else { continue };
+            if !seen.insert(user.uid) {
+                let wrong = Wrong::Repeated { key: item.key.clone(), found: format!("the user {}", user.uid) };
+                findings.push(member.finding(wrong, None));
+            }
+            users.push(user);
+        }
+        (findings.len() == before).then_some(Self::Users(users))
+    }
+
+    fn to_toml(&self) -> toml::Value {
+        match self {
+            Self::SameUser => "same-user".into(),
+            Self::AnyUser => "any-user".into(),
+            Self::Users(users) => users.iter().map(User::to_toml).collect::<Vec<_>>().into(),
+        }
+    }
+}
+
+impl Setting for User {
+    const TYPE: &'static str = "string";
+
+    fn expected() -> String {
+        "the name or number of a user".to_owned()
+    }
+
+    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+        if item.value.get_ref().is_integer() {
+            // The last number means "no user" to the kernel.
+            let uid = Integer::<0, { u32::MAX - 1 }>::read(item, findings)?;
+            return Some(Self { uid: uid.get(), name: None });
+        }
+        let name = item.text::<Self>(findings)?;
+        if let Some(uid) = item.users.uid(name) {
+            return Some(Self { uid, name: Some(name.to_owned()) });
+        }
+        let help = match (name.parse::<u32>(), suggest::nearest(name, item.users.names())) {
+            (Ok(uid), _) => format!("numbers are written without quotes: {uid}"),
+            (_, Some(near)) => format!("did you mean \"{near}\"?"),
+            _ => "names are looked up in /etc/passwd; another user can be given as a number".to_owned(),
+        };
+        findings.push(item.finding(Wrong::UnknownUser { key: item.key.clone(), found: item.found() }, Some(help)));
+        None
+    }
+
+    fn to_toml(&self) -> toml::Value {
+        match &self.name {
+            Some(name) => name.as_str().into(),
+            None => toml::Value::Integer(self.uid.into()),
+        }
+    }
+}
+
+/// The rules, of which the first that matches both names decides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules(Vec<Rule>);
+
+impl Rules {
+    const LENGTH_MAX: usize = 1024;
+
+    /// In order.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Rule] {
+        &self.0
+    }
+}
+
+impl Setting for Rules {
+    const TYPE: &'static str = "list of tables";
+
+    fn expected() -> String {
+        format!("a list of at most {} tables {{ from, to, allow, channel }}", Self::LENGTH_MAX)
+    }
+
+    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+        let before = findings.len();
+        let members = item.list::<Self>(findings)?;
+        if members.len() > Self::LENGTH_MAX {
+            let (key, found) = (item.key.clone(), format!("a list of {}", members.len()));
+            findings.push(item.finding(Wrong::OutOfRange { key, found, expected: Self::expected() }, None));
+            return None;
+        }
+        let rules = members.iter().filter_map(|member| Rule::read(member, findings)).collect();
+        (findings.len() == before).then_some(Self(rules))
+    }
+
+    fn to_toml(&self) -> toml::Value {
+        self.0.iter().map(Rule::to_toml).collect::<Vec<_>>().into()
+    }
+}
+
+/// What domains of some names may do toward domains of others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Whose messages.
+    pub from: Glob,
+    /// To whom.
+    pub to: Glob,
+    /// Whether they may talk; none leaves it to `policy.talk`.
+    pub allow: Option<bool>,
+    /// Whether they may have a channel; none leaves it to `policy.channels`.
+    pub channel: Option<bool>,
+}
+
+impl Rule {
+    const FIELDS: &'static [&'static str] = &["from", "to", "allow", "channel"];
+
+    fn field<'a, T: Setting>(
+        item: &Item<'a>,
+        table: &'a DeTable<'a>,
+        name: &str,
+        findings: &mut Vec<Finding>,
+    ) -> Option<T> {
+        let value: &'a Spanned<DeValue<'a>> = table.get(name)?;
+        T::read(&item.part(format_args!(".{name}"), value), findings)
+    }
+}
+
+impl Setting for Rule {
+    const TYPE: &'static str = "table";
+
+    fn expected() -> String {
+        "a table { from, to, allow, channel }".to_owned()
+    }
+
+    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+        let before = findings.len();
+        let Some(table) = item.value.get_ref().as_table() else {
+            findings.push(item.wrong_type(Self::TYPE, &Self::expected()));
+            return None;
+        };
+        for name in table.keys().filter(|name| !Self::FIELDS.contains(&name.get_ref().as_ref())) {
+            let wrong = Wrong::UnknownKey { key: format!("{}.{}", item.key, super::parse::key_text(name.get_ref())) };
+            let help = super::setting::did_you_mean(name.get_ref(), Self::FIELDS)
+                .unwrap_or_else(|| "a rule has from, to, allow and channel".to_owned());
+            findings.push(item.finding_at(name.span(), wrong, Some(help)));
+        }
+        let rule = Self {
+            from: Self::field(item, table, "from", findings).unwrap_or_else(Glob::any),
+            to: Self::field(item, table, "to", findings).unwrap_or_else(Glob::any),
+            allow: Self::field(item, table, "allow", findings),
+            channel: Self::field(item, table, "channel", findings),
+        };
+        let conflict = match (rule.allow, rule.channel) {
+            _ if findings.len() > before => return None,
+            (None, None) => "says neither allow nor channel, so it decides nothing",
+            (Some(false), Some(true)) => "allows a channel to domains which it does not allow to talk",
+            _ => return Some(rule),
+        };
+        findings.push(item.finding(Wrong::Conflict { key: item.key.clone(), conflict: conflict.to_owned() }, None));
+        None
+    }
+
+    fn to_toml(&self) -> toml::Value {
+        let mut table = toml::Table::new();
+        table.insert("from".to_owned(), self.from.to_toml());
+        table.insert("to".to_owned(), self.to.to_toml());
+        for (name, value) in [("allow", self.allow), ("channel", self.channel)] {
+            if let Some(value) = value {
+                table.insert(name.to_owned(), value.into());
+            }
+        }
+        table.into()
+    }
+}
+
+/// A pattern for names: `*` is any run of characters, `?` is one, all others are themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Glob(String);
+
+impl Glob {
+    const BYTES_MAX: usize = NAME_BYTES_MAX;
+
+    fn any() -> Self {
+        Self("*".to_owned())
+    }
+
+    /// The pattern as it was written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether `name` is one of those. Costs at most the product of both lengths, whatever the pattern.
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
+        let (pattern, name): (Vec<char>, Vec<char>) = (self.0.chars().collect(), name.chars().collect());
+        let (mut at, mut seen) = (0, 0);
+        // Behind the last star, and how much of the name was seen when it took one character more.
+        let mut star = None;
+        while seen < name.len() {
+            match (pattern.get(at), star) {
+                (Some('*'), _) => {
+                    at += 1;
+                    star = Some((at, seen));
+                }
+                (Some(&wanted), _) if wanted == '?' || wanted == name[seen] => (at, seen) = (at + 1, seen + 1),
+                (_, Some((behind, taken))) => {
+                    (at, seen) = (behind, taken + 1);
+                    star = Some((at, seen));
+                }
+                _ => return false,
+            }
+        }
+        pattern[at..].iter().all(|&rest| rest == '*')
+    }
+}
+
+impl Setting for Glob {
+    const TYPE: &'static str = "string";
+
+    fn expected() -> String {
+        format!("a name or pattern (* and ?) of 1 to {} bytes without spaces", Self::BYTES_MAX)
+    }
+
+    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+        let text = item.text::<Self>(findings)?;
+        let fits = (1..=Self::BYTES_MAX).contains(&text.len())
+            && !text.contains(|c: char| c.is_whitespace() || c.is_control());
+        if !fits {
+            findings.push(item.wrong_text(&Self::expected(), None));
+        }
+        fits.then(|| Self(text.to_owned()))
+    }
+
+    fn to_toml(&self) -> toml::Value {
+        self.0.as_str().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn glob_matches_stars_and_question_marks() {
+        let cases = [
+            ("*", "", true),
+            ("*", "abc", true),
+            ("web-*", "web-1", true),
+            ("web-*", "web", false),
+            ("*-db", "a-db-db", true),
+            ("a*b*c", "aXbYbZc", true),
+            ("a*b*c", "aXbYbZ", false),
+            ("?", "ü", true),
+            ("?", "", false),
+            ("a?c", "abc", true),
+            ("**", "x", true),
+            ("abc", "abcd", false),
+            ("", "", true),
+        ];
+        for (pattern, name, expected) in cases {
+            assert_eq!(Glob(pattern.to_owned()).matches(name), expected, "{pattern} on {name}");
+        }
+    }
+
+    #[test]
+    fn glob_with_many_stars_ends_soon() {
+        let pattern = Glob("a*".repeat(32));
+        assert!(!pattern.matches(&format!("{}b", "a".repeat(31))));
+        assert!(!Glob(format!("{}b", "*a".repeat(30))).matches(&"a".repeat(4096)));
+    }
+}

@@ -1,0 +1,202 @@
+//! What can be wrong with a configuration, and how it is told.
+//!
+//! ```text
+//! /etc/isthmus/isthmus.toml:4:8: wait.mode is "adaptve", but must be "adaptive", "spin" or "sleep"
+//!     4 | mode = "adaptve"
+//!       |        ^^^^^^^^^
+//!       = did you mean "adaptive"?
+//! ```
+//!
+//! Readers only note [`Finding`]s: which text, which bytes of it, what is wrong. They become [`Problem`]s, with line,
+//! column and excerpt, at the end, in the order of the file.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::Range;
+
+use serde::Serialize;
+use thiserror::Error;
+
+use super::origin::{Excerpt, Origin, Source};
+
+/// What is wrong; its text is the first line of a [`Problem`].
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[expect(missing_docs, reason = "the text beside each variant says it")]
+pub enum Wrong {
+    #[error("cannot read the configuration: {reason}")]
+    Unreadable { reason: String },
+    #[error("the configuration has more than {max} bytes")]
+    TooLong { max: u64 },
+    #[error("not UTF-8")]
+    NotUtf8,
+    #[error("{message}")]
+    Syntax { message: String },
+    #[error("there is no table [{table}]")]
+    UnknownTable { table: String },
+    #[error("there is no key {key}")]
+    UnknownKey { key: String },
+    #[error("{table} is {found}, but must be a table of keys")]
+    NotATable { table: String, found: String },
+    #[error("{key} is {found}, but must be {expected}")]
+    WrongType { key: String, found: String, expected: String },
+    #[error("{key} is {found}, but must be {expected}")]
+    OutOfRange { key: String, found: String, expected: String },
+    #[error("{key} is {found}, but must be {expected}")]
+    WrongText { key: String, found: String, expected: String },
+    #[error("{key} names the user {found}, but no such user is known here")]
+    UnknownUser { key: String, found: String },
+    #[error("{key} repeats {found}")]
+    Repeated { key: String, found: String },
+    #[error("{key} {conflict}")]
+    Conflict { key: String, conflict: String },
+    #[error("{found} is no assignment")]
+    NoAssignment { found: String },
+    #[error("nothing reads this variable")]
+    UnknownVariable,
+}
+
+impl Wrong {
+    /// Stable name for JSON and scripts.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Unreadable { .. } => "unreadable",
+            Self::TooLong { .. } => "too-long",
+            Self::NotUtf8 => "not-utf8",
+            Self::Syntax { .. } => "syntax",
+            Self::UnknownTable { .. } => "unknown-table",
+            Self::UnknownKey { .. } => "unknown-key",
+            Self::NotATable { .. } => "not-a-table",
+            Self::WrongType { .. } => "wrong-type",
+            Self::OutOfRange { .. } => "out-of-range",
+            Self::WrongText { .. } => "wrong-text",
+            Self::UnknownUser { .. } => "unknown-user",
+            Self::Repeated { .. } => "repeated",
+            Self::Conflict { .. } => "conflict",
+            Self::NoAssignment { .. } => "no-assignment",
+            Self::UnknownVariable => "unknown-variable",
+        }
+    }
+}
+
+/// One thing that is wrong, where, and what would be right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Where it stands.
+    pub origin: Origin,
+    /// What it is.
+    pub wrong: Wrong,
+    /// What the reader may want to write instead.
+    pub help: Option<String>,
+    /// The text it is about.
+    pub excerpt: Option<Excerpt>,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.origin)?;
+        if let Origin::File { line: 1.., column, .. } = self.origin {
+            write!(f, ":{column}")?;
+        }
+        write!(f, ": {}", self.wrong)?;
+        if let Some(excerpt) = &self.excerpt {
+            write!(f, "\n{excerpt}")?;
+        }
+        if let Some(help) = &self.help {
+            write!(f, "\n      = {help}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Serialize for Problem {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Row<'a> {
+            code: &'static str,
+            message: String,
+            origin: &'a Origin,
+            help: Option<&'a str>,
+        }
+        let row = Row {
+            code: self.wrong.code(),
+            message: self.wrong.to_string(),
+            origin: &self.origin,
+            help: self.help.as_deref(),
+        };
+        row.serialize(serializer)
+    }
+}
+
+/// A configuration that was refused, with everything that is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// At least one, in the order of the file, then environment, then command line.
+    pub problems: Vec<Problem>,
+    /// How many more there are than [`PROBLEMS_MAX`].
+    pub more: usize,
+}
+
+impl std::error::Error for ConfigError {}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.problems.iter().enumerate() {
+            let gap = if index == 0 { "" } else { "\n" };
+            write!(f, "{gap}{problem}")?;
+        }
+        match self.more {
+            0 => Ok(()),
+            more => write!(f, "\nand {more} more"),
+        }
+    }
+}
+
+/// More problems than this are counted, not told: the file is then something else.
+pub const PROBLEMS_MAX: usize = 100;
+
+/// A problem before its place is looked up.
+pub(super) struct Finding {
+    /// Index of the text in the list of sources.
+    pub(super) source: usize,
+    /// Which bytes; none if it is about the text as a whole.
+    pub(super) span: Option<Range<usize>>,
+    pub(super) wrong: Wrong,
+    pub(super) help: Option<String>,
+}
+
+/// Turns findings into what is told, in order.
+pub(super) fn problems(sources: &[Source], mut findings: Vec<Finding>) -> (Vec<Problem>, usize) {
+    findings.sort_by_key(|finding| (finding.source, finding.span.as_ref().map(|span| span.start)));
+    keep_one_syntax_error_a_line(sources, &mut findings);
+    let more = findings.len().saturating_sub(PROBLEMS_MAX);
+    findings.truncate(PROBLEMS_MAX);
+    let told = findings.into_iter().map(|Finding { source, span, wrong, help }| {
+        let source = &sources[source];
+        let origin = source.origin(span.as_ref().map(|span| span.start));
+        Problem { origin, wrong, help, excerpt: span.map(|span| source.excerpt(&span)) }
+    });
+    (told.collect(), more)
+}
+
+/// A line that is not TOML means nothing we could judge: one error for it is enough. If it was to begin a table, nobody knows
+/// where the keys below it belong.
+fn keep_one_syntax_error_a_line(sources: &[Source], findings: &mut Vec<Finding>) {
+    let line = |finding: &Finding| {
+        let start = finding.span.as_ref().map(|span| span.start)?;
+        Some((finding.source, sources[finding.source].line(start)))
+    };
+    let is_syntax = |finding: &Finding| matches!(finding.wrong, Wrong::Syntax { .. });
+    let broken: BTreeSet<_> = findings.iter().filter(|finding| is_syntax(finding)).filter_map(line).collect();
+    let mut told = BTreeSet::new();
+    let headers: Vec<Vec<usize>> = sources.iter().map(Source::header_lines).collect();
+    findings.retain(|finding| {
+        let Some((source, line)) = line(finding) else { return true };
+        let header = headers[source].partition_point(|&header| header <= line).checked_sub(1);
+        let below_broken = header.is_some_and(|index| broken.contains(&(source, headers[source][index])));
+        match is_syntax(finding) {
+            true => told.insert((source, line)),
+            false => !broken.contains(&(source, line)) && !below_broken,
+        }
+    });
+}

@@ -1,0 +1,397 @@
+//! A type a key may have: how its values are read, described and written.
+//!
+//! What is read once is right from then on: an [`Integer<1, 64>`] lies between 1 and 64.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::Range;
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::origin::{Source, head, printable};
+use super::problem::{Finding, Wrong};
+use super::suggest;
+use super::users::Users;
+
+/// What a key's type can do.
+pub(super) trait Setting: Sized {
+    /// The kind of TOML value, for the documentation.
+    const TYPE: &'static str;
+    /// What a number counts; empty if it is none.
+    const UNIT: &'static str = "";
+    /// Whether `ISTHMUS_KEY=word` means the string `"word"`, so that a shell needs no second pair of quotes.
+    const BARE: bool = false;
+
+    /// What values must be, to be put after "must be".
+    fn expected() -> String;
+    /// The value, or a finding for each thing that is wrong with it.
+    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self>;
+    /// The value as it would be written.
+    fn to_toml(&self) -> toml::Value;
+}
+
+/// A value that was written somewhere, and what is needed to read it and to complain about it.
+pub(super) struct Item<'a> {
+    pub(super) key: String,
+    pub(super) value: &'a Spanned<DeValue<'a>>,
+    pub(super) source: &'a Source,
+    pub(super) source_index: usize,
+    pub(super) users: &'a Users,
+}
+
+impl<'a> Item<'a> {
+    /// The value `at` inside this one.
+    pub(super) fn part(&self, at: fmt::Arguments<'_>, value: &'a Spanned<DeValue<'a>>) -> Item<'a> {
+        let Self { source, source_index, users, .. } = *self;
+        Item { key: format!("{}{at}", self.key), value, source, source_index, users }
+    }
+
+    /// The value as its writer put it, short.
+    pub(super) fn found(&self) -> String {
+        found(self.value, self.source)
+    }
+
+    pub(super) fn finding(&self, wrong: Wrong, help: Option<String>) -> Finding {
+        self.finding_at(self.value.span(), wrong, help)
+    }
+
+    pub(super) fn finding_at(&self, span: Range<usize>, wrong: Wrong, help: Option<String>) -> Finding {
+        Finding { source: self.source_index, span: Some(span), wrong, help }
+    }
+
+    /// It is not even the right kind of value.
+    pub(super) fn wrong_type(&self, type_: &str, expected: &str) -> Finding {
+        let wrong = Wrong::WrongType { key: self.key.clone(), found: self.found(), expected: expected.to_owned() };
+        self.finding(wrong, other_writing(type_, self.value.get_ref(), &self.found()))
+    }
+
+    /// It is a string, but not one of those that mean something.
+    pub(super) fn wrong_text(&self, expected: &str, help: Option<String>) -> Finding {
+        let wrong = Wrong::WrongText { key: self.key.clone(), found: self.found(), expected: expected.to_owned() };
+        self.finding(wrong, help)
+    }
+
+    /// The string, or the finding that it is none.
+    pub(super) fn text<T: Setting>(&self, findings: &mut Vec<Finding>) -> Option<&'a str> {
+        let text = self.value.get_ref().as_str();
+        if text.is_none() {
+            findings.push(self.wrong_type(T::TYPE, &T::expected()));
+        }
+        text
+    }
+
+    /// The members of a list, or the finding that it is none.
+    pub(super) fn list<T: Setting>(&self, findings: &mut Vec<Finding>) -> Option<Vec<Item<'a>>> {
+        let Some(list) = self.value.get_ref().as_array() else {
+            findings.push(self.wrong_type(T::TYPE, &T::expected()));
+            return None;
+        };
+        Some(list.iter().enumerate().map(|(index, value)| self.part(format_args!("[{index}]"), value)).collect())
+    }
+}
+
+/// A value as its writer put it, short.
+pub(super) fn found(value: &Spanned<DeValue<'_>>, source: &Source) -> String {
+    const CHARS_MAX: usize = 60;
+    match value.get_ref() {
+        DeValue::String(text) => format!("\"{}\"", head(&printable(text), CHARS_MAX)),
+        DeValue::Array(_) => "a list".to_owned(),
+        DeValue::Table(_) => "a table".to_owned(),
+        _ => head(&printable(source.text.get(value.span()).unwrap_or_default()), CHARS_MAX),
+    }
+}
+
+/// The usual slips with quotes and brackets.
+fn other_writing(type_: &str, value: &DeValue<'_>, found: &str) -> Option<String> {
+    match (type_, value) {
+        ("integer", DeValue::String(text)) if text.parse::<i64>().is_ok() => {
+            Some(format!("numbers are written without quotes: {text}"))
+        }
+        ("boolean", DeValue::String(text)) => match text.to_ascii_lowercase().as_str() {
+            "true" | "yes" | "on" | "1" => Some("write true, without quotes".to_owned()),
+            "false" | "no" | "off" | "0" => Some("write false, without quotes".to_owned()),
+            _ => None,
+        },
+        ("boolean", DeValue::Integer(number)) => match number.as_str() {
+            "0" => Some("write false".to_owned()),
+            "1" => Some("write true".to_owned()),
+            _ => None,
+        },
+        ("string", DeValue::Integer(_) | DeValue::Float(_) | DeValue::Boolean(_) | DeValue::Datetime(_)) => {
+            Some(format!("strings are written in quotes: \"{found}\""))
+        }
+        ("list of tables", _) => {
+            Some("rules are written as in [{ from = \"web-*\", to = \"db\", allow = true }]".to_owned())
+        }
+        (list, DeValue::Integer(_)) if list.contains("list") => {
+            Some(format!("lists are written in brackets: [{found}]"))
+        }
+        (list, DeValue::String(_)) if list.starts_with("list") => {
+            Some("lists are written in brackets, as in [0, 1]".to_owned())
+        }
+        _ => None,
+    }
+}
+
+impl Setting for bool {
+    const TYPE: &'static str = "boolean";
+
+    fn expected() -> String {
+        "true or false".to_owned()
+    }
+
+    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+        let value = item.value.get_ref().as_bool();
+        if value.is_none() {
+            findings.push(item.wrong_type(Self::TYPE, &Self::expected()));
+        }
+        value
+    }
+
+    fn to_toml(&self) -> toml::Value {
+        toml::Value::Boolean(*self)
+    }
+}
+
+/// Reads a whole number from `min` to `max` that is `fit` as well.
+fn read_number<T: Setting>(
+    item: &Item<'_>,
+    (min, max): (u32, u32),
+    fit: fn(u32) -> bool,
+    findings: &mut Vec<Finding>,
+) -> Option<u32> {
+    let Some(number) = item.value.get_ref().as_integer() else {
+        findings.push(item.wrong_type(T::TYPE, &T::expected()));
+        return None;
+    };
+    let value = u32::from_str_radix(number.as_str(), number.radix()).ok();
+    if let Some(value) = value.filter(|&value| (min..=max).contains(&value) && fit(value)) {
+        return Some(value);
+    }
+    let neighbours = value.filter(|value| (min..=max).contains(value)).and_then(|value| {
+        let below = (min..value).rev().find(|&number| fit(number))?;
+        let above = (value..=max).find(|&number| fit(number))?;
+        Some(format!("the nearest are {below} and {above}"))
+    });
+    let wrong = Wrong::OutOfRange { key: item.key.clone(), found: item.found(), expected: T::expected() };
+    findings.push(item.finding(wrong, neighbours));
+    None
+}
+
+macro_rules! numbers {
+    ($($(#[$doc:meta])* $name:ident, $unit:literal, $what:literal, $fit:expr;)*) => { $(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub struct $name<const MIN: u32, const MAX: u32>(u32);
+
+        impl<const MIN: u32, const MAX: u32> $name<MIN, MAX> {
+            /// The number as it is written.
+            #[must_use]
+            pub const fn get(self) -> u32 {
+                self.0
+            }
+        }
+
+        impl<const MIN: u32, const MAX: u32> Setting for $name<MIN, MAX> {
+            const TYPE: &'static str = "integer";
+            const UNIT: &'static str = $unit;
+
+            fn expected() -> String {
+                let unit = if $unit.is_empty() { "" } else { concat!(" ", $unit) };
+                format!("{} from {MIN} to {MAX}{unit}", $what)
+            }
+
+            fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+                read_number::<Self>(item, (MIN, MAX), $fit, findings).map(Self)
+            }
+
+            fn to_toml(&self) -> toml::Value {
+                toml::Value::Integer(self.0.into())
+            }
+        }
+    )* };
+}
+
+numbers! {
+    /// A count or a number, from `MIN` to `MAX`.
+    Integer, "", "an integer", |_| true;
+    /// Whole microseconds.
+    Micros, "µs", "an integer", |_| true;
+    /// Whole milliseconds.
+    Millis, "ms", "an integer", |_| true;
+    /// Whole seconds.
+    Seconds, "s", "an integer", |_| true;
+    /// Blocks of 1024 bytes.
+    Kib, "KiB", "an integer", |_| true;
+    /// Blocks of 1024 bytes, and their number a power of two.
+    PowerOfTwoKib, "KiB", "a power of two", u32::is_power_of_two;
+}
+
+impl<const MIN: u32, const MAX: u32> Micros<MIN, MAX> {
+    /// As a span of time.
+    #[must_use]
+    pub const fn duration(self) -> Duration {
+        Duration::from_micros(self.0 as u64)
+    }
+}
+
+impl<const MIN: u32, const MAX: u32> Millis<MIN, MAX> {
+    /// As a span of time.
+    #[must_use]
+    pub const fn duration(self) -> Duration {
+        Duration::from_millis(self.0 as u64)
+    }
+}
+
+impl<const MIN: u32, const MAX: u32> Seconds<MIN, MAX> {
+    /// As a span of time; none for 0, which means never.
+    #[must_use]
+    pub const fn duration(self) -> Option<Duration> {
+        if self.0 == 0 { None } else { Some(Duration::from_secs(self.0 as u64)) }
+    }
+}
+
+impl<const MIN: u32, const MAX: u32> Kib<MIN, MAX> {
+    /// In bytes.
+    #[must_use]
+    pub const fn bytes(self) -> u32 {
+        const { assert!(MAX <= u32::MAX / 1024) }
+        self.0 * 1024
+    }
+}
+
+impl<const MIN: u32, const MAX: u32> PowerOfTwoKib<MIN, MAX> {
+    /// In bytes.
+    #[must_use]
+    pub const fn bytes(self) -> u32 {
+        const { assert!(MAX <= u32::MAX / 1024) }
+        self.0 * 1024
+    }
+}
+
+/// Different CPUs, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cpus(Vec<u32>);
+
+impl Cpus {
+    const NUMBER_MAX: u32 = 4095;
+
+    /// Their numbers, as the kernel counts them.
+    #[must_use]
+    pub fn numbers(&self) -> &[u32] {
+        &self.0
+    }
+}
+
+impl Setting for Cpus {
+    const TYPE: &'static str = "list";
+
+    fn expected() -> String {
+        format!("a list of different CPU numbers from 0 to {}", Self::NUMBER_MAX)
+    }
+
+    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+        let before = findings.len();
+        let mut numbers = Vec::new();
+        let mut seen = BTreeSet::new();
+        for member in item.list::<Self>(findings)? {
+            let Some(number) = Integer::<0, { Self::NUMBER_MAX }>::read(&member, findings) else { continue };
+            numbers.push(number.get());
+            if !seen.insert(number.get()) {
+                let wrong = Wrong::Repeated { key: item.key.clone(), found: number.get().to_string() };
+                findings.push(member.finding(wrong, None));
+            }
+        }
+        (findings.len() == before).then_some(Self(numbers))
+    }
+
+    fn to_toml(&self) -> toml::Value {
+        self.0.iter().map(|&number| toml::Value::Integer(number.into())).collect::<Vec<_>>().into()
+    }
+}
+
+/// Declares an enum of words.
+macro_rules! words {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$word_doc:meta])* $word:ident = $text:literal,)* })*) => { $(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name { $($(#[$word_doc])* $word,)* }
+
+        impl $name {
+            /// Each word, as it is written.
+            pub const WORDS: &'static [&'static str] = &[$($text),*];
+
+            /// The word as it is written.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$word => $text,)* }
+            }
+        }
+
+        impl Setting for $name {
+            const TYPE: &'static str = "string";
+            const BARE: bool = true;
+
+            fn expected() -> String {
+                alternatives(Self::WORDS)
+            }
+
+            fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+                match item.text::<Self>(findings)? {
+                    $($text => Some(Self::$word),)*
+                    other => {
+                        findings.push(item.wrong_text(&Self::expected(), did_you_mean(other, Self::WORDS)));
+                        None
+                    }
+                }
+            }
+
+            fn to_toml(&self) -> toml::Value {
+                self.as_str().into()
+            }
+        }
+    )* };
+}
+
+words! {
+    /// How a worker waits for work.
+    WaitMode {
+        /// Look for a while, then sleep on the doorbells.
+        Adaptive = "adaptive",
+        /// Look for ever: the least latency, for a whole CPU.
+        Spin = "spin",
+        /// Sleep at once.
+        Sleep = "sleep",
+    }
+    /// Who may talk to whom where no rule says otherwise.
+    Talk {
+        /// Domains of one user.
+        SameUser = "same-user",
+        /// All domains.
+        All = "all",
+    }
+    /// Whether a region stays granted when its message is over.
+    Grants {
+        /// Between domains of one user.
+        SameUser = "same-user",
+        /// Never.
+        Never = "never",
+    }
+}
+
+/// `"a", "b" or "c"`.
+pub(super) fn alternatives(words: &[&str]) -> String {
+    let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
+    match quoted.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
+    }
+}
+
+/// The suggestion for a word that is none of `words`.
+pub(super) fn did_you_mean(word: &str, words: &[&'static str]) -> Option<String> {
+    suggest::nearest(word, words.iter().copied()).map(|word| format!("did you mean \"{word}\"?"))
+}

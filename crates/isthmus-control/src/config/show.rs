@@ -1,0 +1,161 @@
+//! A configuration as it is printed. What is printed as TOML is TOML: it can be read again, and means the same.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt::Write;
+
+use isthmus_layout::environment::VARIABLES;
+use serde::Serialize;
+
+use super::gather::default_text;
+use super::keys::{Effect, KEYS, TABLES};
+use super::origin::{Origin, printable};
+use super::parse::Entry;
+use super::{Inputs, Loaded};
+
+impl Loaded {
+    /// The whole file as `isthmusd --check` prints it: each key with its value, and what it is for.
+    #[must_use]
+    pub fn check_text(&self) -> String {
+        let mut text = String::new();
+        for table in TABLES {
+            let gap = if text.is_empty() { "" } else { "\n" };
+            line(&mut text, format_args!("{gap}# {}\n[{}]", table.text(), table.name));
+            for Entry { key, value, .. } in self.entries.iter().filter(|entry| entry.key.table == table.name) {
+                line(&mut text, format_args!("# {}", first_sentence(&key.text())));
+                line(&mut text, format_args!("{} = {}", key.name, written(value)));
+            }
+        }
+        text
+    }
+
+    /// A line for each key as `isthmus config show` prints it, with where its value comes from behind it if asked for.
+    #[must_use]
+    pub fn show_text(&self, with_origin: bool) -> String {
+        let lines: Vec<_> = self.entries.iter().map(|entry| format!("{} = {}", entry.key.path, entry.value)).collect();
+        if !with_origin {
+            return lines.iter().fold(String::new(), |text, line| text + line + "\n");
+        }
+        // One long line does not push all origins to the right.
+        let width = lines.iter().map(|line| line.chars().count()).filter(|&width| width <= 60).max().unwrap_or(0);
+        let mut text = String::new();
+        for (shown, Entry { origin, overridden, .. }) in lines.iter().zip(&self.entries) {
+            let over: Vec<_> = overridden.iter().map(Origin::to_string).collect();
+            let over = if over.is_empty() { String::new() } else { format!(" (instead of {})", over.join(", ")) };
+            line(&mut text, format_args!("{shown:width$}  # {}", printable(&format!("{origin}{over}"))));
+        }
+        text
+    }
+
+    /// The same for programs.
+    #[must_use]
+    pub fn show_json(&self) -> serde_json::Value {
+        #[derive(Serialize)]
+        struct Row<'a> {
+            key: &'static str,
+            value: &'a toml::Value,
+            unit: Option<&'static str>,
+            origin: &'a Origin,
+            overridden: &'a [Origin],
+            environment: String,
+            effect: &'static str,
+        }
+        let rows: Vec<_> = self
+            .entries
+            .iter()
+            .map(|Entry { key, value, origin, overridden }| Row {
+                key: key.path,
+                value,
+                unit: Some(key.unit).filter(|unit| !unit.is_empty()),
+                origin,
+                overridden,
+                environment: key.environment(),
+                effect: key.effect.as_str(),
+            })
+            .collect();
+        serde_json::to_value(rows).expect("strings, numbers, booleans, lists and tables are JSON")
+    }
+}
+
+impl Effect {
+    /// `restart` or `reload`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Restart => "restart",
+            Self::Reload => "reload",
+        }
+    }
+}
+
+/// A value as it stands in a file: lists of tables one below the other.
+fn written(value: &toml::Value) -> String {
+    match value {
+        toml::Value::Array(members) if members.first().is_some_and(toml::Value::is_table) => {
+            let lines: String = members.iter().map(|member| format!("  {member},\n")).collect();
+            format!("[\n{lines}]")
+        }
+        _ => value.to_string(),
+    }
+}
+
+fn first_sentence(text: &str) -> &str {
+    text.find(". ").map_or(text, |end| &text[..=end])
+}
+
+fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
+    writeln!(text, "{line}").expect("a string takes everything");
+}
+
+/// A variable of the environment that means something to us.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VariableRow {
+    /// `ISTHMUS_…`.
+    pub name: String,
+    /// Who reads it: `library` or `daemon`.
+    pub reader: &'static str,
+    /// What holds when it is not set.
+    pub default: String,
+    /// What it is set to here, if it is.
+    pub value: Option<String>,
+    /// Whether the value comes from the environment or is the default.
+    pub origin: &'static str,
+    /// What it does.
+    pub effect: String,
+}
+
+/// Every variable there is, the library's and the daemon's, as this environment sets them.
+#[must_use]
+pub fn variables(inputs: &Inputs) -> Vec<VariableRow> {
+    let set: BTreeMap<&OsString, &OsString> = inputs.environment.iter().map(|(name, value)| (name, value)).collect();
+    let row = |name: String, reader, default: String, effect: String| {
+        let value = set.get(&OsString::from(&name)).map(|value| value.to_string_lossy().into_owned());
+        let origin = if value.is_some() { "environment" } else { "default" };
+        VariableRow { name, reader, default, value, origin, effect }
+    };
+    let library = VARIABLES.iter().map(|variable| {
+        row(variable.name.to_owned(), "library", variable.default.to_owned(), variable.effect.to_owned())
+    });
+    let places = inputs.places();
+    let daemon = KEYS.iter().map(|key| {
+        row(
+            key.environment(),
+            "daemon",
+            default_text(key, &places),
+            format!("{}: {}", key.path, first_sentence(&key.text())),
+        )
+    });
+    library.chain(daemon).collect()
+}
+
+/// The variables for people.
+#[must_use]
+pub fn variables_text(rows: &[VariableRow]) -> String {
+    let mut text = String::new();
+    for row in rows {
+        let value = printable(row.value.as_ref().unwrap_or(&row.default));
+        line(&mut text, format_args!("{}={value}  # {}, {}", row.name, row.reader, row.origin));
+        line(&mut text, format_args!("    {}", row.effect));
+    }
+    text
+}

@@ -1,0 +1,254 @@
+//! A daemon from its configuration: socket, tickets, workers, broker, server, put together and taken apart again.
+//!
+//! ```no_run
+//! use isthmus_control::config::{self, Inputs, Role};
+//! use isthmus_control::daemon::{Daemon, Options};
+//!
+//! let inputs = Inputs::of_this_process(Role::User, None, Vec::new());
+//! let loaded = config::load(&inputs).unwrap();
+//! let daemon = Daemon::open(Options::new(loaded)).unwrap();
+//! let ended = daemon.run(|| ()).unwrap();
+//! println!("{ended:?}");
+//! ```
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use isthmus_channel::Wait as Waiting;
+use isthmus_layout::channel::SlabSize;
+use isthmus_layout::control::{Name, Spoken};
+use isthmus_service::{Event, Options as ServiceOptions, Permit, Service, StartError};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use crate::broker::{Broker, Facts, Settings};
+use crate::config::{Attach, Config, Loaded, WaitMode};
+use crate::directory::{Directory, Limits};
+use crate::policy::Policy;
+use crate::schema::SCHEMA;
+use crate::scrape::Scrape;
+use crate::server::{Ended, Server, Stop};
+use crate::socket::{Listener, Reach, SocketError};
+use crate::tickets::Tickets;
+
+/// How a daemon is to be.
+pub struct Options {
+    /// The configuration, checked.
+    pub loaded: Loaded,
+    /// A socket that was opened already; else the configuration's is.
+    pub socket: Option<OwnedFd>,
+    /// The versions it claims to speak; tests claim others.
+    pub spoken: Spoken,
+    /// Reads the configuration again, on SIGHUP.
+    pub reload: Option<Reload>,
+    /// Listens to SIGTERM, SIGINT and SIGHUP.
+    pub signals: bool,
+}
+
+/// Reads the configuration again; says why not.
+pub type Reload = Box<dyn Fn() -> Result<Loaded, String>>;
+
+impl Options {
+    /// The usual ones.
+    pub fn new(loaded: Loaded) -> Self {
+        Self { loaded, socket: None, spoken: Spoken::CURRENT, reload: None, signals: true }
+    }
+}
+
+/// Why a daemon did not start, or broke.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// No socket.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// No workers.
+    #[error(transparent)]
+    Workers(#[from] StartError),
+    /// The system refused something else.
+    #[error("{operation}: {source}")]
+    System {
+        /// What was tried.
+        operation: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+fn system(operation: &'static str) -> impl FnOnce(io::Error) -> DaemonError {
+    move |source| DaemonError::System { operation, source }
+}
+
+/// A daemon that has its socket and does not serve yet.
+pub struct Daemon {
+    options: Options,
+    listener: Listener,
+    stop: Stop,
+}
+
+impl Daemon {
+    /// Takes the socket. After this, whoever connects waits until [`Daemon::run`].
+    pub fn open(mut options: Options) -> Result<Self, DaemonError> {
+        let config = &options.loaded.config;
+        let reach = if config.policy.attach == Attach::SameUser { Reach::Own } else { Reach::Everybody };
+        let listener = match options.socket.take() {
+            Some(socket) => Listener::given(socket),
+            None => Listener::open(config.daemon.socket.path(), reach)?,
+        };
+        Ok(Self { options, listener, stop: Stop::default() })
+    }
+
+    /// Ends the daemon from anywhere.
+    pub fn stop(&self) -> Stop {
+        self.stop.clone()
+    }
+
+    /// Serves until told to stop. `ready` is called when it does.
+    pub fn run(self, ready: impl FnOnce()) -> Result<Ended, DaemonError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(system("starting the control plane"))?;
+        let local = tokio::task::LocalSet::new();
+        runtime.block_on(local.run_until(self.serve(ready)))
+    }
+
+    async fn serve(self, ready: impl FnOnce()) -> Result<Ended, DaemonError> {
+        let Self { options, listener, stop } = self;
+        let config = options.loaded.config.clone();
+        let (told, events) = mpsc::unbounded_channel::<Event>();
+        let service = Service::start(service_options(&config), move |event| drop(told.send(event)))?;
+        let broker = broker(&options, Box::new(service))?;
+        let server = Server::new(broker, config.limits.handshake_timeout_ms.duration(), config.daemon.idle_exit_s.duration());
+        if let Some(scrape) = Scrape::open(&config.metrics.listen).map_err(system("listening for scrapes"))? {
+            tokio::task::spawn_local(scrape.run(server.clone()));
+        }
+        if options.signals {
+            signals(&server, stop.clone(), options.reload).map_err(system("listening to signals"))?;
+        }
+        ready();
+        server.run(listener, events, stop).await.map_err(system("serving"))
+    }
+}
+
+fn service_options(config: &Config) -> ServiceOptions {
+    let wait = match config.wait.mode {
+        WaitMode::Adaptive => Waiting::Adaptive(config.wait.spin_us.duration()),
+        WaitMode::Spin => Waiting::Spin,
+        WaitMode::Sleep => Waiting::Sleep,
+    };
+    ServiceOptions {
+        workers: config.daemon.workers.get() as u8, // At most 64, says the configuration.
+        wait,
+        cpus: config.daemon.worker_cpus.numbers().iter().map(|&cpu| cpu as usize).collect(),
+        permit: Permit::everything(), // The broker sends the true one before anybody is attached.
+    }
+}
+
+fn broker(options: &Options, plane: Box<dyn crate::broker::DataPlane>) -> Result<Broker, DaemonError> {
+    let config = &options.loaded.config;
+    let (uid, limits) = (rustix::process::geteuid().as_raw(), limits(config));
+    let tickets = match Tickets::open(config.daemon.runtime_dir.path()) {
+        Ok(tickets) => tickets,
+        Err(error) => {
+            tracing::warn!(%error, "cannot keep tickets; after a restart all domains attach anew");
+            Tickets::of_this_run().map_err(system("drawing a random key"))?
+        }
+    };
+    let settings = Settings {
+        spoken: options.spoken,
+        name: Name::new(concat!("isthmusd ", env!("CARGO_PKG_VERSION"))).expect("a valid name"),
+        uid,
+        nobody: nobody(),
+        slab: SlabSize::new(config.limits.slab_kib.bytes()).expect("checked with the configuration"),
+        epoch: epoch().map_err(system("drawing a random number"))?,
+        fds_max: raise_descriptor_limit(),
+        sessions_max: limits.domains + 64,
+        sessions_per_owner_max: limits.domains_per_owner + 32,
+        offer_timeout: 1_000_000_000,
+        facts: facts(&options.loaded),
+    };
+    let directory = Directory::new(limits, tickets.first());
+    Ok(Broker::new(settings, Policy::new(config.policy.clone(), uid), directory, tickets, plane))
+}
+
+fn limits(config: &Config) -> Limits {
+    let limits = &config.limits;
+    Limits {
+        domains: limits.domains_max.get() as usize,
+        domains_per_owner: limits.domains_per_user_max.get() as usize,
+        endpoints: limits.endpoints_per_domain_max.get() as usize,
+        channels: limits.channels_per_domain_max.get() as usize,
+    }
+}
+
+fn facts(loaded: &Loaded) -> Facts {
+    let entries = loaded.entries.iter().map(|entry| {
+        let value = serde_json::to_value(&entry.value).unwrap_or_default();
+        json!({ "key": entry.key.path, "value": value, "origin": entry.origin.to_string() })
+    });
+    let config = json!({
+        "schema": SCHEMA,
+        "file": loaded.file.as_deref().map(Path::to_string_lossy),
+        "entries": entries.collect::<Vec<_>>(),
+    });
+    let wait = loaded.config.wait.mode.as_str().to_owned();
+    Facts { socket: loaded.config.daemon.socket.path().display().to_string(), wait, config }
+}
+
+/// As many descriptors as we may have: each channel whose counters are shown takes one.
+fn raise_descriptor_limit() -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    let current = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
+    usize::try_from(current).unwrap_or(usize::MAX)
+}
+
+/// The user number that stands for all who have none here: none where everybody has one.
+fn nobody() -> Option<u32> {
+    let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
+    let words: Vec<&str> = map.split_whitespace().collect();
+    if words == ["0", "0", "4294967295"] {
+        return None;
+    }
+    std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?.trim().parse().ok()
+}
+
+fn epoch() -> io::Result<u64> {
+    let mut bytes = [0; 4];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from(u32::from_le_bytes(bytes)))
+}
+
+fn signals(server: &Server, stop: Stop, reload: Option<Reload>) -> io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+        let (mut signal, stop) = (signal(kind)?, stop.clone());
+        tokio::task::spawn_local(async move {
+            while signal.recv().await.is_some() {
+                stop.stop();
+            }
+        });
+    }
+    let (mut hangup, server) = (signal(SignalKind::hangup())?, server.clone());
+    tokio::task::spawn_local(async move {
+        while hangup.recv().await.is_some() {
+            match reload.as_ref().map(|reload| reload()) {
+                Some(Ok(loaded)) => apply(&server, &loaded),
+                Some(Err(error)) => tracing::error!("the configuration stays as it is: {error}"),
+                None => tracing::info!("there is no configuration to read again"),
+            }
+        }
+    });
+    Ok(())
+}
+
+/// What may change while the daemon runs: the policy.
+fn apply(server: &Server, loaded: &Loaded) {
+    let uid = rustix::process::geteuid().as_raw();
+    let policy = Policy::new(loaded.config.policy.clone(), uid);
+    server.with(|broker| {
+        broker.set_policy(policy);
+        broker.set_facts(facts(loaded));
+    });
+    tracing::info!("the configuration was read again");
+}

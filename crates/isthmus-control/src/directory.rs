@@ -1,0 +1,269 @@
+//! Who is attached: domains, their names, endpoints and boards. Decides and remembers, does no I/O.
+//!
+//! ```text
+//!   Directory ── domains by number and by name
+//!     Domain ─── owner, endpoints, what it knows of its peers
+//!       Boards ─ boards: its places, one board for each owner among its peers
+//!   Channels ─── which pairs have a channel, and how far it is
+//! ```
+//!
+//! It is soft state with the socket as lease: who loses the connection disappears, with everything it had.
+
+pub mod boards;
+pub mod channels;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use isthmus_layout::control::{Name, Owner};
+use isthmus_layout::ids::{ChannelId, DomainId, EndpointIndex};
+use isthmus_layout::reason::Reason;
+
+use boards::Boards;
+
+/// How much there may be of what.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Domains.
+    pub domains: usize,
+    /// Domains of one owner.
+    pub domains_per_owner: usize,
+    /// Endpoints of one domain.
+    pub endpoints: usize,
+    /// Channels of one domain.
+    pub channels: usize,
+}
+
+/// Who wants to attach.
+#[derive(Clone, Debug)]
+pub struct Applicant {
+    /// The name it asked for.
+    pub name: Option<Name>,
+    /// What it is called without: something about its process.
+    pub fallback: Name,
+    /// Whose it is.
+    pub owner: Owner,
+    /// The number it had with the daemon before, proven by its ticket.
+    pub resumed: Option<DomainId>,
+}
+
+/// What a domain knows of another one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Acquaintance {
+    /// The channel between them.
+    pub channel: Option<ChannelId>,
+    /// Why there was none when it was asked for last.
+    pub refused: Option<Reason>,
+    /// It looked the other one up or has a channel with it, and is told when that goes.
+    pub watches: bool,
+    /// Regions it offers to the other one.
+    pub grants: u32,
+}
+
+/// A domain.
+#[derive(Debug)]
+pub struct Domain {
+    /// Its number.
+    pub id: DomainId,
+    /// Its name.
+    pub name: Name,
+    /// Whose it is.
+    pub owner: Owner,
+    /// Its open endpoints with their labels.
+    pub endpoints: BTreeMap<EndpointIndex, Option<Name>>,
+    /// Its boards.
+    pub boards: Boards,
+    /// What it knows of others.
+    pub peers: BTreeMap<DomainId, Acquaintance>,
+    /// Those who watch it.
+    watchers: BTreeSet<DomainId>,
+}
+
+impl Domain {
+    /// Channels it has, half made ones too.
+    pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
+        self.peers.values().filter_map(|peer| peer.channel)
+    }
+}
+
+/// The attached domains.
+#[derive(Debug)]
+pub struct Directory {
+    domains: BTreeMap<DomainId, Domain>,
+    names: HashMap<Name, DomainId>,
+    next: u32,
+    limits: Limits,
+}
+
+impl Directory {
+    /// Nobody yet. The first domain gets the number `first`.
+    pub fn new(limits: Limits, first: DomainId) -> Self {
+        Self { domains: BTreeMap::new(), names: HashMap::new(), next: first.number(), limits }
+    }
+
+    /// The limits.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Takes a domain in.
+    pub fn attach(&mut self, applicant: Applicant) -> Result<&mut Domain, Reason> {
+        if self.domains.len() >= self.limits.domains {
+            return Err(Reason::DomainsFull);
+        }
+        if self.of_owner(applicant.owner) >= self.limits.domains_per_owner {
+            return Err(Reason::OwnerDomainsFull);
+        }
+        let name = match applicant.name {
+            Some(name) if name.as_number().is_some() => return Err(Reason::NameInvalid),
+            Some(name) if self.names.contains_key(&name) => return Err(Reason::NameTaken),
+            Some(name) => name,
+            None => self.free_name(applicant.fallback),
+        };
+        let id = match applicant.resumed {
+            Some(id) if self.domains.contains_key(&id) => return Err(Reason::StillAttached),
+            Some(id) => id,
+            None => self.free_number(),
+        };
+        self.names.insert(name.clone(), id);
+        let domain = Domain {
+            id,
+            name,
+            owner: applicant.owner,
+            endpoints: BTreeMap::new(),
+            boards: Boards::new(applicant.owner),
+            peers: BTreeMap::new(),
+            watchers: BTreeSet::new(),
+        };
+        Ok(self.domains.entry(id).or_insert(domain))
+    }
+
+    /// Lets a domain go. Also answers who watched it.
+    pub fn detach(&mut self, id: DomainId) -> Option<(Domain, BTreeSet<DomainId>)> {
+        let mut gone = self.domains.remove(&id)?;
+        self.names.remove(&gone.name);
+        for peer in gone.peers.keys() {
+            if let Some(peer) = self.domains.get_mut(peer) {
+                peer.watchers.remove(&id);
+            }
+        }
+        let watchers = std::mem::take(&mut gone.watchers);
+        for watcher in &watchers {
+            if let Some(watcher) = self.domains.get_mut(watcher) {
+                watcher.peers.remove(&id);
+            }
+        }
+        Some((gone, watchers))
+    }
+
+    /// From now on `watcher` is told when `watched` goes.
+    pub fn watch(&mut self, watcher: DomainId, watched: DomainId) {
+        if watcher == watched || !self.domains.contains_key(&watcher) {
+            return;
+        }
+        if let Some(domain) = self.domains.get_mut(&watched) {
+            domain.watchers.insert(watcher);
+            self.acquaintance(watcher, watched).watches = true;
+        }
+    }
+
+    /// What `of` knows of `peer`; both are attached.
+    pub fn acquaintance(&mut self, of: DomainId, peer: DomainId) -> &mut Acquaintance {
+        let domain = self.domains.get_mut(&of).expect("whoever asks is attached");
+        domain.peers.entry(peer).or_default()
+    }
+
+    /// The domain with this number.
+    pub fn get(&self, id: DomainId) -> Option<&Domain> {
+        self.domains.get(&id)
+    }
+
+    /// The same, to change it.
+    pub fn get_mut(&mut self, id: DomainId) -> Option<&mut Domain> {
+        self.domains.get_mut(&id)
+    }
+
+    /// The domain of this name, or of this number as in `d7`.
+    pub fn find(&self, name: &Name) -> Option<&Domain> {
+        let id = name.as_number().or_else(|| self.names.get(name).copied())?;
+        self.domains.get(&id)
+    }
+
+    /// All domains, by number.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Domain> {
+        self.domains.values()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.domains.len()
+    }
+
+    /// True if nobody is attached.
+    pub fn is_empty(&self) -> bool {
+        self.domains.is_empty()
+    }
+
+    /// How many domains an owner has.
+    pub fn of_owner(&self, owner: Owner) -> usize {
+        self.domains.values().filter(|domain| domain.owner == owner).count()
+    }
+
+    /// The number the next new domain gets.
+    pub fn next_number(&self) -> u32 {
+        self.next
+    }
+
+    /// Opens an endpoint: that one, or the lowest that is free.
+    pub fn open_endpoint(
+        &mut self,
+        id: DomainId,
+        index: Option<EndpointIndex>,
+        label: Option<Name>,
+    ) -> Result<EndpointIndex, Reason> {
+        let most = self.limits.endpoints;
+        let endpoints = &mut self.domains.get_mut(&id).ok_or(Reason::NoSuchDomain)?.endpoints;
+        if endpoints.len() >= most {
+            return Err(Reason::EndpointsFull);
+        }
+        let free = || (0..=u8::MAX).map_while(EndpointIndex::new).find(|index| !endpoints.contains_key(index));
+        let index = index.or_else(free).ok_or(Reason::EndpointsFull)?;
+        if endpoints.contains_key(&index) {
+            return Err(Reason::EndpointTaken);
+        }
+        endpoints.insert(index, label);
+        Ok(index)
+    }
+
+    /// Closes an endpoint.
+    pub fn close_endpoint(&mut self, id: DomainId, index: EndpointIndex) -> Result<(), Reason> {
+        let domain = self.domains.get_mut(&id).ok_or(Reason::NoSuchDomain)?;
+        domain.endpoints.remove(&index).map(drop).ok_or(Reason::EndpointClosed)
+    }
+
+    /// The fallback, or the fallback with a number behind it.
+    fn free_name(&self, fallback: Name) -> Name {
+        let free = |name: &Name| !self.names.contains_key(name) && name.as_number().is_none();
+        if free(&fallback) {
+            return fallback;
+        }
+        let stem: String = fallback.as_str().chars().take(13).collect(); // At most 52 bytes.
+        (2..u32::MAX)
+            .filter_map(|number| Name::new(&format!("{}-{number}", stem.trim_end())).ok())
+            .find(free)
+            .expect("there are more numbers than domains")
+    }
+
+    /// A number that nobody has; numbers of domains that came back are passed over.
+    fn free_number(&mut self) -> DomainId {
+        loop {
+            let number = self.next;
+            self.next = self.next.checked_add(1).unwrap_or(1);
+            if let Some(id) = DomainId::new(number).filter(|id| !self.domains.contains_key(id)) {
+                return id;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,32 @@
+//! The daemon's control plane: who is attached, who may talk to whom, which pairs have a channel. The only library that knows tokio.
+//!
+//! ```text
+//!   daemon ──── everything put together from a configuration
+//!     socket ── the socket, one daemon at a time            config ── one file, every key checked
+//!     server ── one thread: accepts, reads, sends, waits     scrape ── the counters over HTTP
+//!     session ─ one connection: bounded rate, bounded queue
+//!       broker ─── requests, decisions, descriptors; carries no bytes itself
+//!         directory ─ domains, endpoints, boards, channels   policy ── who may, as reasons
+//!         tickets ─── what a later daemon has to know        journal ─ counts and log lines
+//!       answer ─── reports as JSON (schema), metrics as text
+//! ```
+//!
+//! Messages between domains never pass here: they take a channel, which this crate brokers, or the workers of `isthmus-service`, which it
+//! tells who is there.
+#![forbid(unsafe_code)]
+
+pub mod answer;
+pub mod broker;
+pub mod config;
+pub mod daemon;
+pub mod directory;
+pub mod journal;
+pub mod metrics;
+pub mod policy;
+pub mod schema;
+pub mod scrape;
+pub mod server;
+mod session;
+pub mod socket;
+pub mod tickets;
+mod watched;

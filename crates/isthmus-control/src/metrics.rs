@@ -1,0 +1,127 @@
+//! The daemon's counters in Prometheus' text format. They are read when somebody asks, from where they are counted; nothing is copied meanwhile.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use isthmus_layout::reason::Reason;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use crate::broker::Broker;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfReason {
+    reason: &'static str,
+    kind: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfWorker {
+    worker: u32,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfDomain {
+    domain: u32,
+    name: String,
+}
+
+/// Everything, as text.
+pub fn text(broker: &Broker) -> String {
+    let mut registry = Registry::with_prefix("isthmus");
+    add_gauges(broker, &mut registry);
+    add_reasons(broker, &mut registry);
+    add_workers(broker, &mut registry);
+    add_domains(broker, &mut registry);
+    let mut text = String::new();
+    match encode(&mut text, &registry) {
+        Ok(()) => text,
+        Err(error) => format!("# {error}\n"), // Writing to a string does not fail.
+    }
+}
+
+fn add_gauges(broker: &Broker, registry: &mut Registry) {
+    let endpoints: usize = broker.directory.iter().map(|domain| domain.endpoints.len()).sum();
+    let gauges = [
+        ("domains", "Attached domains", broker.directory.len()),
+        ("connections", "Connections to the control socket", broker.sessions()),
+        ("endpoints", "Open endpoints", endpoints),
+        ("channels", "Channels between domains", broker.channels.iter().len()),
+    ];
+    for (name, help, value) in gauges {
+        let gauge = Gauge::<i64>::default();
+        gauge.set(value as i64);
+        registry.register(name, help, gauge);
+    }
+}
+
+fn of_reason(reason: Reason) -> OfReason {
+    OfReason { reason: reason.name(), kind: reason.kind().name() }
+}
+
+fn add_reasons(broker: &Broker, registry: &mut Registry) {
+    let control = Family::<OfReason, Counter>::default();
+    for (reason, count) in broker.journal.counts() {
+        control.get_or_create(&of_reason(reason)).inc_by(count);
+    }
+    registry.register("control_reasons", "Refusals, faults and ends on the control socket", control);
+    let (faults, drops) = (Family::<OfReason, Counter>::default(), Family::<OfReason, Counter>::default());
+    for counters in broker.workers.counters() {
+        for (reason, count) in counters.faults.iter() {
+            faults.get_or_create(&of_reason(reason)).inc_by(count);
+        }
+        for (reason, count) in counters.drops.iter() {
+            drops.get_or_create(&of_reason(reason)).inc_by(count);
+        }
+    }
+    registry.register("ring_faults", "Domains cut off because of what they wrote into their ring", faults);
+    registry.register("ring_drops", "Records on the ordinary path that reached nobody", drops);
+}
+
+fn add_workers(broker: &Broker, registry: &mut Registry) {
+    type Field = fn(&isthmus_service::WorkerCounters) -> &AtomicU64;
+    let counters: [(&str, &str, Field); 6] = [
+        ("worker_records", "Records moved on the ordinary path", |counters| &counters.records),
+        ("worker_bytes", "Message bytes moved on the ordinary path", |counters| &counters.bytes),
+        ("worker_credits", "Credits passed on", |counters| &counters.credits),
+        ("worker_bounces", "Messages answered with a bounce", |counters| &counters.bounces),
+        ("worker_sleeps", "Times the worker went to sleep", |counters| &counters.sleeps),
+        ("worker_wake_ups", "Times a doorbell woke the worker", |counters| &counters.wake_ups),
+    ];
+    for (name, help, field) in counters {
+        let family = Family::<OfWorker, Counter>::default();
+        for (worker, counters) in broker.workers.counters().iter().enumerate() {
+            family.get_or_create(&OfWorker { worker: worker as u32 }).inc_by(field(counters).load(Relaxed));
+        }
+        registry.register(name, help, family);
+    }
+    let held = Family::<OfWorker, Gauge>::default();
+    for (worker, counters) in broker.workers.counters().iter().enumerate() {
+        held.get_or_create(&OfWorker { worker: worker as u32 }).set(counters.held_bytes.load(Relaxed) as i64);
+    }
+    registry.register("worker_held_bytes", "Bytes held for domains that are slow to read", held);
+}
+
+fn add_domains(broker: &Broker, registry: &mut Registry) {
+    type Field = fn(&isthmus_service::DomainCounters) -> &AtomicU64;
+    let counters: [(&str, &str, Field); 5] = [
+        ("domain_sent_records", "Records sent by the ordinary path", |counters| &counters.sent_records),
+        ("domain_sent_bytes", "Message bytes sent by the ordinary path", |counters| &counters.sent_bytes),
+        ("domain_received_records", "Records received by the ordinary path", |counters| &counters.received_records),
+        ("domain_received_bytes", "Message bytes received by the ordinary path", |counters| &counters.received_bytes),
+        ("domain_bounces", "Messages that reached nobody", |counters| &counters.bounces),
+    ];
+    for (name, help, field) in counters {
+        let family = Family::<OfDomain, Counter>::default();
+        for domain in broker.directory.iter() {
+            if let Some(home) = broker.homes.get(&domain.id) {
+                let label = OfDomain { domain: domain.id.number(), name: domain.name.to_string() };
+                family.get_or_create(&label).inc_by(field(&home.counters).load(Relaxed));
+            }
+        }
+        registry.register(name, help, family);
+    }
+}

@@ -1,0 +1,324 @@
+//! What the daemon reports, as JSON: the structs that [`answer`](crate::answer) fills and that tools read.
+//!
+//! Each report says its schema's number. Fields may be added within a number; what changes or goes raises it.
+
+use isthmus_layout::reason::Reason;
+use serde::{Deserialize, Serialize};
+
+/// The number of the schema described here.
+pub const SCHEMA: u32 = 1;
+
+macro_rules! reports {
+    ($($(#[doc = $doc:literal])* $name:ident { $($(#[doc = $field_doc:literal])* $field:ident: $type:ty,)* })*) => {$(
+        $(#[doc = $doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        pub struct $name {
+            $($(#[doc = $field_doc])* pub $field: $type,)*
+        }
+    )*};
+}
+
+reports! {
+    /// An entry of the table of reasons.
+    Explained {
+        /// Its identifier.
+        reason: String,
+        /// Its code.
+        code: u16,
+        /// `refusal`, `fallback`, `fault` or `ended`.
+        kind: String,
+        /// What happened.
+        summary: String,
+        /// What a person can do about it.
+        remedy: String,
+    }
+
+    /// A domain, where another thing is about it.
+    DomainName {
+        /// Its number.
+        id: u32,
+        /// Its name.
+        name: String,
+    }
+
+    /// How often a reason was met.
+    ReasonCount {
+        /// Its identifier.
+        reason: String,
+        /// Its kind.
+        kind: String,
+        /// How often.
+        count: u64,
+    }
+
+    /// What a worker has done.
+    WorkerRow {
+        /// Which.
+        worker: u32,
+        /// Records moved from one domain to another.
+        records: u64,
+        /// Message bytes in them.
+        bytes: u64,
+        /// Messages that reached nobody and were answered so.
+        bounces: u64,
+        /// Bytes held for domains that are slow to read.
+        held_bytes: u64,
+        /// Times it went to sleep.
+        sleeps: u64,
+        /// Times a doorbell woke it.
+        wake_ups: u64,
+        /// Domains cut off, by reason.
+        faults: Vec<ReasonCount>,
+        /// Records dropped, by reason.
+        drops: Vec<ReasonCount>,
+    }
+
+    /// `isthmus status`.
+    Status {
+        /// See [`SCHEMA`].
+        schema: u32,
+        /// The daemon's name and version.
+        daemon: String,
+        /// The newest control protocol it speaks.
+        protocol: String,
+        /// Its process.
+        pid: u32,
+        /// The user it runs as.
+        uid: u32,
+        /// Seconds since it started.
+        uptime_s: u64,
+        /// Different for each start.
+        epoch: u64,
+        /// Its socket.
+        socket: String,
+        /// How workers wait.
+        wait: String,
+        /// Attached domains.
+        domains: u32,
+        /// The most there may be.
+        domains_max: u32,
+        /// Domains of the daemon before that have not come back yet.
+        domains_expected: u32,
+        /// Connections, domains or not.
+        connections: u32,
+        /// Open endpoints.
+        endpoints: u32,
+        /// Channels.
+        channels: u32,
+        /// The workers.
+        workers: Vec<WorkerRow>,
+        /// Refusals, faults and ends on the control socket.
+        reasons: Vec<ReasonCount>,
+    }
+
+    /// `isthmus domain list`.
+    Domains {
+        /// See [`SCHEMA`].
+        schema: u32,
+        /// By number.
+        domains: Vec<DomainRow>,
+    }
+
+    /// A domain.
+    DomainRow {
+        /// Its number.
+        id: u32,
+        /// Its name.
+        name: String,
+        /// The user it belongs to.
+        uid: u32,
+        /// Its process, if the daemon can see it.
+        pid: Option<i32>,
+        /// What its library calls itself.
+        library: String,
+        /// The control protocol spoken with it.
+        protocol: String,
+        /// Seconds since it attached.
+        age_s: u64,
+        /// Open endpoints.
+        endpoints: u32,
+        /// Channels.
+        channels: u32,
+        /// The most there may be.
+        channels_max: u32,
+        /// Its boards.
+        boards: u32,
+        /// The worker that serves its domain ring.
+        worker: u32,
+        /// Records it sent by the ordinary path.
+        ordinary_sent: u64,
+        /// Message bytes in them.
+        ordinary_sent_bytes: u64,
+        /// Records it got by the ordinary path.
+        ordinary_received: u64,
+        /// Message bytes in them.
+        ordinary_received_bytes: u64,
+        /// Bytes held for it.
+        held_bytes: u64,
+        /// Messages of it that reached nobody.
+        bounces: u64,
+        /// Control messages that it has not taken yet.
+        backlog: u32,
+    }
+
+    /// `isthmus endpoint list`.
+    Endpoints {
+        /// See [`SCHEMA`].
+        schema: u32,
+        /// By domain and index.
+        endpoints: Vec<EndpointRow>,
+    }
+
+    /// An endpoint.
+    EndpointRow {
+        /// Whose.
+        domain: DomainName,
+        /// Which.
+        index: u8,
+        /// What it is for.
+        label: Option<String>,
+    }
+
+    /// `isthmus channel list`: the pairs that have a channel, and those that asked for one and have none.
+    Channels {
+        /// See [`SCHEMA`].
+        schema: u32,
+        /// By the lower of the two numbers.
+        pairs: Vec<PairRow>,
+    }
+
+    /// Two domains.
+    PairRow {
+        /// The one with the lower number.
+        a: DomainName,
+        /// The other one.
+        b: DomainName,
+        /// `channel`, `ordinary` or `none`.
+        path: String,
+        /// Why it is not a channel.
+        reason: Option<Explained>,
+        /// The channel.
+        channel: Option<ChannelRow>,
+    }
+
+    /// A channel.
+    ChannelRow {
+        /// Its number.
+        id: String,
+        /// `offered`: the listener has not answered yet. `open`.
+        state: String,
+        /// The domain that asked for it.
+        connector: u32,
+        /// Seconds since it was made or taken over.
+        age_s: u64,
+        /// Bytes of each slab.
+        slab_bytes: u32,
+        /// Bytes of memory it takes now; none if the daemon could not keep its descriptor.
+        memory_bytes: Option<u64>,
+        /// The connector's direction and the listener's.
+        directions: Option<[DirectionRow; 2]>,
+    }
+
+    /// One direction of a channel, as its sender counts.
+    DirectionRow {
+        /// The sender.
+        from: u32,
+        /// Messages.
+        messages: u64,
+        /// Message bytes.
+        bytes: u64,
+        /// Times it rang the receiver's doorbell.
+        wake_ups: u64,
+    }
+
+    /// `isthmus why A B`: the path between two domains, and why it is that one.
+    Why {
+        /// See [`SCHEMA`].
+        schema: u32,
+        /// The one asked about first.
+        a: DomainName,
+        /// The other one.
+        b: DomainName,
+        /// `channel`, `ordinary`, `none`, or `inside` for one domain.
+        path: String,
+        /// Why it is not a faster one; none for a channel.
+        reason: Option<Explained>,
+        /// Why large messages are not copied out of mapped pages; none if they can be.
+        large: Option<Explained>,
+        /// The channel.
+        channel: Option<ChannelRow>,
+        /// Seen from `a`.
+        from_a: Side,
+        /// Seen from `b`.
+        from_b: Side,
+    }
+
+    /// One end of a path.
+    Side {
+        /// The policy lets it send messages to the other one.
+        may_talk: bool,
+        /// The policy lets it do so by a channel.
+        may_channel: bool,
+        /// The rule that says so, from 0; none if `policy.talk` and `policy.channels` do.
+        rule: Option<u32>,
+        /// Why a channel was refused when this side asked last, or why the last one ended.
+        last: Option<Explained>,
+        /// Channels it has.
+        channels: u32,
+        /// Channels it may have.
+        channels_max: u32,
+        /// Boards it has.
+        boards: u32,
+        /// Boards it may have.
+        boards_max: u32,
+        /// Control messages it has not taken yet: a program that does not call the library, or a stopped process.
+        backlog: u32,
+        /// Regions it offers to the other one.
+        grants: u32,
+    }
+
+    /// What the daemon knows of its surroundings, for `isthmus doctor`.
+    Doctor {
+        /// See [`SCHEMA`].
+        schema: u32,
+        /// File descriptors that the daemon may have.
+        fds_max: u64,
+        /// Those it has.
+        fds: u64,
+        /// The user number that the kernel shows for users who have none in the daemon's namespace; none if all have one.
+        nobody_uid: Option<u32>,
+        /// Processes that the daemon cannot see, because they are in another pid namespace: it learns of their death by the socket alone.
+        domains_unseen: u32,
+        /// Channels whose counters it cannot show, because it may not have more descriptors.
+        channels_unseen: u32,
+        /// False if domains cannot come back after a restart.
+        resumable: bool,
+    }
+
+    /// The counters.
+    MetricsText {
+        /// See [`SCHEMA`].
+        schema: u32,
+        /// In Prometheus' text format.
+        text: String,
+    }
+}
+
+impl From<Reason> for Explained {
+    fn from(reason: Reason) -> Self {
+        Self {
+            reason: reason.name().to_owned(),
+            code: reason.code(),
+            kind: reason.kind().name().to_owned(),
+            summary: reason.summary().to_owned(),
+            remedy: reason.remedy().to_owned(),
+        }
+    }
+}
+
+impl ReasonCount {
+    /// Of an entry of the table.
+    pub fn new(reason: Reason, count: u64) -> Self {
+        Self { reason: reason.name().to_owned(), kind: reason.kind().name().to_owned(), count }
+    }
+}

@@ -1,0 +1,306 @@
+//! One connection: packets in, at a bounded rate; packets out, as fast as they are taken, from a bounded queue.
+//!
+//! What is to be sent is first tried at once; what the socket does not take waits here, and the connection's task sends it later. A
+//! domain that takes nothing any more is dropped when its queue is full, never before: a program may compute for hours.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use isthmus_layout::board::Place;
+use isthmus_layout::control::{ANSWER_BYTES_MAX, Answer, Bytes, Nudge, RequestSerial, ToClient};
+use isthmus_layout::limits::CONTROL_FDS_MAX;
+use isthmus_platform::seqpacket::{self, ReceiveError, SendError};
+use isthmus_shm::{Marker, Window};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::UnixStream;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::broker::SessionId;
+use crate::watched;
+
+/// Messages that wait for one connection.
+pub(crate) const QUEUE_MAX: usize = 8192;
+
+/// Packets that a connection may send at once, and in a second. Beyond it is read more slowly.
+const BURST: f64 = 4096.0;
+const PER_SECOND: f64 = 1024.0;
+
+/// Bytes of packets in the kernel for one connection. It also bounds how many descriptors are under way in it.
+const SEND_BUFFER_BYTES: usize = 64 << 10;
+
+/// How long a connection that is over has to take what was sent before.
+pub(crate) const LINGER: Duration = Duration::from_secs(1);
+
+/// After descriptors of this user filled the kernel's count.
+const RETRY: Duration = Duration::from_millis(20);
+
+struct Packet {
+    bytes: Vec<u8>,
+    fds: Vec<Arc<OwnedFd>>,
+}
+
+struct Report {
+    serial: Option<RequestSerial>,
+    json: Vec<u8>,
+    sent: usize,
+}
+
+impl Report {
+    /// The next part; none after the last.
+    fn next(&mut self) -> Option<Packet> {
+        let rest = &self.json[self.sent..];
+        if rest.is_empty() {
+            return None;
+        }
+        let part = &rest[..rest.len().min(ANSWER_BYTES_MAX)];
+        self.sent += part.len();
+        let json = Bytes::new(part.to_vec()).expect("cut to the maximum above");
+        let last = self.sent == self.json.len();
+        Some(Packet { bytes: ToClient::from(Answer { last, json }).emit(self.serial), fds: Vec::new() })
+    }
+}
+
+/// What came of sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flushed {
+    /// Everything has gone out.
+    All,
+    /// Something waits for room in the socket.
+    Waits,
+    /// The other side is gone.
+    Broken,
+}
+
+/// A connection as the server knows it.
+pub(crate) struct Connection {
+    pub(crate) id: SessionId,
+    stream: UnixStream,
+    queue: RefCell<VecDeque<Packet>>,
+    reports: RefCell<VecDeque<Report>>,
+    marker: RefCell<Option<Marker<Window>>>,
+    /// The process behind it, once it is a domain.
+    process: OnceCell<AsyncFd<OwnedFd>>,
+    /// Something has changed that its task should look at.
+    pub(crate) changed: Notify,
+    over: Cell<Option<Instant>>,
+    /// When to try again what the kernel refused for a passing reason.
+    retry: Cell<Option<Instant>>,
+    bucket: RefCell<Bucket>,
+}
+
+/// What a connection's task should do next.
+pub(crate) enum Next {
+    /// A packet.
+    Packet(Vec<u8>, Vec<OwnedFd>),
+    /// What came cannot be received whole.
+    Unreceivable(String),
+    /// The connection is closed, or its process has ended.
+    Gone,
+    /// Room, or something new to send.
+    Flush,
+}
+
+impl Connection {
+    pub(crate) fn new(id: SessionId, socket: OwnedFd) -> io::Result<Self> {
+        rustix::net::sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES)?;
+        Ok(Self {
+            id,
+            stream: UnixStream::from_std(socket.into())?,
+            queue: RefCell::default(),
+            reports: RefCell::default(),
+            marker: RefCell::default(),
+            process: OnceCell::new(),
+            retry: Cell::new(None),
+            changed: Notify::new(),
+            over: Cell::new(None),
+            bucket: RefCell::new(Bucket { tokens: BURST, at: Instant::now() }),
+        })
+    }
+
+    /// User and process at the other end.
+    pub(crate) fn credentials(&self) -> io::Result<(u32, Option<i32>)> {
+        let known = self.stream.peer_cred()?;
+        Ok((known.uid(), known.pid().filter(|pid| *pid > 0)))
+    }
+
+    pub(crate) fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.stream.as_fd().try_clone_to_owned()
+    }
+
+    /// It is a domain now: its board is marked with whatever is sent, and its process is watched.
+    pub(crate) fn attached(&self, board: Window, pid: Option<i32>) {
+        *self.marker.borrow_mut() = Some(Marker::new(board, Place::CONTROL));
+        if let Some(process) = pid.and_then(watched::process) {
+            let _ = self.process.set(process); // A connection attaches once.
+        }
+        self.changed.notify_one();
+    }
+
+    pub(crate) fn push(&self, bytes: Vec<u8>, fds: Vec<Arc<OwnedFd>>) {
+        self.queue.borrow_mut().push_back(Packet { bytes, fds });
+    }
+
+    pub(crate) fn report(&self, serial: Option<RequestSerial>, json: Vec<u8>) {
+        self.reports.borrow_mut().push_back(Report { serial, json, sent: 0 });
+    }
+
+    /// Nothing more will be put into the queue.
+    pub(crate) fn end(&self) {
+        self.over.set(Some(Instant::now() + LINGER));
+        self.changed.notify_one();
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.get().is_some()
+    }
+
+    /// Messages that wait.
+    pub(crate) fn backlog(&self) -> usize {
+        self.queue.borrow().len() + self.reports.borrow().len()
+    }
+
+    /// Sends what the socket takes.
+    pub(crate) fn flush(&self) -> Flushed {
+        let mut sent = false;
+        let outcome = loop {
+            let front = self.queue.borrow_mut().pop_front();
+            let Some(packet) = front.or_else(|| self.next_of_report()) else { break Flushed::All };
+            let fds: Vec<BorrowedFd<'_>> = packet.fds.iter().map(|fd| fd.as_fd()).collect();
+            match seqpacket::send(&self.stream, &packet.bytes, &fds) {
+                Ok(()) => sent = true,
+                Err(SendError::FdsInFlight) => {
+                    self.queue.borrow_mut().push_front(packet);
+                    self.retry.set(Some(Instant::now() + RETRY));
+                    self.changed.notify_one();
+                    break Flushed::Waits;
+                }
+                Err(SendError::Full) => {
+                    self.queue.borrow_mut().push_front(packet);
+                    // Tells tokio that the socket is full, so that it says when it no longer is.
+                    let _ = self.stream.try_io(Interest::WRITABLE, || io::Result::<()>::Err(io::ErrorKind::WouldBlock.into()));
+                    self.changed.notify_one();
+                    break Flushed::Waits;
+                }
+                Err(SendError::Closed | SendError::Refused(_)) => break Flushed::Broken,
+            }
+        };
+        if self.marker.borrow().as_ref().is_some_and(|marker| sent && marker.mark()) {
+            // It slept, and the mark has taken that note off: it is up to us to wake it. A full socket wakes it as well.
+            let _ = seqpacket::send(&self.stream, &ToClient::from(Nudge {}).emit(None), &[]);
+        }
+        outcome
+    }
+
+    fn next_of_report(&self) -> Option<Packet> {
+        let mut reports = self.reports.borrow_mut();
+        let part = reports.front_mut()?.next();
+        if part.is_none() {
+            reports.pop_front();
+        }
+        part.or_else(|| reports.front_mut()?.next())
+    }
+
+    /// Waits for something to do. `scratch` is room for a packet.
+    pub(crate) async fn next(&self, scratch: &mut [u8]) -> Next {
+        loop {
+            let throttled = self.bucket.borrow_mut().until_next();
+            let reads = throttled.is_none() && self.over.get().is_none();
+            let retry = self.retry.get();
+            let writes = self.backlog() > 0 && retry.is_none();
+            let interest = match (reads, writes) {
+                (true, true) => Some(Interest::READABLE | Interest::WRITABLE),
+                (true, false) => Some(Interest::READABLE),
+                (false, true) => Some(Interest::WRITABLE),
+                (false, false) if self.over.get().is_some() && retry.is_none() => return Next::Gone,
+                (false, false) => None,
+            };
+            let deadline = throttled.into_iter().chain(self.over.get()).chain(retry).min();
+            tokio::select! {
+                ready = self.ready(interest) => match ready {
+                    Ok(ready) if ready.is_readable() && reads => match self.receive(scratch) {
+                        Some(next) => return next,
+                        None => {}
+                    },
+                    Ok(ready) if ready.is_writable() => return Next::Flush,
+                    Ok(_) => {}
+                    Err(_) => return Next::Gone,
+                },
+                () = self.process_ended(), if self.over.get().is_none() => return Next::Gone,
+                () = self.changed.notified() => {}
+                () = sleep_until(deadline) => {
+                    if self.over.get().is_some_and(|over| over <= Instant::now()) {
+                        return Next::Gone;
+                    }
+                    if self.retry.take().is_some() {
+                        return Next::Flush;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn ready(&self, interest: Option<Interest>) -> io::Result<tokio::io::Ready> {
+        match interest {
+            Some(interest) => self.stream.ready(interest).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn process_ended(&self) {
+        match self.process.get() {
+            Some(process) => drop(process.readable().await),
+            None => std::future::pending().await,
+        }
+    }
+
+    fn receive(&self, scratch: &mut [u8]) -> Option<Next> {
+        let mut fds = Vec::with_capacity(CONTROL_FDS_MAX);
+        let received = self.stream.try_io(Interest::READABLE, || match seqpacket::receive(&self.stream, scratch, &mut fds, false) {
+            Err(ReceiveError::Empty) => Err(io::ErrorKind::WouldBlock.into()),
+            other => Ok(other),
+        });
+        self.bucket.borrow_mut().tokens -= 1.0;
+        match received {
+            Err(_) => None,
+            Ok(Ok(bytes)) => Some(Next::Packet(scratch[..bytes].to_vec(), fds)),
+            Ok(Err(ReceiveError::Closed)) => Some(Next::Gone),
+            Ok(Err(error)) => Some(Next::Unreceivable(error.to_string())),
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // A worker may hold the socket a moment longer; the other side shall know now.
+        let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How many packets a connection may still send.
+struct Bucket {
+    tokens: f64,
+    at: Instant,
+}
+
+impl Bucket {
+    /// None if it may send now, else when.
+    fn until_next(&mut self) -> Option<Instant> {
+        let now = Instant::now();
+        self.tokens = (self.tokens + (now - self.at).as_secs_f64() * PER_SECOND).min(BURST);
+        self.at = now;
+        (self.tokens < 1.0).then(|| now + Duration::from_secs_f64((1.0 - self.tokens) / PER_SECOND))
+    }
+}

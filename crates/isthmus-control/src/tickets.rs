@@ -1,0 +1,277 @@
+//! What is kept from one daemon to the next: a key, and how far the numbers of domains have come.
+//!
+//! A domain is given a ticket, a keyed BLAKE3 hash over its number, owner and name. Shown to a later daemon that has the same key, it
+//! proves that the domain was this one. The file also lists the domains with their processes, so that the later daemon knows who may still come. It lies in the runtime folder, readable by the daemon's user only; it is removed when the daemon ends
+//! with nobody attached, so nothing stays behind.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use isthmus_layout::control::{Name, Owner, Ticket};
+use isthmus_layout::ids::DomainId;
+
+/// Numbers of domains that are taken from the file at once.
+const BATCH: u32 = 4096;
+
+const FILE: &str = "resume";
+const FIRST_LINE: &str = "isthmus resume 1";
+
+/// A process, so that another one with the same number is not taken for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its number.
+    pub pid: i32,
+    /// When it began, in the kernel's ticks.
+    pub start: u64,
+}
+
+impl Process {
+    /// The process that has this number now.
+    pub fn now(pid: i32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The program's name stands in brackets and may hold anything, brackets too.
+        let start = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
+        Some(Self { pid, start })
+    }
+}
+
+/// A domain that was attached to a daemon before this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Survivor {
+    /// Its number.
+    pub domain: DomainId,
+    /// Its process, if it could be seen.
+    pub process: Option<Process>,
+}
+
+impl Survivor {
+    /// A domain that lives in this process now.
+    pub fn of_process(domain: DomainId, pid: Option<i32>) -> Self {
+        Self { domain, process: pid.and_then(Process::now) }
+    }
+
+    fn alive(&self) -> bool {
+        self.process.is_none_or(|process| Process::now(process.pid) == Some(process))
+    }
+}
+
+/// The key, the numbers and the domains.
+#[derive(Debug)]
+pub struct Tickets {
+    key: [u8; 32],
+    /// Numbers below it may be used by this daemon.
+    reserved: u32,
+    first: DomainId,
+    path: Option<PathBuf>,
+    domains: BTreeMap<DomainId, Survivor>,
+    survivors: Vec<Survivor>,
+    /// Lines of the file that name a domain, also one that has left.
+    lines: usize,
+}
+
+impl Tickets {
+    /// Reads the file in `folder`, or begins one.
+    pub fn open(folder: &Path) -> io::Result<Self> {
+        let path = folder.join(FILE);
+        let known = match std::fs::read_to_string(&path) {
+            Ok(text) => parse(&text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let (key, first, survivors) = match known {
+            Some(known) => known,
+            None => (random()?, 1, Vec::new()),
+        };
+        let survivors: Vec<Survivor> = survivors.into_iter().filter(Survivor::alive).collect();
+        let first = DomainId::new(first).unwrap_or(DomainId::new(1).expect("one is not zero"));
+        let mut tickets = Self {
+            key,
+            reserved: first.number().saturating_add(BATCH),
+            first,
+            path: Some(path),
+            domains: survivors.iter().map(|survivor| (survivor.domain, *survivor)).collect(),
+            survivors,
+            lines: 0,
+        };
+        tickets.write()?;
+        Ok(tickets)
+    }
+
+    /// For a daemon after which none comes.
+    pub fn of_this_run() -> io::Result<Self> {
+        let first = DomainId::new(1).expect("one is not zero");
+        let (domains, survivors) = (BTreeMap::new(), Vec::new());
+        Ok(Self { key: random()?, reserved: u32::MAX, first, path: None, domains, survivors, lines: 0 })
+    }
+
+    /// The number of the first new domain: above all that a daemon before may have used.
+    pub fn first(&self) -> DomainId {
+        self.first
+    }
+
+    /// Domains of the daemon before whose processes live, or cannot be seen.
+    pub fn survivors(&self) -> &[Survivor] {
+        &self.survivors
+    }
+
+    /// Takes note of a domain, for a daemon after this one. If that cannot be written the domain will attach anew then.
+    pub fn enter(&mut self, domain: Survivor) {
+        self.domains.insert(domain.domain, domain);
+        let written = if domain.domain.number() >= self.reserved || self.lines > 2 * self.domains.len() + 1024 {
+            self.reserved = self.reserved.max(domain.domain.number().saturating_add(BATCH));
+            self.write()
+        } else {
+            self.append(domain)
+        };
+        if let Err(error) = written {
+            tracing::warn!(%error, "cannot write who is attached; after a restart they attach anew");
+        }
+    }
+
+    /// The domain has left.
+    pub fn leave(&mut self, domain: DomainId) {
+        self.domains.remove(&domain);
+    }
+
+    fn append(&mut self, domain: Survivor) -> io::Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        self.lines += 1;
+        std::fs::File::options().append(true).open(path)?.write_all(line(&domain).as_bytes())
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        let Some(path) = &self.path else { return Ok(()) };
+        let key: String = self.key.iter().map(|byte| format!("{byte:02x}")).collect();
+        let lines: String = self.domains.values().map(line).collect();
+        let next = path.with_extension("new");
+        let mut file = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
+        file.write_all(format!("{FIRST_LINE}\n{key}\n{}\n{lines}", self.reserved).as_bytes())?;
+        std::fs::rename(&next, path)?;
+        self.lines = self.domains.len();
+        Ok(())
+    }
+
+    /// Proof that a domain was this one.
+    pub fn ticket(&self, domain: DomainId, owner: Owner, name: &Name) -> Ticket {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(b"isthmus ticket 1");
+        hasher.update(&domain.number().to_le_bytes());
+        hasher.update(&owner.0.to_le_bytes());
+        hasher.update(name.as_str().as_bytes());
+        Ticket(*hasher.finalize().as_bytes())
+    }
+
+    /// Takes the proof. The comparison takes the same time wherever the two differ.
+    pub fn holds(&self, ticket: &Ticket, domain: DomainId, owner: Owner, name: &Name) -> bool {
+        blake3::Hash::from_bytes(self.ticket(domain, owner, name).0) == blake3::Hash::from_bytes(ticket.0)
+    }
+
+    /// True if a later daemon will know the domains of this one.
+    pub fn kept(&self) -> bool {
+        self.path.is_some()
+    }
+
+    /// Nobody will come back: removes the file.
+    pub fn forget(&mut self) {
+        if let Some(path) = self.path.take() {
+            let _ = std::fs::remove_file(path); // It may be gone with its folder.
+        }
+    }
+}
+
+fn line(domain: &Survivor) -> String {
+    match domain.process {
+        Some(Process { pid, start }) => format!("{} {pid} {start}\n", domain.domain.number()),
+        None => format!("{}\n", domain.domain.number()),
+    }
+}
+
+/// The key, the first number that was not taken, and the domains. A line that was cut short by a crash is left out.
+fn parse(text: &str) -> Option<([u8; 32], u32, Vec<Survivor>)> {
+    let mut lines = text.lines();
+    if lines.next()? != FIRST_LINE {
+        return None;
+    }
+    let key = blake3::Hash::from_hex(lines.next()?).ok()?;
+    let first = lines.next()?.parse().ok()?;
+    let survivor = |line: &str| {
+        let mut words = line.split(' ');
+        let domain = DomainId::new(words.next()?.parse().ok()?)?;
+        let process = match words.next() {
+            Some(pid) => Some(Process { pid: pid.parse().ok()?, start: words.next()?.parse().ok()? }),
+            None => None,
+        };
+        Some(Survivor { domain, process })
+    };
+    Some((*key.as_bytes(), first, lines.filter_map(survivor).collect()))
+}
+
+fn random() -> io::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: u32) -> DomainId {
+        DomainId::new(number).unwrap()
+    }
+
+    #[test]
+    fn a_ticket_holds_for_its_domain_only_and_for_the_next_daemon() {
+        let folder = tempfile::tempdir().unwrap();
+        let before = Tickets::open(folder.path()).unwrap();
+        let (web, db) = (Name::new("web").unwrap(), Name::new("db").unwrap());
+        let ticket = before.ticket(id(3), Owner(5), &web);
+        let after = Tickets::open(folder.path()).unwrap();
+        assert!(after.holds(&ticket, id(3), Owner(5), &web));
+        assert!(!after.holds(&ticket, id(4), Owner(5), &web));
+        assert!(!after.holds(&ticket, id(3), Owner(6), &web));
+        assert!(!after.holds(&ticket, id(3), Owner(5), &db));
+        assert!(after.first() > before.first());
+    }
+
+    #[test]
+    fn numbers_are_taken_in_batches_and_never_twice() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut first = Tickets::open(folder.path()).unwrap();
+        assert_eq!(first.first().number(), 1);
+        first.enter(Survivor { domain: id(4097), process: None });
+        let second = Tickets::open(folder.path()).unwrap();
+        assert_eq!(second.first().number(), 4097 + BATCH);
+    }
+
+    #[test]
+    fn only_those_whose_process_lives_are_expected() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut before = Tickets::open(folder.path()).unwrap();
+        let own = Survivor::of_process(id(1), Some(std::process::id() as i32));
+        let other = Survivor { domain: id(2), process: own.process.map(|own| Process { start: own.start + 1, ..own }) };
+        let unseen = Survivor { domain: id(3), process: None };
+        [own, other, unseen].map(|domain| before.enter(domain));
+        assert_eq!(Tickets::open(folder.path()).unwrap().survivors(), [own, unseen]);
+        assert!(own.process.is_some());
+    }
+
+    #[test]
+    fn nothing_stays_behind_when_nobody_will_come_back() {
+        let folder = tempfile::tempdir().unwrap();
+        Tickets::open(folder.path()).unwrap().forget();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_file_of_another_kind_is_begun_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(FILE), "something else\n").unwrap();
+        assert_eq!(Tickets::open(folder.path()).unwrap().first().number(), 1);
+    }
+}

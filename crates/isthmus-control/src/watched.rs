@@ -1,0 +1,20 @@
+//! A descriptor that tokio tells us about when it becomes readable.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// Registers a descriptor of our own.
+#[expect(deprecated, reason = "its successor is unsafe, because of types whose descriptor may change; an `OwnedFd`'s never does")]
+pub(crate) fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(fd, Interest::READABLE)
+}
+
+/// A process that is readable once it has ended; none if there is none, or if it cannot be seen.
+pub(crate) fn process(pid: i32) -> Option<AsyncFd<OwnedFd>> {
+    let pid = rustix::process::Pid::from_raw(pid)?;
+    let process = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()?;
+    watched(process).ok()
+}

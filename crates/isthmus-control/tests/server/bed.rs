@@ -1,0 +1,295 @@
+//! A daemon on a thread of its own, with a socket in a folder of its own, and clients that speak the protocol by hand.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use isthmus_control::config::{self, ConfigFile, Inputs, Role};
+use isthmus_control::daemon::{Daemon, Options};
+use isthmus_control::server::{Ended, Stop};
+use isthmus_layout::control::*;
+use isthmus_layout::ids::DomainId;
+use isthmus_layout::limits::CONTROL_BYTES_MAX;
+use isthmus_layout::reason::Reason;
+use isthmus_platform::seqpacket::{self, ReceiveError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tempfile::TempDir;
+
+/// Longer than anything takes; only a test that fails waits so long.
+const LONG: Duration = Duration::from_secs(20);
+
+pub(crate) struct Bed {
+    folder: TempDir,
+    daemon: Option<(Stop, JoinHandle<Ended>)>,
+}
+
+impl Bed {
+    pub(crate) fn new() -> Self {
+        Self::with("")
+    }
+
+    /// With more configuration.
+    pub(crate) fn with(more: &str) -> Self {
+        let mut bed = Self { folder: tempfile::tempdir().unwrap(), daemon: None };
+        bed.start(more, Spoken::CURRENT);
+        bed
+    }
+
+    pub(crate) fn speaking(spoken: Spoken) -> Self {
+        let mut bed = Self { folder: tempfile::tempdir().unwrap(), daemon: None };
+        bed.start("", spoken);
+        bed
+    }
+
+    pub(crate) fn start(&mut self, more: &str, spoken: Spoken) {
+        let folder = self.folder.path().join("run");
+        let text = format!(
+            "[wait]\nmode = \"sleep\"\n[daemon]\nsocket = \"{0}/isthmus.sock\"\nruntime_dir = \"{0}\"\n{more}",
+            folder.display()
+        );
+        let file = ConfigFile::Given { path: "test.toml".into(), bytes: text.into_bytes() };
+        let uid = rustix::process::geteuid().as_raw();
+        let loaded = config::load(&Inputs { file, uid, ..Inputs::bare(Role::User) }).unwrap_or_else(|error| panic!("{error}"));
+        let (told, ready) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let options = Options { spoken, signals: false, ..Options::new(loaded) };
+            let daemon = Daemon::open(options).unwrap();
+            let stop = daemon.stop();
+            daemon.run(move || told.send(stop).unwrap()).unwrap()
+        });
+        self.daemon = Some((ready.recv_timeout(LONG).unwrap(), thread));
+    }
+
+    /// Ends the daemon in order.
+    pub(crate) fn stop(&mut self) -> Option<Ended> {
+        let (stop, thread) = self.daemon.take()?;
+        stop.stop();
+        Some(thread.join().unwrap())
+    }
+
+    /// Waits until the daemon ends by itself.
+    pub(crate) fn ended(&mut self) -> Ended {
+        self.daemon.take().unwrap().1.join().unwrap()
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.folder.path().join("run/isthmus.sock")
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A connection that has said nothing.
+    pub(crate) fn connect(&self) -> Client {
+        Client::new(seqpacket::connect(&self.socket()).unwrap())
+    }
+
+    /// A connection past the handshake.
+    pub(crate) fn greeted(&self) -> Client {
+        let mut client = self.connect();
+        client.greet();
+        client
+    }
+
+    /// A domain.
+    pub(crate) fn attached(&self, name: &str) -> (Client, Welcomed) {
+        let mut client = self.greeted();
+        let welcomed = client.attach(Some(name)).unwrap();
+        (client, welcomed)
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+pub(crate) fn name(name: &str) -> Name {
+    Name::new(name).unwrap()
+}
+
+pub(crate) struct Welcomed {
+    pub(crate) message: Welcome,
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
+impl Welcomed {
+    pub(crate) fn id(&self) -> DomainId {
+        self.message.domain
+    }
+}
+
+/// A message of the daemon.
+#[derive(Debug)]
+pub(crate) struct Heard {
+    pub(crate) serial: Option<RequestSerial>,
+    pub(crate) message: ToClient,
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
+pub(crate) struct Client {
+    pub(crate) socket: OwnedFd,
+    serial: RequestSerial,
+    kept: VecDeque<Heard>,
+}
+
+impl Client {
+    pub(crate) fn new(socket: OwnedFd) -> Self {
+        Self { socket, serial: RequestSerial::new(1).unwrap(), kept: VecDeque::new() }
+    }
+
+    pub(crate) fn greet(&mut self) {
+        let hello = Hello { magic: Magic, spoken: Spoken::CURRENT, library: name("test 1") };
+        let heard = self.ask(hello, &[]).unwrap();
+        assert!(matches!(heard.message, ToClient::HelloBack(_)), "{heard:?}");
+    }
+
+    pub(crate) fn attach(&mut self, called: Option<&str>) -> Result<Welcomed, Reason> {
+        self.attach_with(Attach { name: called.map(name), resume: None }, &[])
+    }
+
+    pub(crate) fn attach_with(&mut self, attach: Attach, fds: &[BorrowedFd<'_>]) -> Result<Welcomed, Reason> {
+        let heard = self.ask(attach, fds)?;
+        match heard.message {
+            ToClient::Welcome(message) => Ok(Welcomed { message, fds: heard.fds }),
+            other => panic!("no welcome but {other:?}"),
+        }
+    }
+
+    /// Sends a message; answers its serial.
+    pub(crate) fn say(&mut self, message: impl Into<ToDaemon>, fds: &[BorrowedFd<'_>]) -> RequestSerial {
+        let serial = self.serial;
+        self.serial = serial.next();
+        self.send_raw(&message.into().emit(Some(serial)), fds).unwrap();
+        serial
+    }
+
+    pub(crate) fn send_raw(&self, packet: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), seqpacket::SendError> {
+        seqpacket::send(&self.socket, packet, fds)
+    }
+
+    /// Sends a request and waits for what answers it; everything else is kept.
+    pub(crate) fn ask(&mut self, message: impl Into<ToDaemon>, fds: &[BorrowedFd<'_>]) -> Result<Heard, Reason> {
+        let serial = self.say(message, fds);
+        let heard = self.hear_that(|heard| heard.serial == Some(serial));
+        match heard.message {
+            ToClient::Refused(refused) => Err(refused.reason),
+            _ => Ok(heard),
+        }
+    }
+
+    /// The next message that is wanted; others are kept.
+    pub(crate) fn hear_that(&mut self, wanted: impl Fn(&Heard) -> bool) -> Heard {
+        if let Some(at) = self.kept.iter().position(&wanted) {
+            return self.kept.remove(at).unwrap();
+        }
+        loop {
+            let heard = self.receive().unwrap_or_else(|error| panic!("the daemon says nothing: {error}"));
+            if wanted(&heard) {
+                return heard;
+            }
+            self.kept.push_back(heard);
+        }
+    }
+
+    /// The next message; rings do not count.
+    pub(crate) fn hear(&mut self) -> Heard {
+        self.hear_that(|heard| !matches!(heard.message, ToClient::Nudge(_)))
+    }
+
+    /// The next packet from the socket.
+    pub(crate) fn receive(&self) -> Result<Heard, ReceiveError> {
+        let (mut packet, mut fds) = (vec![0; CONTROL_BYTES_MAX], Vec::new());
+        self.wait();
+        let bytes = seqpacket::receive(&self.socket, &mut packet, &mut fds, false)?;
+        let (serial, message) = ToClient::parse(&packet[..bytes], fds.len()).unwrap();
+        Ok(Heard { serial, message, fds })
+    }
+
+    fn wait(&self) {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        let limit = Timespec::try_from(LONG).unwrap();
+        assert_eq!(poll(&mut fds, Some(&limit)), Ok(1), "nothing came in {LONG:?}");
+    }
+
+    /// Nothing waits once the daemon has answered this.
+    pub(crate) fn hears_nothing(&mut self) {
+        let _ = self.ask(Lookup { name: name("nobody at all") }, &[]);
+        self.kept.retain(|heard| !matches!(heard.message, ToClient::Nudge(_)));
+        assert!(self.kept.is_empty(), "{:?}", self.kept);
+    }
+
+    /// Why the daemon ended the connection; nothing comes after.
+    pub(crate) fn ended(&mut self) -> Option<Reason> {
+        let mut reason = None;
+        loop {
+            match self.receive() {
+                Ok(Heard { serial: None, message: ToClient::Refused(refused), .. }) => reason = Some(refused.reason),
+                Ok(_) => {}
+                Err(ReceiveError::Closed) => return reason,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// A report.
+    pub(crate) fn report<T: serde::de::DeserializeOwned>(&mut self, topic: Topic, arguments: &[&str]) -> Result<T, Reason> {
+        let arguments = List::new(arguments.iter().map(|argument| name(argument)).collect()).unwrap();
+        let serial = self.say(Query { topic, arguments }, &[]);
+        let mut json = Vec::new();
+        loop {
+            let heard = self.hear_that(|heard| heard.serial == Some(serial));
+            match heard.message {
+                ToClient::Answer(answer) => {
+                    json.extend_from_slice(&answer.json);
+                    if answer.last {
+                        return Ok(serde_json::from_slice(&json).unwrap());
+                    }
+                }
+                ToClient::Refused(refused) => return Err(refused.reason),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    pub(crate) fn offered(&mut self) -> (ChannelOffer, Vec<OwnedFd>) {
+        let heard = self.hear_that(|heard| matches!(heard.message, ToClient::ChannelOffer(_)));
+        match heard.message {
+            ToClient::ChannelOffer(offer) => (offer, heard.fds),
+            _ => unreachable!(),
+        }
+    }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Makes a channel and answers what both were offered.
+pub(crate) fn channel(connector: &mut Client, listener: &mut Client, peer: DomainId) -> [(ChannelOffer, Vec<OwnedFd>); 2] {
+    connector.say(RequestChannel { peer, attempt: 1 }, &[]);
+    let (theirs, ours) = (listener.offered(), connector.offered());
+    let channel = theirs.0.channel;
+    listener.say(AcceptChannel { channel }, &[]);
+    let open = connector.hear_that(|heard| matches!(heard.message, ToClient::ChannelOpen(_)));
+    assert_eq!(open.message, ToClient::ChannelOpen(ChannelOpen { channel }));
+    [ours, theirs]
+}
+
+/// The file behind a descriptor.
+pub(crate) fn inode(fd: &OwnedFd) -> (u64, u64) {
+    let stat = rustix::fs::fstat(fd).unwrap();
+    (stat.st_dev, stat.st_ino)
+}
+
+/// How many descriptors this process has.
+pub(crate) fn descriptors() -> io::Result<usize> {
+    Ok(std::fs::read_dir("/proc/self/fd")?.count())
+}

@@ -1,0 +1,10 @@
+//! The control plane over real sockets: a daemon with its workers, and clients that speak the protocol by hand.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod attaching;
+mod bed;
+mod channels;
+mod grants;
+mod hostile;
+mod reports;
+mod resuming;

@@ -1,0 +1,103 @@
+//! What the daemon says about itself and its domains.
+
+use isthmus_control::schema::{Channels, Doctor, Domains, Endpoints, MetricsText, SCHEMA, Status, Why};
+use isthmus_layout::control::*;
+use isthmus_layout::reason::Reason;
+
+use crate::bed::{Bed, Client, channel, name};
+
+fn why(client: &mut Client, a: &str, b: &str) -> (String, Option<String>, Why) {
+    let why: Why = client.report(Topic::Why, &[a, b]).unwrap();
+    (why.path.clone(), why.reason.as_ref().map(|reason| reason.reason.clone()), why)
+}
+
+#[test]
+fn status_and_lists_name_what_there_is() {
+    let bed = Bed::new();
+    let ((mut a, ours), (mut b, theirs)) = (bed.attached("a"), bed.attached("b"));
+    b.ask(OpenEndpoint { index: None, label: Some(name("mpi")) }, &[]).unwrap();
+    channel(&mut a, &mut b, theirs.id());
+    let status: Status = a.report(Topic::Status, &[]).unwrap();
+    assert_eq!((status.schema, status.domains, status.endpoints, status.channels), (SCHEMA, 2, 1, 1));
+    assert_eq!((status.socket.as_str(), status.workers.len()), (bed.socket().to_str().unwrap(), 1));
+    let domains: Domains = a.report(Topic::Domains, &[]).unwrap();
+    let names: Vec<_> = domains.domains.iter().map(|row| (row.id, row.name.as_str(), row.channels)).collect();
+    assert_eq!(names, [(ours.id().number(), "a", 1), (theirs.id().number(), "b", 1)]);
+    assert_eq!(domains.domains[0].pid, Some(std::process::id() as i32));
+    let endpoints: Endpoints = a.report(Topic::Endpoints, &[]).unwrap();
+    assert_eq!((endpoints.endpoints[0].index, endpoints.endpoints[0].label.as_deref()), (0, Some("mpi")));
+    let channels: Channels = a.report(Topic::Channels, &[]).unwrap();
+    let row = channels.pairs[0].channel.as_ref().unwrap();
+    assert_eq!((channels.pairs[0].path.as_str(), row.state.as_str(), row.memory_bytes), ("channel", "open", Some(0)));
+    assert_eq!(row.directions.as_ref().unwrap()[0].messages, 0);
+}
+
+#[test]
+fn why_names_path_reason_and_remedy_from_both_ends() {
+    let bed = Bed::with("[policy]\nrules = [{ from = \"x\", allow = false }, { from = \"o\", channel = false }]\n");
+    let ((mut a, _), (mut b, theirs)) = (bed.attached("a"), bed.attached("b"));
+    let (_x, _o) = (bed.attached("x"), bed.attached("o"));
+    let (path, reason, _) = why(&mut a, "a", "b");
+    assert_eq!((path.as_str(), reason.as_deref()), ("ordinary", Some("channel-not-asked")));
+    a.say(RequestChannel { peer: theirs.id(), attempt: 1 }, &[]);
+    let (offer, _) = b.offered();
+    assert_eq!(why(&mut a, "a", "b").1.as_deref(), Some("channel-pending"));
+    b.say(RefuseChannel { channel: offer.channel, reason: Reason::OutOfFds }, &[]);
+    let (path, reason, told) = why(&mut b, "b", "a");
+    assert_eq!((path.as_str(), reason.as_deref()), ("ordinary", Some("out-of-fds")));
+    assert!(told.reason.unwrap().remedy.contains("ulimit -n"));
+    channel(&mut a, &mut b, theirs.id());
+    let (path, reason, told) = why(&mut a, "a", "d2");
+    assert_eq!((path.as_str(), reason, told.large), ("channel", None, None));
+    assert_eq!((told.from_a.channels, told.from_b.channels), (1, 1));
+    let (path, reason, told) = why(&mut a, "o", "a");
+    assert_eq!((path.as_str(), reason.as_deref()), ("ordinary", Some("channels-forbidden")));
+    assert_eq!((told.from_a.may_channel, told.from_a.rule, told.from_b.may_channel), (false, Some(1), true));
+    let (path, reason, told) = why(&mut a, "x", "a");
+    assert_eq!((path.as_str(), reason.as_deref()), ("none", Some("talk-forbidden")));
+    assert_eq!((told.from_a.may_talk, told.from_a.rule, told.from_b.may_talk), (false, Some(0), true));
+    assert_eq!(why(&mut a, "a", "a").1.as_deref(), Some("same-domain"));
+    assert_eq!(a.report::<Why>(Topic::Why, &["a", "nobody"]).err(), Some(Reason::NoSuchDomain));
+    assert_eq!(a.report::<Why>(Topic::Why, &["a"]).err(), Some(Reason::RequestInvalid));
+}
+
+#[test]
+fn reports_need_no_domain_and_may_be_long() {
+    let bed = Bed::new();
+    let held: Vec<_> = (0..100).map(|number| bed.attached(&format!("a-domain-with-quite-a-long-name-{number}"))).collect();
+    let domains: Domains = bed.greeted().report(Topic::Domains, &[]).unwrap();
+    assert_eq!(domains.domains.len(), held.len());
+    assert!(serde_json::to_vec(&domains).unwrap().len() > 2 * ANSWER_BYTES_MAX);
+}
+
+#[test]
+fn counters_configuration_and_surroundings_are_shown() {
+    let bed = Bed::with("[limits]\nslab_kib = 64\n");
+    let (_a, _) = bed.attached("a");
+    let mut client = bed.greeted();
+    let metrics: MetricsText = client.report(Topic::Metrics, &[]).unwrap();
+    assert!(metrics.text.contains("isthmus_domains 1\n"), "{}", metrics.text);
+    assert!(metrics.text.ends_with("# EOF\n"));
+    let config: serde_json::Value = client.report(Topic::Config, &[]).unwrap();
+    let entries = config["entries"].as_array().unwrap();
+    let slab = entries.iter().find(|entry| entry["key"] == "limits.slab_kib").unwrap();
+    assert_eq!(slab["value"], 64);
+    assert!(slab["origin"].as_str().unwrap().contains("test.toml"));
+    let doctor: Doctor = client.report(Topic::Doctor, &[]).unwrap();
+    assert!(doctor.fds > 0 && doctor.fds <= doctor.fds_max && doctor.resumable);
+}
+
+#[test]
+fn prometheus_reads_the_counters_from_a_socket() {
+    use std::io::{Read as _, Write as _};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("metrics.sock");
+    let mut bed = Bed::with(&format!("[metrics]\nlisten = \"{}\"\n", path.display()));
+    let mut stream = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("isthmus_domains 0\n"), "{answer}");
+    bed.stop();
+    assert!(!path.exists());
+}

@@ -1,0 +1,128 @@
+//! A daemon that is started again: domains and channels go on.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use isthmus_layout::RegionSize;
+use isthmus_layout::control::*;
+use isthmus_layout::reason::Reason;
+use isthmus_platform::{Doorbell, local};
+
+use crate::bed::{Bed, Client, Welcomed, channel, name};
+
+fn come_back(bed: &Bed, before: &Welcomed) -> (Client, Result<Welcomed, Reason>) {
+    let Welcome { domain, ticket, name, .. } = before.message.clone();
+    let mut client = bed.greeted();
+    let attach = Attach { name: Some(name), resume: Some(Resume { domain, ticket }) };
+    let back = client.attach_with(attach, &[before.fds[3].as_fd(), before.fds[4].as_fd()]);
+    (client, back)
+}
+
+fn restart(bed: &mut Bed) {
+    bed.stop();
+    bed.start("", Spoken::CURRENT);
+}
+
+fn show(client: &mut Client, offer: &ChannelOffer, memory: &OwnedFd) -> Result<(), Reason> {
+    let ChannelOffer { channel, peer, direction, slab, board, place, peer_place, .. } = *offer;
+    client.ask(Adopt { channel, peer, direction, slab, board, place, peer_place }, &[memory.as_fd()]).map(drop)
+}
+
+#[test]
+fn domains_and_channels_come_back() {
+    let mut bed = Bed::new();
+    let ((mut a, ours), (mut b, theirs)) = (bed.attached("a"), bed.attached("b"));
+    let [(at_a, fds_a), (at_b, fds_b)] = channel(&mut a, &mut b, theirs.id());
+    restart(&mut bed);
+    let (mut a, again) = come_back(&bed, &ours);
+    let again = again.unwrap();
+    assert_eq!((again.id(), again.message.fresh, again.fds.len()), (ours.id(), false, 3));
+    assert_ne!(again.message.epoch, ours.message.epoch);
+    show(&mut a, &at_a, &fds_a[0]).unwrap();
+    let (mut b, again) = come_back(&bed, &theirs);
+    assert_eq!(again.unwrap().message.domain, theirs.id());
+    show(&mut b, &at_b, &fds_b[0]).unwrap();
+    let channels: isthmus_control::schema::Channels = a.report(Topic::Channels, &[]).unwrap();
+    assert_eq!(channels.pairs[0].channel.as_ref().unwrap().id, at_a.channel.to_string());
+    b.say(CloseChannel { channel: at_b.channel, reason: Reason::ClosedHere }, &[]);
+    assert_eq!(a.hear().message, ChannelClosed { channel: at_a.channel, reason: Reason::ClosedByPeer }.into());
+    // Places are free again, and new domains have new numbers.
+    channel(&mut a, &mut b, theirs.id());
+    let (_c, new) = bed.attached("c");
+    assert!(new.id() > theirs.id());
+}
+
+#[test]
+fn a_channel_whose_other_end_is_dead_ends() {
+    let mut bed = Bed::new();
+    let (mut a, ours) = bed.attached("a");
+    let (mut b, theirs) = bed.attached("b");
+    let [(at_a, fds_a), _] = channel(&mut a, &mut b, theirs.id());
+    b.ask(Close {}, &[]).unwrap();
+    restart(&mut bed);
+    // `b` left in order, so nobody waits for it: this process lives, which is `b`'s as well.
+    let (mut a, again) = come_back(&bed, &ours);
+    again.unwrap();
+    match show(&mut a, &at_a, &fds_a[0]) {
+        Err(Reason::PeerVanished) => {}
+        other => {
+            // The line that it had left is not written; its process is this one, so the daemon may wait for it.
+            other.unwrap();
+            a.hear_that(|heard| matches!(heard.message, ToClient::ChannelClosed(_)));
+        }
+    }
+}
+
+#[test]
+fn only_the_true_domain_comes_back() {
+    let mut bed = Bed::new();
+    let (_a, ours) = bed.attached("a");
+    let (again, twice) = come_back(&bed, &ours);
+    assert_eq!(twice.err(), Some(Reason::NameTaken));
+    drop(again);
+    restart(&mut bed);
+    let mut forged = Welcomed { message: ours.message.clone(), fds: Vec::new() };
+    forged.fds.extend(ours.fds.iter().map(|fd| fd.try_clone().unwrap()));
+    forged.message.ticket = Ticket([7; 32]);
+    assert_eq!(come_back(&bed, &forged).1.err(), Some(Reason::TicketInvalid));
+    forged.message.ticket = ours.message.ticket;
+    forged.message.name = name("another");
+    assert_eq!(come_back(&bed, &forged).1.err(), Some(Reason::TicketInvalid));
+    let (_back, first) = come_back(&bed, &ours);
+    first.unwrap();
+}
+
+#[test]
+fn what_comes_back_is_looked_at() {
+    let mut bed = Bed::new();
+    let (_a, ours) = bed.attached("a");
+    restart(&mut bed);
+    let with = |memory: OwnedFd, bell: OwnedFd| {
+        let mut changed = Welcomed { message: ours.message.clone(), fds: Vec::new() };
+        changed.fds.extend(ours.fds[..3].iter().map(|fd| fd.try_clone().unwrap()));
+        changed.fds.extend([memory, bell]);
+        come_back(&bed, &changed).1.err()
+    };
+    let bell = || Doorbell::new().unwrap().as_fd().try_clone_to_owned().unwrap();
+    let board = || local::memory(RegionSize(4096)).unwrap();
+    assert_eq!(with(board(), board()), Some(Reason::DoorbellInvalid));
+    assert_eq!(with(local::memory(RegionSize(64)).unwrap(), bell()), Some(Reason::RegionTooSmall));
+    assert_eq!(with(tempfile::tempfile().unwrap().into(), bell()), Some(Reason::RegionNotSealed));
+    assert_eq!(with(board(), bell()), None);
+}
+
+#[test]
+fn ends_that_do_not_fit_are_no_channel() {
+    let mut bed = Bed::new();
+    let ((mut a, ours), (mut b, theirs)) = (bed.attached("a"), bed.attached("b"));
+    let [(at_a, fds_a), (at_b, _)] = channel(&mut a, &mut b, theirs.id());
+    restart(&mut bed);
+    let ((mut a, first), (mut b, second)) = (come_back(&bed, &ours), come_back(&bed, &theirs));
+    first.unwrap();
+    second.unwrap();
+    show(&mut a, &at_a, &fds_a[0]).unwrap();
+    assert_eq!(show(&mut a, &at_a, &fds_a[0]), Err(Reason::RequestInvalid), "once is enough");
+    let other = local::memory(RegionSize(20480 + 2 * u64::from(at_b.slab.bytes()))).unwrap();
+    assert_eq!(show(&mut b, &at_b, &other), Err(Reason::RequestInvalid));
+    let closed = a.hear_that(|heard| matches!(heard.message, ToClient::ChannelClosed(_)));
+    assert_eq!(closed.message, ChannelClosed { channel: at_a.channel, reason: Reason::RequestInvalid }.into());
+}
