@@ -1,0 +1,114 @@
+//! `isthmusd`: the daemon of a host, or of one user.
+//!
+//! Everything it does is in `isthmus-control` and `isthmus-service`; here are its command line, its log, and how it starts:
+//! in the foreground, or with `--detach` in a session of its own, in which case the command comes back when the daemon answers.
+#![forbid(unsafe_code)]
+
+mod detach;
+mod notify;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use isthmus_control::config::{self, Inputs, Loaded, Role};
+use isthmus_control::daemon::{Daemon, DaemonError, Options};
+use isthmus_layout::reason::Reason;
+
+/// Introduces domains of one host to one another and carries what cannot go directly.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100)]
+struct Arguments {
+    /// Serve this user alone, in its own runtime directory
+    #[arg(long)]
+    user: bool,
+    /// Read this configuration instead of the usual file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Set a key, over the file and the environment: policy.talk=all
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Leave when nobody has been attached for so many seconds; 0 stays
+    #[arg(long, value_name = "SECONDS")]
+    idle_exit: Option<u32>,
+    /// Print the configuration in force, with defaults, and leave
+    #[arg(long)]
+    check: bool,
+    /// Go on in the background; come back when the daemon answers
+    #[arg(long)]
+    detach: bool,
+    /// The background's side of --detach
+    #[arg(long, hide = true)]
+    detached: bool,
+}
+
+impl Arguments {
+    fn inputs(&self) -> Inputs {
+        let role = if self.user { Role::User } else { Role::System };
+        let idle_exit = self.idle_exit.map(|seconds| format!("daemon.idle_exit_s={seconds}"));
+        let sets = self.set.iter().cloned().chain(idle_exit).collect();
+        Inputs::of_this_process(role, self.config.clone(), sets)
+    }
+
+    fn load(&self) -> Result<Loaded, String> {
+        config::load(&self.inputs()).map_err(|error| error.to_string())
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("isthmusd: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<ExitCode> {
+    let loaded = match arguments.load() {
+        Ok(loaded) => loaded,
+        Err(problems) => {
+            eprintln!("{problems}");
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    loaded.warnings.iter().for_each(|warning| eprintln!("{warning}"));
+    if arguments.check {
+        print!("{}", loaded.check_text());
+        return Ok(ExitCode::SUCCESS);
+    }
+    if arguments.detach {
+        return detach::detach(loaded.config.daemon.socket.path());
+    }
+    log(&loaded)?;
+    if arguments.detached {
+        detach::own_session();
+    }
+    let detached = arguments.detached;
+    let mut options = Options::new(loaded);
+    options.reload = Some(Box::new(move || arguments.load()));
+    let daemon = match Daemon::open(options) {
+        Err(DaemonError::Socket(error)) if detached && error.reason() == Some(Reason::DaemonSocketTaken) => {
+            return Ok(ExitCode::from(detach::TAKEN));
+        }
+        opened => opened?,
+    };
+    let ended = daemon.run(|| {
+        notify::ready();
+        if detached {
+            detach::ready();
+        }
+    })?;
+    tracing::info!(?ended, "ends");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn log(loaded: &Loaded) -> Result<()> {
+    let filter = tracing_subscriber::EnvFilter::try_new(loaded.config.daemon.log.as_str()).context("daemon.log")?;
+    let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal).init();
+    Ok(())
+}
