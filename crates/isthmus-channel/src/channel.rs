@@ -93,6 +93,7 @@ impl Channel {
     /// after the last of several makes sure that it does.
     #[inline]
     pub fn send(&mut self, route: Route, record: &Record<'_>, message: &[u8]) -> Result<(), SendError> {
+        isthmus_shm::step!("send");
         let emitted = record.emit(route);
         self.producer.push(emitted.kind, &emitted.words[..emitted.count], message)?;
         self.unflushed = true;
@@ -115,6 +116,7 @@ impl Channel {
 
     #[cold]
     fn notify(&mut self) {
+        isthmus_shm::step!("notify");
         if self.marker.mark() {
             self.producer.count_ring();
             self.peer_doorbell.ring();

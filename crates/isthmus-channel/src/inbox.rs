@@ -168,6 +168,7 @@ impl Inbox {
             let entry = self.slots[slot as usize].as_mut().expect("hot channels are there");
             match entry.channel.receive(record) {
                 Ok(true) => {
+                    isthmus_shm::step!("poll");
                     entry.silent = 0;
                     let key = entry.key;
                     self.turn += usize::from(self.hot.len() > 1);
@@ -225,6 +226,7 @@ impl Inbox {
 
     #[cold]
     fn take_marks(&mut self, board: BoardIndex) {
+        isthmus_shm::step!("take_marks");
         let mut woken = Vec::new();
         let hearing = &self.boards[usize::from(board.0)];
         hearing.board.take(|place| match hearing.places.get(usize::from(place.number())).copied().flatten() {

@@ -13,6 +13,9 @@ use std::process::{Command, Stdio};
 /// The socket of the daemon that serves all users of the host.
 pub(crate) const SYSTEM_SOCKET: &str = "/run/isthmus/isthmus.sock";
 
+/// Seconds after which a daemon that we started leaves when nobody is attached.
+const IDLE_EXIT_S: &str = "5";
+
 /// The name of the daemon's program.
 const DAEMON: &str = "isthmusd";
 
@@ -78,13 +81,13 @@ fn refusal(path: &Path, errno: Errno) -> Refusal {
     Refusal::new(reason, format!("{}: {errno}", path.display()))
 }
 
-/// Runs `isthmusd --user --detach`, which comes back when the daemon answers and leaves it running in a session of its own:
+/// Runs `isthmusd --user --detach --idle-exit 5`, which comes back when the daemon answers and leaves it running in a session of its own:
 /// no child of ours remains.
 fn start() -> Result<(), Refusal> {
     let failed = |detail: String| Refusal::new(Reason::DaemonNotStarted, detail);
     let program = daemon_program();
     let status = Command::new(&program)
-        .args(["--user", "--detach"])
+        .args(["--user", "--detach", "--idle-exit", IDLE_EXIT_S])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

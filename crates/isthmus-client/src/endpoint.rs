@@ -156,6 +156,7 @@ impl Endpoints {
     /// A receive is over.
     #[inline]
     pub(crate) fn received(&mut self, posted: Posted, envelope: &Envelope) {
+        isthmus_shm::step!("received");
         let outcome = Outcome::Received { from: envelope.from, tag: envelope.tag, len: envelope.len };
         self.complete(posted, envelope.to, outcome);
     }

@@ -49,6 +49,7 @@ impl Core {
 
     #[inline]
     fn take_record(&mut self, key: ChannelKey, record: &RecordBuffer) {
+        isthmus_shm::step!("take_record");
         let ordinary = Some(key) == self.ring;
         if let Err(misdeed) = self.try_take_record(key, ordinary, record) {
             let fault = match misdeed {
@@ -183,6 +184,7 @@ impl Core {
 
     #[inline]
     fn take_eager(&mut self, at: PeerIndex, route: &Route, tag: u64, len: u32, words: &[u32]) {
+        isthmus_shm::step!("take_eager");
         let envelope = self.envelope(at, route, tag, u64::from(len));
         if let Some(mut posted) = self.endpoints.take_posted(route.to) {
             let room = posted.buffer.len().min(len as usize);

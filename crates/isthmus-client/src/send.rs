@@ -63,6 +63,7 @@ impl Core {
         let route = Route { from, to: to.endpoint, epoch: peer.epoch_out, peer: None };
         let Some(channel) = self.inbox.channel(key) else { return false };
         let len = bytes.len() as u32;
+        isthmus_shm::step!("send_now");
         if channel.send(route, &Record::Eager { tag, len, words: &[] }, bytes).is_err() {
             return false;
         }

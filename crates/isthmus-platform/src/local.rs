@@ -109,6 +109,7 @@ impl AsFd for Doorbell {
 
 impl Ring for Doorbell {
     fn ring(&self) {
+        isthmus_shm::step!("ring");
         // A full counter, or a full socket, means that the bell is ringing already.
         match self.kind {
             DoorbellKind::Event => {

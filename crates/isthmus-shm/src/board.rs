@@ -77,6 +77,7 @@ impl<M: Words> Marker<M> {
 
     /// Marks our place. True if the receiver sleeps and its doorbell must be rung; one marker hears so.
     pub fn mark(&self) -> bool {
+        crate::step!("mark");
         // N, with M in `take`.
         self.memory.or(self.place.word(), self.place.bit(), Release);
         // L, with K in `take`. A store would not do: of two markers' stores the receiver reads only the later one, and need not
@@ -87,3 +88,6 @@ impl<M: Words> Marker<M> {
         self.memory.load(SLEEPING, Relaxed) != 0 && self.memory.swap(SLEEPING, 0, Relaxed) != 0
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -29,12 +29,15 @@
 
 pub mod board;
 pub mod buffer;
+#[cfg(all(test, not(loom)))]
+mod delayed;
 pub mod fault;
 pub mod fork_guard;
 pub mod liar;
 pub mod rehome;
 pub mod ring;
 pub mod slab;
+pub mod step;
 pub mod window;
 pub mod words;
 

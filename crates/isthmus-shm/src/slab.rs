@@ -102,7 +102,7 @@ impl<M: Words> SlabProducer<M> {
     }
 
     fn head_again(&mut self) -> Result<(), PeerFault> {
-        // J, with I in `publish` (argued, as C and D in the ring): bytes below the head were copied before we write them again.
+        // J, with I in `publish` (modelled): bytes below the head were copied before we write them again.
         let head = self.memory.load(self.at.consumer + SLAB_HEAD, Acquire);
         let outstanding = self.tail.wrapping_sub(head);
         if outstanding > 2 * self.size.bytes() {
@@ -167,8 +167,11 @@ impl<M: Words> SlabConsumer<M> {
 
     /// Tells the producer how far we are. Where it may be waiting, the ring's `publish` follows, which fences and looks.
     pub fn publish(&mut self) {
-        // I, with J in `head_again` (argued): our copies are complete before the producer may write the bytes again.
+        // I, with J in `head_again` (modelled): our copies are complete before the producer may write the bytes again.
         self.memory.store(self.at.consumer + SLAB_HEAD, self.head, Release);
         self.published = self.head;
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -196,10 +196,10 @@ fn a_mapping_enlarged_by_mremap_has_memory_at_its_end() {
     // SAFETY: mapped for this length, by the line above.
     let bytes = unsafe { std::slice::from_raw_parts_mut(grown, 8 * MIB) };
     assert!(bytes[..MIB] == pattern(15, MIB) && bytes[MIB..].iter().all(|&byte| byte == 0));
-    bytes[MIB..].copy_from_slice(&pattern(16, MIB));
+    bytes[MIB..].copy_from_slice(&pattern(16, 7 * MIB));
     drop(cache);
     assert!(is_private(grown) && is_private(grown.wrapping_add(8 * MIB - 1)));
-    assert!(bytes[..MIB] == pattern(15, MIB) && bytes[MIB..] == pattern(16, MIB));
+    assert!(bytes[..MIB] == pattern(15, MIB) && bytes[MIB..] == pattern(16, 7 * MIB));
     // SAFETY: mapped above.
     unsafe { munmap(grown.cast(), 8 * MIB) }.unwrap();
 }

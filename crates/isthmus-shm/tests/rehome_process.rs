@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use isthmus_shm::rehome::{Cache, ColdReason, Config, GrantError, Prepared};
+use isthmus_shm::rehome::{Cache, ColdReason, Config, GrantError, PeerRegion, Prepared};
 use rehome_common::*;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, munlock};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -107,9 +107,9 @@ fn threads_re_home_while_another_forks() {
                         let pages = &mut pages[seed % 3];
                         pages.fill(seed as u64 + thread);
                         if let Prepared::Warm(warm) = prepare(cache, pages.bytes()) {
-                            let theirs = cache.grant(warm.region).map(|_| granted(cache, &warm));
                             // Given back in between, if a fork came: then there is nothing to grant.
-                            if let Ok(theirs) = theirs {
+                            if let Ok(grant) = cache.grant(warm.region) {
+                                let theirs = PeerRegion::map(&grant.fd, grant.start, grant.len, 1 << 30).unwrap();
                                 let mut copy = vec![0; warm.body.len()];
                                 theirs.copy_out(warm.offset, &mut copy).unwrap();
                                 assert!(copy == pages.bytes()[warm.body.clone()]);

@@ -5,6 +5,7 @@
 //! and flags are atomics. What else lies in a cell, and the slab, can be *plain*: loom then fails where an access is not
 //! ordered after the one before it, by whatever thread, though every order of loads and stores that loom tries has the right outcome.
 
+use isthmus_layout::board::{ANY, Place, SLEEPING};
 use isthmus_layout::channel::{
     BLOCKED, CELL_WORDS, Direction, DirectionLayout, Geometry, HEAD, PARKED, SLAB_HEAD, STAMP, SlabSize,
 };
@@ -44,6 +45,9 @@ pub(crate) enum Weaken {
 
 enum Word {
     Atomic(AtomicU32),
+    /// Stored by one side, swapped by the other, all relaxed. Loom forgets that what was swapped out comes before what is stored
+    /// later, and would answer a load behind two fences with the older. So stores are swaps too, which loom keeps in order.
+    Flag(AtomicU32),
     Plain(UnsafeCell<u32>),
 }
 
@@ -71,14 +75,18 @@ pub(crate) struct Builder(Memory);
 
 impl Builder {
     /// Words of region 0 that start as zero.
-    pub(crate) fn atomics(self, words: impl IntoIterator<Item = u32>) -> Self {
-        self.region(0, words)
+    pub(crate) fn atomics(mut self, words: impl IntoIterator<Item = u32>) -> Self {
+        self.0.words.extend(words.into_iter().map(|at| (at, Word::Atomic(AtomicU32::new(0)))));
+        self
     }
 
-    /// Words of a region that start as zero.
-    pub(crate) fn region(mut self, region: u32, words: impl IntoIterator<Item = u32>) -> Self {
-        let words = words.into_iter().map(|at| (region * REGION_WORDS + at, Word::Atomic(AtomicU32::new(0))));
-        self.0.words.extend(words);
+    /// A board, for the marks of `places`.
+    pub(crate) fn board(mut self, region: u32, places: &[Place]) -> Self {
+        let first = region * REGION_WORDS;
+        for at in places.iter().map(|place| place.word()).chain([ANY]) {
+            self.0.words.insert(first + at, Word::Atomic(AtomicU32::new(0)));
+        }
+        self.0.words.insert(first + SLEEPING, Word::Flag(AtomicU32::new(0)));
         self
     }
 
@@ -96,7 +104,10 @@ impl Builder {
                 self.0.words.insert(word, made);
             }
         }
-        self.atomics([at.consumer + HEAD, at.consumer + PARKED, at.producer + BLOCKED])
+        for flag in [at.consumer + PARKED, at.producer + BLOCKED] {
+            self.0.words.insert(flag, Word::Flag(AtomicU32::new(0)));
+        }
+        self.atomics([at.consumer + HEAD])
     }
 
     /// A slab, of which a model copies one byte at each of `starts`.
@@ -161,7 +172,7 @@ impl Handle {
 
     fn atomic(&self, at: u32) -> &AtomicU32 {
         match self.word(at) {
-            Some(Word::Atomic(word)) => word,
+            Some(Word::Atomic(word) | Word::Flag(word)) => word,
             Some(Word::Plain(_)) => panic!("word {at} is only ever loaded and stored"),
             None => panic!("word {at} is not part of the model"),
         }
@@ -178,7 +189,7 @@ impl Words for Handle {
         let order = self.left(order, |weak| matches!(weak, Weaken::Load(words) if words.contains(&at)));
         match self.word(at) {
             None => 0,
-            Some(Word::Atomic(word)) => word.load(order),
+            Some(Word::Atomic(word) | Word::Flag(word)) => word.load(order),
             Some(Word::Plain(word)) => {
                 assert_eq!(order, Ordering::Relaxed);
                 // SAFETY: loom has just checked that nobody writes; the value is copied before the next access.
@@ -194,6 +205,10 @@ impl Words for Handle {
                 assert_eq!(order, Ordering::Relaxed);
                 // SAFETY: loom has just checked that nobody else reads or writes.
                 word.with_mut(|word| unsafe { *word = value });
+            }
+            Some(Word::Flag(word)) => {
+                assert_eq!(order, Ordering::Relaxed);
+                word.swap(value, order);
             }
             _ => self.atomic(at).store(value, order),
         }

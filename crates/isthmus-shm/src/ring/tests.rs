@@ -1,0 +1,265 @@
+//! The ring against a queue, with stores that arrive late and positions that wrap; and against forged memory.
+
+use super::*;
+use crate::delayed::{Delayed, cases, positions};
+use crate::{Mapping, Window};
+use isthmus_layout::channel::{BODY_BYTES_MAX, Direction, Geometry, RecordTooLong, SlabSize};
+use isthmus_layout::limits::SLAB_BYTES_MIN;
+use proptest::prelude::*;
+use std::collections::VecDeque;
+
+fn geometry() -> Geometry {
+    Geometry { slab: SlabSize::new(SLAB_BYTES_MIN).unwrap() }
+}
+
+/// Both sides of an empty ring that has come as far as `position`.
+pub(crate) fn ring_at<M: Words + Clone>(
+    position: u32,
+    [sending, receiving]: [M; 2],
+    at: DirectionLayout,
+) -> (Producer<M>, Consumer<M>) {
+    let mut producer = Producer::new(sending.clone(), at);
+    let mut consumer = Consumer::new(receiving, at);
+    for ahead in 0..RING_CELLS {
+        let position = position.wrapping_add(ahead);
+        sending.store(producer.cell(position) + STAMP, empty(position), Relaxed);
+    }
+    sending.store(at.consumer + HEAD, position, Relaxed);
+    sending.fence();
+    (producer.tail, producer.head) = (position, position);
+    (consumer.head, consumer.published, consumer.told) = (position, position, position);
+    (producer, consumer)
+}
+
+fn ring() -> (Window, Producer<Window>, Consumer<Window>) {
+    let window = Window::new(Mapping::private(geometry().size()));
+    let at = geometry().direction(Direction::Zero);
+    let (producer, consumer) = ring_at(0, [window.clone(), window.clone()], at);
+    (window, producer, consumer)
+}
+
+fn bytes(record: &RecordBuffer) -> Vec<u8> {
+    let bytes = record.words().iter().flat_map(|word| word.to_le_bytes());
+    bytes.take(usize::from(record.bytes())).collect()
+}
+
+#[test]
+fn a_record_of_every_length_crosses_and_takes_no_more_cells_than_it_says() {
+    let (_, mut producer, mut consumer) = ring();
+    let mut record = RecordBuffer::default();
+    for len in 0..=BODY_BYTES_MAX as usize {
+        let message: Vec<u8> = (0..len).map(|at| (at ^ len) as u8).collect();
+        for words in [0, 1, FIRST_BODY_WORDS as usize].into_iter().filter(|words| 4 * words <= len) {
+            let own: Vec<u32> =
+                message[..4 * words].as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+            producer.push(9, &own, &message[4 * words..]).unwrap();
+            assert!(consumer.pop(&mut record).unwrap());
+            assert_eq!((record.kind(), &bytes(&record)), (9, &message));
+            assert_eq!(consumer.head, producer.tail);
+            assert!(!consumer.pop(&mut record).unwrap());
+        }
+    }
+}
+
+#[test]
+fn push_says_full_before_it_writes_what_was_not_taken() {
+    let (_, mut producer, mut consumer) = ring();
+    let mut record = RecordBuffer::default();
+    for number in 0..RING_CELLS {
+        producer.push(1, &[number], &[]).unwrap();
+    }
+    assert_eq!(producer.push(1, &[], &[]), Err(PushError::Full));
+    assert_eq!(producer.has_room(), Ok(false));
+    for number in 0..RING_CELLS {
+        assert!(consumer.pop(&mut record).unwrap());
+        assert_eq!(record.words(), [number]);
+    }
+    assert!(!producer.is_drained());
+    assert!(!consumer.publish());
+    assert!(producer.is_drained());
+    assert_eq!(producer.has_room(), Ok(true));
+}
+
+#[test]
+fn what_was_counted_can_be_read_by_the_other_side() {
+    let (_, mut producer, consumer) = ring();
+    producer.count(u64::from(u32::MAX));
+    producer.count(7);
+    producer.count_ring();
+    let counters = Counters { messages: 2, bytes: u64::from(u32::MAX) + 7, rings: 1 };
+    assert_eq!((producer.counters(), consumer.counters()), (counters, counters));
+}
+
+#[test]
+fn look_refuses_a_stamp_of_another_lap() {
+    for stamp in [2, 3, u32::MAX] {
+        let (window, producer, mut consumer) = ring();
+        window.store(producer.cell(0) + STAMP, stamp, Relaxed);
+        let fault = PeerFault::Stamp { position: 0, found: stamp };
+        assert_eq!(consumer.look(), Err(fault));
+        assert_eq!(consumer.pop(&mut RecordBuffer::default()), Err(fault));
+        assert_eq!(consumer.park(), Err(fault));
+        assert_eq!(window.load(consumer.at.consumer + PARKED, Relaxed), 0, "a ring with a fault is not parked");
+    }
+}
+
+#[test]
+fn pop_refuses_a_record_longer_than_any() {
+    let (window, mut producer, mut consumer) = ring();
+    producer.push(1, &[], &[]).unwrap();
+    for body_bytes in [BODY_BYTES_MAX as u16 + 1, u16::MAX] {
+        window.store(producer.cell(0) + RECORD_HEAD, RecordHead { kind: 1, body_bytes }.emit(), Relaxed);
+        let fault = PeerFault::RecordTooLong(RecordTooLong { body_bytes });
+        assert_eq!(consumer.pop(&mut RecordBuffer::default()), Err(fault));
+    }
+}
+
+#[test]
+fn room_refuses_a_head_that_cannot_be_and_does_not_keep_it() {
+    let (window, mut producer, consumer) = ring();
+    for _ in 0..RING_CELLS {
+        producer.push(1, &[], &[]).unwrap();
+    }
+    let tail = RING_CELLS;
+    for head in [tail + 1, tail + RING_CELLS, u32::MAX, u32::MAX - 2, 1 << 31] {
+        window.store(consumer.at.consumer + HEAD, head, Relaxed);
+        let fault = PeerFault::HeadOverrun { head, tail };
+        producer.block();
+        assert!(!producer.is_drained());
+        assert_eq!(producer.has_room(), Err(fault));
+        assert_eq!(producer.push(1, &[], &[0; 100]), Err(PushError::Fault(fault)));
+    }
+    window.store(consumer.at.consumer + HEAD, 4, Relaxed);
+    assert_eq!(producer.has_room(), Ok(true));
+}
+
+#[test]
+fn a_parked_consumer_is_told_once_and_a_blocked_producer_too() {
+    let (_, mut producer, mut consumer) = ring();
+    assert_eq!(consumer.park(), Ok(true));
+    producer.push(1, &[], &[]).unwrap();
+    assert_eq!((producer.wake(), producer.wake()), (true, false));
+    assert_eq!(consumer.park(), Ok(false), "parked with a record waiting");
+    assert!(!producer.wake());
+    assert!(consumer.pop(&mut RecordBuffer::default()).unwrap());
+    assert_eq!(consumer.park(), Ok(true));
+    consumer.unpark();
+    assert!(!producer.wake());
+    producer.block();
+    assert_eq!((consumer.publish(), consumer.publish()), (true, false));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Push { words: usize, message: Vec<u8> },
+    Pop,
+    Publish,
+    Park,
+    Wake,
+    Block,
+    /// So many of the producer's stores, and of the consumer's, arrive.
+    Arrive(usize, usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let message = prop::collection::vec(any::<u8>(), 0..=160);
+    let step = prop_oneof![
+        6 => (0..=FIRST_BODY_WORDS as usize, message).prop_map(|(words, message)| Step::Push { words, message }),
+        5 => Just(Step::Pop),
+        1 => Just(Step::Publish),
+        1 => Just(Step::Park),
+        1 => Just(Step::Wake),
+        1 => Just(Step::Block),
+        2 => (0..50_usize, 0..3_usize).prop_map(|(ours, theirs)| Step::Arrive(ours, theirs)),
+    ];
+    prop::collection::vec(step, 1..if cfg!(miri) { 100 } else { 600 })
+}
+
+/// A ring, and the queue that it must be like.
+struct Model {
+    memory: [Delayed; 2],
+    producer: Producer<Delayed>,
+    consumer: Consumer<Delayed>,
+    queue: VecDeque<Vec<u8>>,
+    /// The producer waits for room, and nobody has told it that there is some.
+    blocked: bool,
+    /// The consumer waits for records, likewise.
+    parked: bool,
+}
+
+impl Model {
+    fn new(position: u32) -> Self {
+        let memory = Delayed::pair(geometry().size());
+        let (producer, consumer) = ring_at(position, memory.clone(), geometry().direction(Direction::One));
+        Self { memory, producer, consumer, queue: VecDeque::new(), blocked: false, parked: false }
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Push { words, message } => self.push(*words, message),
+            Step::Pop if !self.parked => drop(self.pop()),
+            Step::Pop => {}
+            Step::Publish => self.blocked &= !self.consumer.publish(),
+            Step::Park => self.parked |= self.consumer.park().unwrap(),
+            Step::Wake => self.parked &= !self.producer.wake(),
+            Step::Block => {
+                self.producer.block();
+                self.blocked |= !self.producer.has_room().unwrap();
+            }
+            Step::Arrive(ours, theirs) => {
+                self.memory[0].arrive(*ours);
+                self.memory[1].arrive(*theirs);
+            }
+        }
+        assert!(self.producer.tail.wrapping_sub(self.consumer.head) <= RING_CELLS, "written before it was taken");
+    }
+
+    fn push(&mut self, words: usize, message: &[u8]) {
+        let own: Vec<u32> = (0..words as u32).map(|word| word * 0x1234_5678).collect();
+        let body: Vec<u8> = own.iter().flat_map(|word| word.to_le_bytes()).chain(message.iter().copied()).collect();
+        if body.len() > BODY_BYTES_MAX as usize {
+            return;
+        }
+        match self.producer.push(3, &own, message) {
+            Ok(()) => self.queue.push_back(body),
+            Err(error) => assert_eq!(error, PushError::Full),
+        }
+    }
+
+    fn pop(&mut self) -> bool {
+        let mut record = RecordBuffer::default();
+        let came = self.consumer.pop(&mut record).unwrap();
+        if came {
+            assert_eq!(Some(bytes(&record)), self.queue.pop_front());
+        }
+        if self.consumer.owes() {
+            self.blocked &= !self.consumer.publish();
+        }
+        came
+    }
+
+    /// Both sides come to rest: everything must have crossed, and nobody may sleep with something to do.
+    fn settle(&mut self) {
+        self.parked &= !self.producer.wake();
+        assert!(!self.parked || self.queue.is_empty(), "asleep, and nobody will say that a record waits");
+        while self.pop() {}
+        assert!(self.queue.is_empty());
+        assert_eq!(self.consumer.park(), Ok(true));
+        assert!(!self.blocked, "asleep, and nobody will say that there is room");
+        assert!(self.producer.is_drained());
+        assert_eq!(self.producer.has_room(), Ok(true));
+    }
+}
+
+proptest! {
+    #![proptest_config(cases())]
+
+    #[test]
+    fn a_ring_is_a_queue(position in positions(), steps in steps()) {
+        let mut model = Model::new(position);
+        for step in &steps {
+            model.step(step);
+        }
+        model.settle();
+    }
+}
