@@ -12,6 +12,9 @@ use isthmus_shm::{Board, PeerFault, RecordBuffer, Window};
 /// Empty looks at a channel before it is parked, while others are hot.
 const PATIENCE: u32 = 256;
 
+/// Polls between looks at the boards while some hot channel always has a record: nobody who floods us keeps the others out.
+const BOARDS_EVERY: u32 = 64;
+
 /// Hot channels at once; the next one to become hot parks the one that was silent longest.
 const HOT_MAX: usize = 16;
 
@@ -78,6 +81,9 @@ pub struct Inbox {
     /// Where the next poll begins in `hot`, so that a busy channel starves no other.
     turn: usize,
     marked: Vec<(BoardIndex, Place)>,
+    /// Slots that a look at a board found; kept for its memory.
+    woken: Vec<u32>,
+    polls: u32,
     next_generation: u32,
 }
 
@@ -160,6 +166,10 @@ impl Inbox {
     /// Looks once: takes a record into `record` if one waits, or says what else happened.
     #[inline]
     pub fn poll(&mut self, record: &mut RecordBuffer) -> Polled {
+        self.polls = self.polls.wrapping_add(1);
+        if self.polls.is_multiple_of(BOARDS_EVERY) {
+            self.look_at_boards();
+        }
         for _ in 0..self.hot.len() {
             if self.turn >= self.hot.len() {
                 self.turn = 0;
@@ -212,12 +222,17 @@ impl Inbox {
         }
     }
 
-    fn poll_boards(&mut self) -> Polled {
+    #[inline]
+    fn look_at_boards(&mut self) {
         for at in 0..self.boards.len() {
             if self.boards[at].board.any() {
                 self.take_marks(BoardIndex(at as u8));
             }
         }
+    }
+
+    fn poll_boards(&mut self) -> Polled {
+        self.look_at_boards();
         match self.marked.pop() {
             Some((board, place)) => Polled::Marked(board, place),
             None => Polled::Nothing,
@@ -227,15 +242,16 @@ impl Inbox {
     #[cold]
     fn take_marks(&mut self, board: BoardIndex) {
         isthmus_shm::step!("take_marks");
-        let mut woken = Vec::new();
+        let mut woken = std::mem::take(&mut self.woken);
         let hearing = &self.boards[usize::from(board.0)];
         hearing.board.take(|place| match hearing.places.get(usize::from(place.number())).copied().flatten() {
             Some(slot) => woken.push(slot),
             None => self.marked.push((board, place)),
         });
-        for slot in woken {
+        for slot in woken.drain(..) {
             self.heat(slot);
         }
+        self.woken = woken;
     }
 
     fn heat(&mut self, slot: u32) {

@@ -22,7 +22,13 @@ pub struct Received {
 impl Domain {
     /// Sends `bytes` and waits until they may change again. Completions of other operations are kept for
     /// [`Self::poll`] and [`Self::wait`].
-    pub fn send_from(&mut self, from: EndpointIndex, to: EndpointAddress, tag: u64, bytes: &[u8]) -> Result<(), Refusal> {
+    pub fn send_from(
+        &mut self,
+        from: EndpointIndex,
+        to: EndpointAddress,
+        tag: u64,
+        bytes: &[u8],
+    ) -> Result<(), Refusal> {
         if self.inject(from, to, tag, bytes) {
             return Ok(());
         }

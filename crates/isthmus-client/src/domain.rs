@@ -529,7 +529,7 @@ impl Core {
         peer.urgent.clear();
         let mut sends: Vec<_> = peer.queue.drain(..).chain(peer.streams.drain(..)).collect();
         sends.extend(peer.announced.drain().map(|(_, message)| message));
-        sends.extend(peer.credit.lose());
+        sends.extend(peer.credit.abandon());
         let begun = peer.started.take().map(|(_, incoming)| incoming);
         let receives: Vec<_> = begun.into_iter().chain(peer.pulled.drain().map(|(_, incoming)| incoming)).collect();
         let id = peer.id;

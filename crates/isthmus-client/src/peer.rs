@@ -8,16 +8,13 @@ use crate::endpoint::{Envelope, Posted, Token};
 use isthmus_channel::{Channel, ChannelKey, Inbox, SendError};
 use isthmus_layout::control::{Name, Owner, RequestSerial};
 use isthmus_layout::ids::{ChannelId, EndpointIndex, RegionId};
-use isthmus_layout::limits::{ORDINARY_CREDIT_BYTES, ORDINARY_FRAGMENT_BYTES_MAX};
+use isthmus_layout::limits::{ORDINARY_CREDIT_BYTES, ORDINARY_FRAGMENT_BYTES_MAX, ORDINARY_RECORD_COST};
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{Piece, Record, Route, Serial};
 use isthmus_layout::{DomainId, EndpointAddress};
 use isthmus_shm::rehome::{PeerRegion, Use};
 use isthmus_shm::{Buffer, PeerFault};
 use std::collections::{HashMap, VecDeque};
-
-/// What any record costs on the ordinary path, beside its message bytes.
-pub(crate) const RECORD_COST: u32 = 128;
 
 /// Index of a peer in its domain's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -127,9 +124,16 @@ impl Credit {
         over
     }
 
-    /// Everything under way is lost: the sends that fail.
+    /// The way is gone and its account with it: the sends that fail.
     pub(crate) fn lose(&mut self) -> Vec<Outgoing> {
-        std::mem::take(self).flight.into_iter().filter_map(|(_, done)| done).collect()
+        let sends = self.abandon();
+        *self = Self::default();
+        sends
+    }
+
+    /// What is under way will not be taken: the sends that fail. The daemon's account goes on.
+    pub(crate) fn abandon(&mut self) -> Vec<Outgoing> {
+        self.flight.iter_mut().filter_map(|(_, done)| done.take()).collect()
     }
 
     /// True while something is under way.
@@ -237,7 +241,7 @@ impl Lane<'_> {
         if self.peer.is_none() {
             return self.channel.send(route, record, message);
         }
-        let cost = RECORD_COST + bytes;
+        let cost = ORDINARY_RECORD_COST + bytes;
         if cost > self.credit.left {
             return Err(SendError::Full);
         }
@@ -265,7 +269,7 @@ impl Lane<'_> {
         if self.peer.is_none() {
             return self.channel.reserve(least, want);
         }
-        let affordable = self.credit.left.saturating_sub(RECORD_COST).min(ORDINARY_FRAGMENT_BYTES_MAX);
+        let affordable = self.credit.left.saturating_sub(ORDINARY_RECORD_COST).min(ORDINARY_FRAGMENT_BYTES_MAX);
         if affordable < least.min(ORDINARY_FRAGMENT_BYTES_MAX) || affordable == 0 {
             return Ok(None);
         }

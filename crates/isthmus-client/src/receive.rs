@@ -2,10 +2,10 @@
 
 use crate::domain::Core;
 use crate::endpoint::{Envelope, Posted, Unexpected, UnexpectedState, copy_words};
-use crate::peer::{Between, Incoming, Into, Making, Path, PeerIndex, RECORD_COST};
+use crate::peer::{Between, Incoming, Into, Making, Path, PeerIndex};
 use isthmus_channel::{ChannelKey, Polled};
 use isthmus_layout::ids::EndpointIndex;
-use isthmus_layout::limits::SLAB_MESSAGE_BYTES_MAX;
+use isthmus_layout::limits::{ORDINARY_RECORD_COST, SLAB_MESSAGE_BYTES_MAX};
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{MalformedRecord, Mapped, Outcome, Piece, Record, Route, Serial};
 use isthmus_shm::{PeerFault, RecordBuffer};
@@ -398,7 +398,7 @@ impl Core {
         if credit.owed == 0 {
             self.owing.push(at);
         }
-        credit.owed += RECORD_COST + bytes;
+        credit.owed += ORDINARY_RECORD_COST + bytes;
     }
 
     /// Gives credit back; called when there is nothing more to take.

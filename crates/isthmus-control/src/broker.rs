@@ -322,6 +322,11 @@ impl Broker {
         }
     }
 
+    /// The connection sends so much that it is read more slowly.
+    pub fn throttled(&mut self, id: SessionId) {
+        self.note(id, Reason::TooManyRequests, Reason::TooManyRequests.summary());
+    }
+
     /// How many messages a connection has not taken yet.
     pub fn backlog(&mut self, id: SessionId, messages: usize) {
         if let Some(session) = self.sessions.get_mut(&id) {

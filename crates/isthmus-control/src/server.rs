@@ -170,6 +170,7 @@ impl Server {
                     self.with(|broker| broker.packet(id, &packet, fds));
                 }
                 Next::Unreceivable(text) => self.with(|broker| broker.unreceivable(id, text)),
+                Next::Throttled => self.with(|broker| broker.throttled(id)),
                 Next::Flush => self.flush(&connection),
                 Next::Gone => break,
             }

@@ -92,6 +92,8 @@ pub(crate) struct Connection {
     /// When to try again what the kernel refused for a passing reason.
     retry: Cell<Option<Instant>>,
     bucket: RefCell<Bucket>,
+    /// Is known to be read slowly.
+    throttled: Cell<bool>,
 }
 
 /// What a connection's task should do next.
@@ -102,6 +104,8 @@ pub(crate) enum Next {
     Unreceivable(String),
     /// The connection is closed, or its process has ended.
     Gone,
+    /// It has sent so much that it is read more slowly from now on.
+    Throttled,
     /// Room, or something new to send.
     Flush,
 }
@@ -120,6 +124,7 @@ impl Connection {
             changed: Notify::new(),
             over: Cell::new(None),
             bucket: RefCell::new(Bucket { tokens: BURST, at: Instant::now() }),
+            throttled: Cell::new(false),
         })
     }
 
@@ -209,7 +214,10 @@ impl Connection {
     /// Waits for something to do. `scratch` is room for a packet.
     pub(crate) async fn next(&self, scratch: &mut [u8]) -> Next {
         loop {
-            let throttled = self.bucket.borrow_mut().until_next();
+            let throttled = self.pause();
+            if throttled.is_some() && !self.throttled.replace(true) {
+                return Next::Throttled;
+            }
             let reads = throttled.is_none() && self.over.get().is_none();
             let retry = self.retry.get();
             let writes = self.backlog() > 0 && retry.is_none();
@@ -257,6 +265,16 @@ impl Connection {
             Some(process) => drop(process.readable().await),
             None => std::future::pending().await,
         }
+    }
+
+    /// When it may send again; none if now. Also forgets that it was read slowly once it has been modest for a while.
+    fn pause(&self) -> Option<Instant> {
+        let mut bucket = self.bucket.borrow_mut();
+        let pause = bucket.until_next();
+        if bucket.tokens >= BURST / 2.0 {
+            self.throttled.set(false);
+        }
+        pause
     }
 
     fn receive(&self, scratch: &mut [u8]) -> Option<Next> {

@@ -123,22 +123,26 @@ impl Tickets {
             self.reserved = self.reserved.max(domain.domain.number().saturating_add(BATCH));
             self.write()
         } else {
-            self.append(domain)
+            self.append(&line(&domain))
         };
         if let Err(error) = written {
             tracing::warn!(%error, "cannot write who is attached; after a restart they attach anew");
         }
     }
 
-    /// The domain has left.
+    /// The domain has left and will not come back.
     pub fn leave(&mut self, domain: DomainId) {
-        self.domains.remove(&domain);
+        if self.domains.remove(&domain).is_some()
+            && let Err(error) = self.append(&format!("{} -\n", domain.number()))
+        {
+            tracing::debug!(%error, "cannot write who has left; a later daemon finds out by its process");
+        }
     }
 
-    fn append(&mut self, domain: Survivor) -> io::Result<()> {
+    fn append(&mut self, line: &str) -> io::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
         self.lines += 1;
-        std::fs::File::options().append(true).open(path)?.write_all(line(&domain).as_bytes())
+        std::fs::File::options().append(true).open(path)?.write_all(line.as_bytes())
     }
 
     fn write(&mut self) -> io::Result<()> {
@@ -194,18 +198,28 @@ fn parse(text: &str) -> Option<([u8; 32], u32, Vec<Survivor>)> {
     if lines.next()? != FIRST_LINE {
         return None;
     }
-    let key = blake3::Hash::from_hex(lines.next()?).ok()?;
+    let key = *blake3::Hash::from_hex(lines.next()?).ok()?.as_bytes();
     let first = lines.next()?.parse().ok()?;
-    let survivor = |line: &str| {
-        let mut words = line.split(' ');
-        let domain = DomainId::new(words.next()?.parse().ok()?)?;
-        let process = match words.next() {
-            Some(pid) => Some(Process { pid: pid.parse().ok()?, start: words.next()?.parse().ok()? }),
-            None => None,
+    let mut domains = BTreeMap::new();
+    for (domain, process) in lines.filter_map(parse_line) {
+        match process {
+            Some(process) => domains.insert(domain, Survivor { domain, process }),
+            None => domains.remove(&domain),
         };
-        Some(Survivor { domain, process })
+    }
+    Some((key, first, domains.into_values().collect()))
+}
+
+/// A domain and its process, if it could be seen; none in place of the process if the domain has left.
+fn parse_line(line: &str) -> Option<(DomainId, Option<Option<Process>>)> {
+    let mut words = line.split(' ');
+    let domain = DomainId::new(words.next()?.parse().ok()?)?;
+    let process = match words.next() {
+        Some("-") => return Some((domain, None)),
+        Some(pid) => Some(Process { pid: pid.parse().ok()?, start: words.next()?.parse().ok()? }),
+        None => None,
     };
-    Some((*key.as_bytes(), first, lines.filter_map(survivor).collect()))
+    Some((domain, Some(process)))
 }
 
 fn random() -> io::Result<[u8; 32]> {
@@ -256,7 +270,9 @@ mod tests {
         let own = Survivor::of_process(id(1), Some(std::process::id() as i32));
         let other = Survivor { domain: id(2), process: own.process.map(|own| Process { start: own.start + 1, ..own }) };
         let unseen = Survivor { domain: id(3), process: None };
-        [own, other, unseen].map(|domain| before.enter(domain));
+        let left = Survivor { domain: id(4), ..own };
+        [own, other, unseen, left].map(|domain| before.enter(domain));
+        before.leave(left.domain);
         assert_eq!(Tickets::open(folder.path()).unwrap().survivors(), [own, unseen]);
         assert!(own.process.is_some());
     }

@@ -63,6 +63,9 @@ pub const ORDINARY_CREDIT_BYTES: u32 = 64 << 10;
 /// Message bytes in one record of the ordinary path.
 pub const ORDINARY_FRAGMENT_BYTES_MAX: u32 = 8 << 10;
 
+/// What any record costs on the ordinary path, beside its message bytes.
+pub const ORDINARY_RECORD_COST: u32 = 128;
+
 /// How often a channel is asked for before the ordinary path is kept.
 pub const CHANNEL_TRIES: u32 = 3;
 

@@ -5,18 +5,17 @@
 //!               └──────────── outstanding: at most the credit of the pair ────────────┘
 //! ```
 //!
-//! What is held is memory of the daemon, so it is what the credit bounds: each record costs its bytes and [`RECORD_COST`],
+//! What is held is memory of the daemon, so it is what the credit bounds: each record costs its bytes and [`ORDINARY_RECORD_COST`],
 //! which is more than the daemon needs to remember it.
 
-use isthmus_layout::limits::{INLINE_BYTES_MAX, ORDINARY_CREDIT_BYTES, ORDINARY_FRAGMENT_BYTES_MAX};
+use isthmus_layout::limits::{
+    INLINE_BYTES_MAX, ORDINARY_CREDIT_BYTES, ORDINARY_FRAGMENT_BYTES_MAX, ORDINARY_RECORD_COST,
+};
 use isthmus_layout::record::{Record, Route};
 use std::collections::VecDeque;
 
-/// What each record but a credit costs its sender on the ordinary path, beside its message bytes.
-pub const RECORD_COST: u32 = 128;
-
-const _: () = assert!(size_of::<Held>() <= RECORD_COST as usize);
-const _: () = assert!(RECORD_COST + ORDINARY_FRAGMENT_BYTES_MAX <= ORDINARY_CREDIT_BYTES);
+const _: () = assert!(size_of::<Held>() <= ORDINARY_RECORD_COST as usize);
+const _: () = assert!(ORDINARY_RECORD_COST + ORDINARY_FRAGMENT_BYTES_MAX <= ORDINARY_CREDIT_BYTES);
 const _: () = assert!(INLINE_BYTES_MAX <= ORDINARY_FRAGMENT_BYTES_MAX as usize);
 
 /// A record that waits for room.
@@ -33,7 +32,7 @@ pub(crate) struct Held {
 impl Held {
     /// What it costs its sender until the receiver gives it back.
     pub(crate) fn cost(&self) -> u32 {
-        RECORD_COST + self.len
+        ORDINARY_RECORD_COST + self.len
     }
 }
 

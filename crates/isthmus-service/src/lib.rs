@@ -80,6 +80,5 @@ mod tests;
 pub use breach::Breach;
 pub use command::{BoardNumber, Command, Event, Listener, NewDomain, Permit, WorkerIndex};
 pub use counters::{DomainCounters, PerReason, WorkerCounters};
-pub use lane::RECORD_COST;
 pub use router::{HELD_DOMAIN_MAX, HELD_WORKER_MAX};
 pub use service::{Options, Service, StartError, WORKERS_MAX};

@@ -2,11 +2,11 @@
 
 use crate::command::{Command, Event, NewDomain};
 use crate::kinds::{back, bounced};
-use crate::lane::RECORD_COST;
 use crate::mailbox::{Parcel, Task};
 use crate::router::{Bounced, Home};
 use crate::worker::Worker;
 use isthmus_layout::DomainId;
+use isthmus_layout::limits::ORDINARY_RECORD_COST;
 use isthmus_layout::reason::Reason;
 
 impl Worker {
@@ -73,7 +73,7 @@ impl Worker {
         let reason = self.router.ended(parcel.to);
         self.counters.drops.add(reason, 1);
         if let (Some(sender), Some(serial)) = (parcel.route.peer, bounced(&parcel.record)) {
-            let bounce = Bounced { serial, cost: RECORD_COST + parcel.bytes.len() as u32 };
+            let bounce = Bounced { serial, cost: ORDINARY_RECORD_COST + parcel.bytes.len() as u32 };
             let route = back(parcel.route, Some(parcel.to));
             self.post(parcel.worker, Task::Bounce { to: sender, route, bounce, reason });
         }

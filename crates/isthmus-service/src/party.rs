@@ -1,9 +1,10 @@
 //! One domain of this worker, as the router knows it: whom it sends to, who sends to it, and what waits for room in its ring.
 
-use crate::lane::{Held, Lane, RECORD_COST, Spare};
+use crate::lane::{Held, Lane, Spare};
 use crate::router::Home;
 use isthmus_layout::DomainId;
 use isthmus_layout::control::Owner;
+use isthmus_layout::limits::ORDINARY_RECORD_COST;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{Record, Route, Serial};
 use std::collections::{HashMap, VecDeque};
@@ -85,7 +86,7 @@ impl Party {
 
     /// Says that a record reached nobody, and gives its credit back.
     pub(crate) fn bounce(&mut self, route: Route, serial: Serial, reason: Reason, cost: u32) {
-        self.allowance += u64::from(RECORD_COST);
+        self.allowance += u64::from(ORDINARY_RECORD_COST);
         self.credit(route, cost);
         self.bounces.push_back(Answer { route, record: Record::Bounce { serial, reason: reason.code() } });
     }

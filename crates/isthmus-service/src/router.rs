@@ -14,11 +14,12 @@
 use crate::breach::Breach;
 use crate::command::{Permit, WorkerIndex};
 use crate::kinds::{back, bare, bounced, check, is_answer, payload};
-use crate::lane::{Held, RECORD_COST, Spare};
+use crate::lane::{Held, Spare};
 use crate::party::{Next, Outgoing, Party};
 use isthmus_layout::DomainId;
 use isthmus_layout::control::Owner;
 use isthmus_layout::limits::ORDINARY_CREDIT_BYTES;
+use isthmus_layout::limits::ORDINARY_RECORD_COST;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{Record, Route, Serial};
 use std::collections::{HashMap, VecDeque};
@@ -161,7 +162,7 @@ impl Router {
             return Verdict::Unknown { peer };
         }
         let party = self.party(from);
-        let (domain, cost) = (party.domain, RECORD_COST + payload(record).0);
+        let (domain, cost) = (party.domain, ORDINARY_RECORD_COST + payload(record).0);
         let outgoing = party.outgoing.get_mut(&peer).expect("they have met");
         let allowed = if is_answer(record) { outgoing.answer } else { outgoing.talk };
         if let Err(reason) = allowed {
@@ -206,7 +207,7 @@ impl Router {
     }
 
     fn refuse(&mut self, from: Slot, route: Route, record: &Record<'_>, reason: Reason) -> Verdict {
-        let (back, cost) = (back(route, route.peer), RECORD_COST + payload(record).0);
+        let (back, cost) = (back(route, route.peer), ORDINARY_RECORD_COST + payload(record).0);
         let party = self.party(from);
         if let Some(serial) = bounced(record) {
             party.bounce(back, serial, reason, cost);
@@ -273,7 +274,7 @@ impl Router {
 
     /// A record that did not have to wait is in the ring of `to`.
     pub(crate) fn delivered(&mut self, to: Slot, sender: DomainId, len: u32) {
-        self.party(to).lanes.entry(sender).or_default().delivered += RECORD_COST + len;
+        self.party(to).lanes.entry(sender).or_default().delivered += ORDINARY_RECORD_COST + len;
     }
 
     /// A record has to wait. Answers who must go because too much waits now.

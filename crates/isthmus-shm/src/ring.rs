@@ -360,4 +360,4 @@ impl<M: Words> Consumer<M> {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests;
+pub(crate) mod tests;

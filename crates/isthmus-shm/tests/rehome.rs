@@ -148,77 +148,89 @@ fn a_private_mapping_of_the_same_file_does_not_pass() {
 
 #[test]
 fn the_same_file_at_another_offset_does_not_pass() {
-    let cache = Cache::new(config());
-    let pages = Pages::filled(MIB, 13);
-    let _ = Warmed::of(&cache, &pages);
-    // Two parts of the region change places: file, rights and addresses are as before.
-    let aside = Pages::new(MIB / 2);
-    let flags = MremapFlags::MAYMOVE;
-    // SAFETY: within our own reservations.
-    unsafe {
-        mremap_fixed(pages.start.cast(), MIB / 2, MIB / 2, flags, aside.start.cast()).unwrap();
-        mremap_fixed(pages.at(MIB / 2).cast(), MIB / 2, MIB / 2, flags, pages.start.cast()).unwrap();
-        mremap_fixed(aside.start.cast(), MIB / 2, MIB / 2, flags, pages.at(MIB / 2).cast()).unwrap();
-    }
-    assert_eq!(cold(prepare(&cache, &pages.bytes()[..MIB / 2])), ColdReason::Stale);
-    let expected = pattern(13, MIB);
-    assert!(pages.bytes()[..MIB / 2] == expected[MIB / 2..] && pages.bytes()[MIB / 2..] == expected[..MIB / 2]);
-    assert!(is_private(pages.start) && is_private(pages.at(MIB / 2)));
+    // Other tests must not find the holes that this one makes.
+    in_own_process("the_same_file_at_another_offset_does_not_pass", || {
+        let cache = Cache::new(config());
+        let pages = Pages::filled(MIB, 13);
+        let _ = Warmed::of(&cache, &pages);
+        // Two parts of the region change places: file, rights and addresses are as before.
+        let aside = Pages::new(MIB / 2);
+        let flags = MremapFlags::MAYMOVE;
+        // SAFETY: within our own reservations.
+        unsafe {
+            mremap_fixed(pages.start.cast(), MIB / 2, MIB / 2, flags, aside.start.cast()).unwrap();
+            mremap_fixed(pages.at(MIB / 2).cast(), MIB / 2, MIB / 2, flags, pages.start.cast()).unwrap();
+            mremap_fixed(aside.start.cast(), MIB / 2, MIB / 2, flags, pages.at(MIB / 2).cast()).unwrap();
+        }
+        assert_eq!(cold(prepare(&cache, &pages.bytes()[..MIB / 2])), ColdReason::Stale);
+        let expected = pattern(13, MIB);
+        assert!(pages.bytes()[..MIB / 2] == expected[MIB / 2..] && pages.bytes()[MIB / 2..] == expected[..MIB / 2]);
+        assert!(is_private(pages.start) && is_private(pages.at(MIB / 2)));
+    });
 }
 
 #[test]
 fn moved_pages_are_found_and_given_back() {
-    let cache = Cache::new(config());
-    let mut pages = Pages::filled(MIB, 14);
-    let before = Warmed::of(&cache, &pages);
-    let elsewhere = Pages::new(MIB);
-    let flags = MremapFlags::MAYMOVE;
-    // SAFETY: within our own reservations.
-    unsafe { mremap_fixed(pages.start.cast(), MIB, MIB, flags, elsewhere.start.cast()) }.unwrap();
-    pages.map_anew();
-    assert!(!is_private(elsewhere.start), "still the region's pages");
-    assert_eq!(cold(prepare(&cache, pages.bytes())), ColdReason::Stale);
-    assert!(is_private(elsewhere.start));
-    assert_eq!(elsewhere.bytes(), pattern(14, MIB));
-    // What was given back can be re-homed again.
-    let again = warm(&cache, elsewhere.bytes());
-    assert_ne!(again.region, before.region);
-    assert_eq!(seen_by_peer(&cache, &again), pattern(14, MIB));
+    // Other tests must not find the holes that this one makes.
+    in_own_process("moved_pages_are_found_and_given_back", || {
+        let cache = Cache::new(config());
+        let mut pages = Pages::filled(MIB, 14);
+        let before = Warmed::of(&cache, &pages);
+        let elsewhere = Pages::new(MIB);
+        let flags = MremapFlags::MAYMOVE;
+        // SAFETY: within our own reservations.
+        unsafe { mremap_fixed(pages.start.cast(), MIB, MIB, flags, elsewhere.start.cast()) }.unwrap();
+        pages.map_anew();
+        assert!(!is_private(elsewhere.start), "still the region's pages");
+        assert_eq!(cold(prepare(&cache, pages.bytes())), ColdReason::Stale);
+        assert!(is_private(elsewhere.start));
+        assert_eq!(elsewhere.bytes(), pattern(14, MIB));
+        // What was given back can be re-homed again.
+        let again = warm(&cache, elsewhere.bytes());
+        assert_ne!(again.region, before.region);
+        assert_eq!(seen_by_peer(&cache, &again), pattern(14, MIB));
+    });
 }
 
 #[test]
 fn a_mapping_enlarged_by_mremap_has_memory_at_its_end() {
-    let cache = Cache::new(config());
-    let pages = Pages::filled(MIB, 15);
-    let _ = Warmed::of(&cache, &pages);
-    // SAFETY: within our own reservation; the kernel finds a place for the larger mapping.
-    let grown = unsafe { mremap(pages.start.cast(), MIB, 8 * MIB, MremapFlags::MAYMOVE) }.unwrap().cast::<u8>();
-    // SAFETY: mapped for this length, by the line above.
-    let bytes = unsafe { std::slice::from_raw_parts_mut(grown, 8 * MIB) };
-    assert!(bytes[..MIB] == pattern(15, MIB) && bytes[MIB..].iter().all(|&byte| byte == 0));
-    bytes[MIB..].copy_from_slice(&pattern(16, 7 * MIB));
-    drop(cache);
-    assert!(is_private(grown) && is_private(grown.wrapping_add(8 * MIB - 1)));
-    assert!(bytes[..MIB] == pattern(15, MIB) && bytes[MIB..] == pattern(16, 7 * MIB));
-    // SAFETY: mapped above.
-    unsafe { munmap(grown.cast(), 8 * MIB) }.unwrap();
+    // Other tests must not find the holes that this one makes.
+    in_own_process("a_mapping_enlarged_by_mremap_has_memory_at_its_end", || {
+        let cache = Cache::new(config());
+        let pages = Pages::filled(MIB, 15);
+        let _ = Warmed::of(&cache, &pages);
+        // SAFETY: within our own reservation; the kernel finds a place for the larger mapping.
+        let grown = unsafe { mremap(pages.start.cast(), MIB, 8 * MIB, MremapFlags::MAYMOVE) }.unwrap().cast::<u8>();
+        // SAFETY: mapped for this length, by the line above.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(grown, 8 * MIB) };
+        assert!(bytes[..MIB] == pattern(15, MIB) && bytes[MIB..].iter().all(|&byte| byte == 0));
+        bytes[MIB..].copy_from_slice(&pattern(16, 7 * MIB));
+        drop(cache);
+        assert!(is_private(grown) && is_private(grown.wrapping_add(8 * MIB - 1)));
+        assert!(bytes[..MIB] == pattern(15, MIB) && bytes[MIB..] == pattern(16, 7 * MIB));
+        // SAFETY: mapped above.
+        unsafe { munmap(grown.cast(), 8 * MIB) }.unwrap();
+    });
 }
 
 #[test]
 fn a_hole_in_the_middle_is_stale_and_the_rest_is_kept() {
-    let cache = Cache::new(config());
-    let pages = Pages::filled(MIB, 17);
-    let _ = Warmed::of(&cache, &pages);
-    // SAFETY: within our own reservation.
-    unsafe { munmap(pages.at(MIB / 2).cast(), 8 * PAGE) }.unwrap();
-    let rest = &pages.bytes()[MIB / 2 + 8 * PAGE..];
-    assert!(matches!(prepare(&cache, rest), Prepared::Warm(_)), "this part is as it was");
-    assert_eq!(cold(prepare_at(&cache, pages.start, MIB)), ColdReason::Stale);
-    assert_eq!(settled(&cache, pages.start, MIB).unwrap_err(), ColdReason::Unmapped);
-    let expected = pattern(17, MIB);
-    assert!(rest == &expected[MIB / 2 + 8 * PAGE..] && pages.bytes()[..MIB / 2] == expected[..MIB / 2]);
-    assert!(is_private(pages.start) && is_private(rest.as_ptr()));
-    assert_eq!(rights(pages.at(MIB / 2)), None, "the hole stays a hole");
+    // Other tests must not find the holes that this one makes.
+    in_own_process("a_hole_in_the_middle_is_stale_and_the_rest_is_kept", || {
+        let cache = Cache::new(config());
+        let pages = Pages::filled(MIB, 17);
+        let _ = Warmed::of(&cache, &pages);
+        // SAFETY: within our own reservation.
+        unsafe { munmap(pages.at(MIB / 2).cast(), 8 * PAGE) }.unwrap();
+        let rest = &pages.bytes()[MIB / 2 + 8 * PAGE..];
+        assert!(matches!(prepare(&cache, rest), Prepared::Warm(_)), "this part is as it was");
+        assert_eq!(cold(prepare_at(&cache, pages.start, MIB)), ColdReason::Stale);
+        assert_eq!(settled(&cache, pages.start, MIB).unwrap_err(), ColdReason::Unmapped);
+        let expected = pattern(17, MIB);
+        assert!(rest == &expected[MIB / 2 + 8 * PAGE..] && pages.bytes()[..MIB / 2] == expected[..MIB / 2]);
+        assert!(is_private(pages.start) && is_private(rest.as_ptr()));
+        assert_eq!(rights(pages.at(MIB / 2)), None, "the hole stays a hole");
+    });
 }
 
 #[test]

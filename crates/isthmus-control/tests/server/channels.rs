@@ -136,7 +136,7 @@ fn nobody_answers_for_others() {
 fn what_cannot_be_is_refused_for_good() {
     let bed = Bed::with("[limits]\nchannels_per_domain_max = 1\n");
     let ((mut a, ours), (mut b, theirs), (_c, other)) = (bed.attached("a"), bed.attached("b"), bed.attached("c"));
-    let mut ask = |client: &mut Client, peer| {
+    let ask = |client: &mut Client, peer| {
         client.say(RequestChannel { peer, attempt: 1 }, &[]);
         refused(client)
     };

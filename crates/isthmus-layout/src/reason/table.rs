@@ -65,8 +65,8 @@ reasons! {
     "the message has no place at this stage of the connection";
     "Say `Hello` first and once, `Attach` once, and the rest when attached.";
 
-    27 TooManyRequests, "too-many-requests", Fault:
-    "the connection asked for more in a second than any program needs";
+    27 TooManyRequests, "too-many-requests", Fallback:
+    "the connection asks for more in a second than any program needs, and is read more slowly";
     "Keep what was answered instead of asking again; if the program is right, report it.";
 
     28 NotReading, "not-reading", Ended:

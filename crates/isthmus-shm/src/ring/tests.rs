@@ -196,15 +196,17 @@ impl Model {
 
     fn step(&mut self, step: &Step) {
         match step {
+            Step::Push { .. } | Step::Wake | Step::Block if self.blocked => {}
+            Step::Pop | Step::Publish | Step::Park if self.parked => {}
             Step::Push { words, message } => self.push(*words, message),
-            Step::Pop if !self.parked => drop(self.pop()),
-            Step::Pop => {}
+            Step::Pop => drop(self.pop()),
             Step::Publish => self.blocked &= !self.consumer.publish(),
-            Step::Park => self.parked |= self.consumer.park().unwrap(),
+            Step::Park => self.parked = self.consumer.park().unwrap(),
             Step::Wake => self.parked &= !self.producer.wake(),
             Step::Block => {
+                self.parked &= !self.producer.wake();
                 self.producer.block();
-                self.blocked |= !self.producer.has_room().unwrap();
+                self.blocked = !self.producer.has_room().unwrap();
             }
             Step::Arrive(ours, theirs) => {
                 self.memory[0].arrive(*ours);
@@ -240,11 +242,13 @@ impl Model {
 
     /// Both sides come to rest: everything must have crossed, and nobody may sleep with something to do.
     fn settle(&mut self) {
-        self.parked &= !self.producer.wake();
+        self.step(&Step::Wake);
         assert!(!self.parked || self.queue.is_empty(), "asleep, and nobody will say that a record waits");
-        while self.pop() {}
-        assert!(self.queue.is_empty());
-        assert_eq!(self.consumer.park(), Ok(true));
+        while !self.parked {
+            while self.pop() {}
+            assert!(self.queue.is_empty());
+            self.step(&Step::Park);
+        }
         assert!(!self.blocked, "asleep, and nobody will say that there is room");
         assert!(self.producer.is_drained());
         assert_eq!(self.producer.has_room(), Ok(true));

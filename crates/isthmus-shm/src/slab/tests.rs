@@ -1,0 +1,351 @@
+//! The slab as a channel uses it, with stores that arrive late and positions that wrap; and against forged memory.
+
+use super::*;
+use crate::delayed::{Delayed, cases, positions};
+use crate::ring::{Consumer, Producer, RecordBuffer};
+use crate::words::Payload;
+use crate::{Mapping, Window};
+use core::sync::atomic::Ordering::Relaxed;
+use isthmus_layout::channel::{Direction, Geometry};
+use isthmus_layout::limits::{PAGE_BYTES, SLAB_BYTES_MIN};
+use proptest::prelude::*;
+use std::collections::VecDeque;
+
+const SLAB: u32 = SLAB_BYTES_MIN;
+const QUARTER: u32 = SLAB / 4;
+
+fn geometry() -> Geometry {
+    Geometry { slab: SlabSize::new(SLAB).unwrap() }
+}
+
+fn slab_at<M: Words>(
+    position: u32,
+    [sending, receiving]: [M; 2],
+    at: DirectionLayout,
+) -> (SlabProducer<M>, SlabConsumer<M>) {
+    let position = position / CACHE_LINE_BYTES * CACHE_LINE_BYTES;
+    sending.store(at.consumer + SLAB_HEAD, position, Relaxed);
+    sending.fence();
+    let mut producer = SlabProducer::new(sending, at, geometry().slab);
+    let mut consumer = SlabConsumer::new(receiving, at, geometry().slab);
+    (producer.tail, producer.head) = (position, position);
+    (consumer.head, consumer.published, consumer.told) = (position, position, position);
+    (producer, consumer)
+}
+
+fn slab() -> (Window, SlabProducer<Window>, SlabConsumer<Window>) {
+    let window = Window::new(Mapping::private(geometry().size()));
+    let (producer, consumer) = slab_at(0, [window.clone(), window.clone()], geometry().direction(Direction::Zero));
+    (window, producer, consumer)
+}
+
+#[test]
+fn pieces_are_a_quarter_at_most_and_never_wrap() {
+    let (_, mut producer, mut consumer) = slab();
+    assert_eq!(producer.reserve(1, u32::MAX), Ok(Some(Piece { offset: 0, len: QUARTER })));
+    let odd = producer.reserve(1, QUARTER - 1).unwrap().unwrap();
+    assert_eq!(odd, Piece { offset: QUARTER, len: QUARTER - 1 });
+    for _ in 0..2 {
+        assert!(producer.reserve(1, QUARTER).unwrap().is_some());
+    }
+    assert_eq!(producer.reserve(1, 1), Ok(None), "the slab is full");
+    assert_eq!(producer.has_room(1), Ok(false));
+    assert!(consumer.give_back(Piece { offset: 0, len: QUARTER }));
+    consumer.publish();
+    assert_eq!(producer.has_room(u32::MAX), Ok(true));
+    assert_eq!(producer.reserve(1, 100), Ok(Some(Piece { offset: 0, len: 100 })));
+    assert_eq!(producer.reserve(QUARTER, QUARTER), Ok(None));
+    let rest = QUARTER - 128;
+    assert_eq!(producer.reserve(rest, QUARTER), Ok(Some(Piece { offset: 128, len: rest })), "less than asked for");
+}
+
+#[test]
+fn a_slab_with_nothing_out_starts_over_and_has_all_its_room() {
+    let (_, mut producer, mut consumer) = slab();
+    for _ in 0..10 {
+        let pieces: Vec<Piece> = (0..4).map(|_| producer.reserve(QUARTER, QUARTER).unwrap().unwrap()).collect();
+        assert_eq!(pieces[0].offset, 0);
+        for piece in pieces {
+            consumer.give_back(piece);
+        }
+        consumer.publish();
+        // One that does not end with the slab: what is skipped when the slab starts over is no loss.
+        let piece = producer.reserve(NEAR, NEAR).unwrap().unwrap();
+        consumer.give_back(piece);
+        consumer.publish();
+    }
+    assert_eq!(producer.dirty(), SLAB);
+}
+
+#[test]
+fn little_traffic_stays_near_the_start() {
+    let (_, mut producer, mut consumer) = slab();
+    for _ in 0..1000 {
+        let piece = producer.reserve(3000, 3000).unwrap().unwrap();
+        consumer.give_back(piece);
+        consumer.publish();
+    }
+    assert!(producer.dirty() <= NEAR, "{} bytes are in use", producer.dirty());
+}
+
+#[test]
+fn the_producer_is_told_each_quarter_whatever_is_published_between() {
+    let (_, mut producer, mut consumer) = slab();
+    let mut given = 0;
+    for _ in 0..100 {
+        let piece = producer.reserve(1000, 1000).unwrap().unwrap();
+        let before = given;
+        given += 1024;
+        let told = consumer.give_back(piece);
+        let gap = piece.offset == 0 && before > 0;
+        assert!(told || gap || before / QUARTER == given / QUARTER, "not told between {before} and {given}");
+        if told {
+            given = 0;
+        }
+        consumer.publish();
+    }
+}
+
+#[test]
+fn pages_are_idle_once_all_is_given_back() {
+    let (_, mut producer, mut consumer) = slab();
+    let start = geometry().direction(Direction::Zero).slab;
+    assert_eq!(producer.idle_pages(0), Ok(None), "nothing was used");
+    let piece = producer.reserve(5000, 5000).unwrap().unwrap();
+    assert_eq!(producer.idle_pages(0), Ok(None), "a piece is out");
+    consumer.give_back(piece);
+    assert!(consumer.is_ahead());
+    consumer.publish();
+    assert!(!consumer.is_ahead());
+    assert_eq!(producer.idle_pages(5000), Ok(None), "the caller keeps as much");
+    assert_eq!(producer.idle_pages(4999), Ok(Some((start, u64::from(2 * PAGE_BYTES)))));
+    assert_eq!((producer.idle_pages(0), producer.dirty()), (Ok(None), 0));
+}
+
+#[test]
+fn span_refuses_a_piece_outside() {
+    let (_, _, consumer) = slab();
+    let start = geometry().direction(Direction::Zero).slab;
+    let span = consumer.span(Piece { offset: SLAB - 10, len: 10 }).unwrap();
+    assert_eq!((span.start(), span.len()), (start + u64::from(SLAB) - 10, 10));
+    for (offset, len) in [(SLAB - 10, 11), (SLAB, 1), (0, SLAB + 1), (u32::MAX, u32::MAX), (1, u32::MAX)] {
+        let piece = Piece { offset, len };
+        assert!(matches!(consumer.span(piece), Err(PeerFault::PieceOutside(_))), "{piece:?}");
+    }
+}
+
+#[test]
+fn give_back_takes_any_piece_in_its_stride() {
+    let (_, _, mut consumer) = slab();
+    for (offset, len) in [(u32::MAX, u32::MAX), (SLAB, 0), (7, u32::MAX - 7), (0, 0)] {
+        consumer.give_back(Piece { offset, len });
+        consumer.publish();
+    }
+}
+
+#[test]
+fn reserve_refuses_a_head_that_cannot_be_and_does_not_keep_it() {
+    let (window, mut producer, consumer) = slab();
+    while producer.reserve(QUARTER, QUARTER).unwrap().is_some() {}
+    for head in [SLAB + 64, u32::MAX - SLAB, 1 << 31] {
+        window.store(consumer.at.consumer + SLAB_HEAD, head, Relaxed);
+        let fault = PeerFault::SlabOverrun { head, tail: SLAB };
+        assert_eq!(producer.reserve(1, 1), Err(fault));
+        assert_eq!(producer.has_room(1), Err(fault));
+        assert_eq!(producer.idle_pages(0), Err(fault));
+    }
+    window.store(consumer.at.consumer + SLAB_HEAD, SLAB, Relaxed);
+    assert_eq!(producer.reserve(1, 1), Ok(Some(Piece { offset: 0, len: 1 })));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Sends a piece of at most so many bytes, and at least so many.
+    Send(u32, u32),
+    /// Takes a record, and holds what it names.
+    Receive,
+    /// Copies the oldest piece that is held and gives it back.
+    GiveBack,
+    Park,
+    /// Asks which pages are idle.
+    Trim,
+    /// So many stores of the sender, and of the receiver, arrive.
+    Arrive(usize, usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let len = prop_oneof![1..200_u32, 1..=QUARTER, Just(QUARTER), QUARTER..2 * SLAB];
+    let step = prop_oneof![
+        5 => (len, 1..=QUARTER).prop_map(|(len, least)| Step::Send(len, least.min(len))),
+        5 => Just(Step::Receive),
+        5 => Just(Step::GiveBack),
+        1 => Just(Step::Park),
+        1 => Just(Step::Trim),
+        2 => (0..20_usize, 0..3_usize).prop_map(|(ours, theirs)| Step::Arrive(ours, theirs)),
+    ];
+    prop::collection::vec(step, 1..if cfg!(miri) { 60 } else { 600 })
+}
+
+/// One direction of a channel, with the rules by which a channel moves it.
+struct Model {
+    memory: [Delayed; 2],
+    producer: Producer<Delayed>,
+    slab_out: SlabProducer<Delayed>,
+    consumer: Consumer<Delayed>,
+    slab_in: SlabConsumer<Delayed>,
+    /// Pieces reserved and not given back, oldest first, each with the byte that fills it.
+    out: VecDeque<(Piece, u8)>,
+    /// How many of them the consumer holds.
+    held: usize,
+    sent: u8,
+    /// The producer waits for room for so much, and nobody has told it that there is some.
+    blocked: Option<u32>,
+    /// The consumer waits for records, likewise.
+    parked: bool,
+}
+
+impl Model {
+    fn new(cell: u32, byte: u32) -> Self {
+        let at = geometry().direction(Direction::One);
+        let memory = Delayed::pair(geometry().size());
+        let (producer, consumer) = crate::ring::tests::ring_at(cell, memory.clone(), at);
+        let (slab_out, slab_in) = slab_at(byte, memory.clone(), at);
+        let (out, held, sent) = (VecDeque::new(), 0, 0);
+        Self { memory, producer, slab_out, consumer, slab_in, out, held, sent, blocked: None, parked: false }
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Send(..) if self.blocked.is_some() => {}
+            Step::Receive | Step::Park if self.parked => {}
+            Step::Send(len, least) => self.send(*len, *least),
+            Step::Receive => drop(self.receive()),
+            Step::GiveBack => drop(self.give_back()),
+            Step::Park if self.held == 0 => self.park(),
+            Step::Park => {}
+            Step::Trim => self.trim(),
+            Step::Arrive(ours, theirs) => {
+                self.memory[0].arrive(*ours);
+                self.memory[1].arrive(*theirs);
+            }
+        }
+    }
+
+    /// As a client sends a piece, and as it blocks if there is no room.
+    fn send(&mut self, len: u32, least: u32) {
+        if !self.try_send(len, least) {
+            self.producer.block();
+            self.blocked = (!self.has_room(least)).then_some(least);
+        }
+    }
+
+    fn try_send(&mut self, len: u32, least: u32) -> bool {
+        if !self.producer.has_room().unwrap() {
+            return false;
+        }
+        let Some(piece) = self.slab_out.reserve(least, len).unwrap() else { return false };
+        assert!(piece.len <= len && (piece.len >= least || piece.len == QUARTER));
+        let end = piece.offset + piece.len;
+        assert!(end <= SLAB);
+        for (other, _) in &self.out {
+            assert!(end <= other.offset || other.offset + other.len <= piece.offset, "{piece:?} overlaps {other:?}");
+        }
+        self.sent = self.sent.wrapping_add(1);
+        self.memory[0].copy_in(self.slab_out.byte(piece), &vec![self.sent; piece.len as usize]);
+        self.out.push_back((piece, self.sent));
+        self.producer.push(2, &[piece.offset, piece.len], &[]).unwrap();
+        self.parked &= !self.producer.wake();
+        true
+    }
+
+    fn has_room(&mut self, least: u32) -> bool {
+        self.producer.has_room().unwrap() && self.slab_out.has_room(least).unwrap()
+    }
+
+    /// Somebody marked the producer's board: it looks again.
+    fn notify(&mut self) {
+        if let Some(least) = self.blocked.take() {
+            self.send(least, least);
+        }
+    }
+
+    fn publish_head(&mut self) {
+        if self.consumer.publish() {
+            self.notify();
+        }
+    }
+
+    /// `Channel::receive`.
+    fn receive(&mut self) -> bool {
+        let mut record = RecordBuffer::default();
+        let came = self.consumer.pop(&mut record).unwrap();
+        if self.consumer.owes() {
+            self.publish_head();
+        } else if !came && self.slab_in.is_ahead() {
+            self.slab_in.publish();
+        }
+        if came {
+            let (piece, _) = self.out[self.held];
+            assert_eq!(record.words(), [piece.offset, piece.len]);
+            self.held += 1;
+        }
+        came
+    }
+
+    /// `Channel::copy_out` and `Channel::give_back`.
+    fn give_back(&mut self) -> bool {
+        if self.held == 0 {
+            return false;
+        }
+        let (piece, fill) = self.out[0];
+        let mut bytes = vec![0; piece.len as usize];
+        self.memory[1].copy_out(self.slab_in.span(piece).unwrap().start(), &mut bytes);
+        assert!(bytes.iter().all(|byte| *byte == fill), "{piece:?} was written before it was given back");
+        self.out.pop_front();
+        self.held -= 1;
+        if self.slab_in.give_back(piece) {
+            self.slab_in.publish();
+            self.publish_head();
+        }
+        true
+    }
+
+    /// `Channel::park`.
+    fn park(&mut self) {
+        if self.slab_in.is_ahead() {
+            self.slab_in.publish();
+        }
+        self.parked = self.consumer.park().unwrap();
+    }
+
+    fn trim(&mut self) {
+        let pages = self.slab_out.idle_pages(0).unwrap();
+        assert!(pages.is_none() || self.out.is_empty(), "pages in use were given back");
+    }
+
+    /// Everything is taken and given back, and both sides come to rest.
+    fn settle(&mut self) {
+        assert!(!self.parked || self.held == self.out.len(), "asleep, and nobody will say that a record waits");
+        while !self.parked {
+            while self.give_back() || self.receive() {}
+            self.park();
+        }
+        assert!(self.out.is_empty());
+        assert_eq!(self.blocked, None, "asleep, and nobody will say that there is room");
+        assert!(self.has_room(QUARTER));
+        assert!(self.try_send(QUARTER, QUARTER), "a quarter cannot be reserved though nothing is out");
+    }
+}
+
+proptest! {
+    #![proptest_config(cases())]
+
+    #[test]
+    fn pieces_never_overlap_and_nobody_waits_for_good(cell in positions(), byte in positions(), steps in steps()) {
+        let mut model = Model::new(cell, byte);
+        for step in &steps {
+            model.step(step);
+        }
+        model.settle();
+    }
+}
