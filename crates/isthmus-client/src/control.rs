@@ -19,6 +19,8 @@ pub(crate) struct News {
     pub(crate) message: ToClient,
     pub(crate) fds: VecDeque<OwnedFd>,
     pub(crate) serial: Option<RequestSerial>,
+    /// Its descriptors could not be taken: this process may not open more.
+    pub(crate) lost: bool,
 }
 
 impl News {
@@ -78,6 +80,9 @@ impl Control {
                 self.waiting.push_back(news);
                 continue;
             }
+            if news.lost {
+                return Err(Refusal::new(Reason::OutOfFds, "RLIMIT_NOFILE of this process is reached"));
+            }
             return match news.message {
                 ToClient::Refused(refused) => Err(Refusal::new(refused.reason, refused.text.to_string())),
                 _ => Ok(news),
@@ -117,7 +122,7 @@ impl Control {
                     Some(deadline) if Instant::now() < deadline => self.wait(PollFlags::IN, deadline)?,
                     _ => return Ok(None),
                 },
-                Err(ReceiveError::DescriptorsLost) => {} // An offer we cannot take; the daemon's time limit ends it.
+                Err(ReceiveError::DescriptorsLost { bytes }) => return self.parse_lost(bytes).map(Some),
                 Err(error) => return Err(Refusal::new(Reason::DaemonGone, error.to_string())),
             }
         }
@@ -126,7 +131,15 @@ impl Control {
     fn parse(&mut self, bytes: usize) -> Result<News, Refusal> {
         let malformed = |error: MalformedControl| Refusal::new(Reason::NotIsthmus, error.to_string());
         let (serial, message) = ToClient::parse(&self.packet[..bytes], self.fds.len()).map_err(malformed)?;
-        Ok(News { message, serial, fds: self.fds.drain(..).collect() })
+        Ok(News { message, serial, fds: self.fds.drain(..).collect(), lost: false })
+    }
+
+    /// A message whose descriptors are gone, whatever their number was.
+    fn parse_lost(&mut self, bytes: usize) -> Result<News, Refusal> {
+        let packet = &self.packet[..bytes];
+        let parsed = (0..=CONTROL_FDS_MAX).find_map(|fds| ToClient::parse(packet, fds).ok());
+        let (serial, message) = parsed.ok_or_else(|| Refusal::from(Reason::NotIsthmus))?;
+        Ok(News { message, serial, fds: VecDeque::new(), lost: true })
     }
 
     fn wait(&self, what: PollFlags, deadline: Instant) -> Result<(), Refusal> {

@@ -11,7 +11,7 @@
 //!
 //! The first is for buffers that are used again, between domains of one owner; everything else goes in pieces.
 
-use crate::domain::Core;
+use crate::core::Core;
 use crate::endpoint::{Envelope, Posted};
 use crate::peer::{Granted, Incoming, Into, Outgoing, Path, PeerIndex};
 use crate::send::Stop;

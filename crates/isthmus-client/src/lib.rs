@@ -2,10 +2,12 @@
 //!
 //! ```text
 //!   domain ───── the program's side of its daemon: attach, poll, wait, detach
+//!   core ─────── all of a domain's state, and the one turn of the wheel in which everything happens
 //!   options ──── how to attach, with the environment's say
 //!   connect ──── finding the daemon's socket, starting a daemon for this user
 //!   control, news ── requests over that socket, and what the daemon tells
-//!   peer ─────── another domain: by which path, what is queued, what is under way
+//!   resume ───── a daemon that goes away, and one that comes back
+//!   peer, peers  another domain: by which path, what is queued, what is under way
 //!   send, receive, large ── records out, records in, messages too long for the slab
 //!   endpoint ─── posted receives, unexpected messages, completions
 //!   sleep ────── what to sleep on, and the descriptor that a program may put into its own epoll set
@@ -18,6 +20,7 @@
 mod blocking;
 mod connect;
 mod control;
+mod core;
 mod domain;
 mod endpoint;
 mod error;
@@ -25,8 +28,10 @@ mod large;
 mod news;
 mod options;
 mod peer;
+mod peers;
 mod query;
 mod receive;
+mod resume;
 mod send;
 mod sleep;
 mod status;

@@ -1,15 +1,12 @@
-//! What the daemon tells: channels offered, opened and closed, regions granted, peers gone; and the daemon itself gone and back.
+//! What the daemon tells: channels offered, opened and closed, regions granted, peers gone.
 
-use crate::connect;
-use crate::control::{Control, News};
-use crate::domain::Core;
-use crate::error::Refusal;
+use crate::control::News;
+use crate::core::Core;
 use crate::peer::{Granted, Making, Path, PeerIndex};
-use isthmus_channel::{BoardIndex, Channel, ChannelKey, Ends};
+use isthmus_channel::{Channel, ChannelKey, Ends};
 use isthmus_layout::channel::{Direction, Geometry};
 use isthmus_layout::control::{
-    AcceptChannel, Adopt, AdoptBoard, Attach, ChannelOffer, CloseChannel, OpenEndpoint, RefuseChannel, RequestChannel,
-    RequestSerial, Resume, ToClient, ToDaemon, Welcome,
+    AcceptChannel, Adopt, ChannelOffer, CloseChannel, RefuseChannel, RequestChannel, RequestSerial, ToClient, ToDaemon,
 };
 use isthmus_layout::ids::ChannelId;
 use isthmus_layout::limits::CHANNEL_TRIES;
@@ -17,11 +14,7 @@ use isthmus_layout::reason::Reason;
 use isthmus_layout::{DomainId, board};
 use isthmus_platform::Doorbell;
 use isthmus_shm::{Access, MapError, Mapping, PeerFault, Window};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
-
-/// How often a daemon that went away is looked for.
-pub(crate) const RECONNECT: Duration = Duration::from_millis(100);
+use rustix::fd::{BorrowedFd, OwnedFd};
 
 /// A channel's memory and places, kept to show them to a daemon that comes back.
 #[derive(Debug)]
@@ -45,6 +38,9 @@ impl Core {
 
     fn take(&mut self, mut news: News) {
         let serial = news.serial;
+        if news.lost {
+            return self.take_lost(&news.message);
+        }
         match news.message {
             ToClient::ChannelOffer(ref offer) => {
                 let offer = offer.clone();
@@ -69,6 +65,19 @@ impl Core {
             // The rest answers requests that were waited for.
             _ => {}
         }
+    }
+
+    /// We may not open more descriptors: an offer is refused, and a region that was granted stays unknown.
+    fn take_lost(&mut self, message: &ToClient) {
+        if let ToClient::ChannelOffer(offer) = message {
+            let at = self.peer(offer.peer);
+            self.refuse_offer(at, offer, Reason::OutOfFds);
+        }
+    }
+
+    fn refuse_offer(&mut self, at: PeerIndex, offer: &ChannelOffer, reason: Reason) {
+        self.tell(RefuseChannel { channel: offer.channel, reason }.into(), &[]);
+        self.peers[at].making = Making::Refused { reason, last: true };
     }
 
     /// Tells the daemon something, without waiting. None if there is no daemon.
@@ -106,19 +115,19 @@ impl Core {
 
     /// Asks for a channel with a peer, if that makes sense.
     pub(crate) fn ask_for_channel(&mut self, at: PeerIndex) {
-        let tries = match self.peers[at].making {
-            Making::Not => 0,
-            Making::Refused { tries, last: false, .. } if tries < CHANNEL_TRIES => tries,
-            _ => return,
-        };
-        if !self.channels {
-            self.peers[at].making = Making::Refused { reason: Reason::ChannelRefused, tries, last: true };
+        let peer = &mut self.peers[at];
+        let again = matches!(peer.making, Making::Not | Making::Refused { last: false, .. });
+        if !again || peer.tries >= CHANNEL_TRIES {
             return;
         }
-        let peer = self.peers[at].id;
-        let attempt = tries as u8 + 1;
+        if !self.channels {
+            peer.making = Making::Refused { reason: Reason::ChannelRefused, last: true };
+            return;
+        }
+        peer.tries += 1;
+        let (peer, attempt) = (peer.id, peer.tries as u8);
         if let Some(serial) = self.tell(RequestChannel { peer, attempt }.into(), &[]) {
-            self.peers[at].making = Making::Asked(tries + 1);
+            self.peers[at].making = Making::Asked;
             self.asked.retain(|(_, asked)| *asked != at);
             self.asked.push((serial, at));
         }
@@ -132,10 +141,7 @@ impl Core {
                 self.tell(AcceptChannel { channel: offer.channel }.into(), &[]);
             }
             Ok(()) => {}
-            Err(reason) => {
-                self.tell(RefuseChannel { channel: offer.channel, reason }.into(), &[]);
-                self.peers[at].making = Making::Refused { reason, tries: CHANNEL_TRIES, last: true };
-            }
+            Err(reason) => self.refuse_offer(at, offer, reason),
         }
     }
 
@@ -194,11 +200,11 @@ impl Core {
 
     fn channel_refused(&mut self, peer: DomainId, reason: Reason, last: bool) {
         if let Some(at) = self.known(peer) {
-            let tries = match self.peers[at].making {
-                Making::Asked(tries) => tries,
-                _ => CHANNEL_TRIES,
-            };
-            self.peers[at].making = Making::Refused { reason, tries, last };
+            // What the listener did not accept in time is over.
+            if let Making::Made { id, key, .. } = self.peers[at].making {
+                self.forget_channel(at, key, id, reason);
+            }
+            self.peers[at].making = Making::Refused { reason, last };
             self.ask_for_channel(at);
         }
     }
@@ -220,7 +226,7 @@ impl Core {
         self.inbox.remove(key);
         self.held.remove(&id);
         let peer = &mut self.peers[at];
-        peer.making = Making::Refused { reason, tries: 0, last: false };
+        (peer.making, peer.tries) = (Making::Refused { reason, last: false }, 0);
         (peer.out, peer.inward, peer.switch) = (Path::Ordinary, Path::Ordinary, None);
         peer.granted.clear();
         peer.regions.clear();
@@ -272,124 +278,6 @@ impl Core {
         }
         self.fail_peer(at, reason);
         self.forget_peer(at);
-    }
-
-    /// The connection to the daemon broke. Channels go on. What was under way through the daemon is lost, and its senders
-    /// hear of it.
-    #[cold]
-    pub(crate) fn daemon_lost(&mut self) {
-        if self.control.take().is_none() {
-            return;
-        }
-        self.lost_at = Some(Instant::now() - RECONNECT);
-        if let Some(ring) = self.ring.take() {
-            self.inbox.remove(ring);
-        }
-        self.owing.clear();
-        self.asked.clear();
-        for at in self.peers.indices() {
-            let peer = &mut self.peers[at];
-            for grant in peer.granted.values_mut() {
-                if matches!(grant, Granted::Asked(_)) {
-                    *grant = Granted::Refused;
-                }
-            }
-            let lost = peer.credit.lose();
-            match peer.making {
-                // The listener may not have it: as if it had never been offered.
-                Making::Made { id, key, connector: true, open: false } => {
-                    self.inbox.remove(key);
-                    self.held.remove(&id);
-                    peer.making = Making::Not;
-                }
-                Making::Made { key, connector, .. } => {
-                    // Our word that we change paths may be lost; the listener thinks of it too.
-                    if connector && peer.out == Path::Ordinary {
-                        (peer.out, peer.switch) = (Path::Channel(key), None);
-                        peer.epoch_out = peer.epoch_out.wrapping_add(1);
-                    }
-                    // And so may the peer's: what it sends by the channel is all that still comes.
-                    if peer.inward == Path::Ordinary {
-                        peer.inward = Path::Channel(key);
-                        peer.epoch_in = peer.epoch_in.wrapping_add(1);
-                        self.inbox.unmute(key);
-                    }
-                }
-                Making::Asked(_) => peer.making = Making::Not,
-                Making::Not | Making::Refused { .. } => {}
-            }
-            if peer.out == Path::Ordinary {
-                peer.started = None;
-            }
-            lost.into_iter().for_each(|message| self.failed(message, Reason::DaemonGone));
-            self.list(at);
-        }
-    }
-
-    /// Looks for a daemon to resume with, now and then.
-    #[cold]
-    pub(crate) fn reconnect(&mut self) {
-        let Some(lost_at) = self.lost_at else { return };
-        if self.control.is_some() || lost_at.elapsed() < RECONNECT {
-            return;
-        }
-        self.lost_at = Some(Instant::now());
-        if let Err(refusal) = self.try_resume() {
-            self.control = None;
-            self.last_refusal = Some(refusal);
-        }
-    }
-
-    fn try_resume(&mut self) -> Result<(), Refusal> {
-        let socket = connect::reconnect(&self.socket_path)?;
-        let mut control = Control::open(socket)?;
-        let resume = Resume { domain: self.me.domain, ticket: self.me.ticket };
-        let own = &self.boards[0];
-        let attach = Attach { name: Some(self.me.name.clone()), resume: Some(resume) };
-        let mut news = control.request(attach.into(), &[own.memory.as_fd(), own.doorbell.as_fd()])?;
-        let ToClient::Welcome(welcome) = news.message.clone() else {
-            return Err(Reason::NotIsthmus.into());
-        };
-        for (at, board) in self.boards.iter().enumerate().skip(1) {
-            let Some(board_index) = isthmus_layout::control::BoardIndex::new(at as u8) else { continue };
-            let Some(owner) = board.owner else { continue };
-            let adopt = AdoptBoard { board: board_index, owner };
-            control.request(adopt.into(), &[board.memory.as_fd(), board.doorbell.as_fd()])?;
-        }
-        for held in self.held.values() {
-            control.request(held.channel.clone().into(), &[held.memory.as_fd()])?;
-        }
-        for (index, endpoint) in self.endpoints.all() {
-            let open = OpenEndpoint { index: Some(index), label: endpoint.label.clone() };
-            control.request(open.into(), &[])?;
-        }
-        self.take_ring(&welcome, &mut news).map_err(Refusal::from)?;
-        self.control = Some(control);
-        self.lost_at = None;
-        self.sleeper.watch_control(self.control.as_ref().expect("set a line above"));
-        Ok(())
-    }
-
-    /// Makes the domain ring out of a welcome.
-    pub(crate) fn take_ring(&mut self, welcome: &Welcome, news: &mut News) -> Result<(), Reason> {
-        let (ring, daemon_board, daemon_doorbell) = (news.fd(), news.fd(), news.fd());
-        if welcome.fresh {
-            let (board, doorbell) = (news.fd(), news.fd());
-            self.add_board(isthmus_layout::control::BoardIndex::DAEMON, None, board, doorbell)?;
-        }
-        let geometry = Geometry { slab: welcome.slab };
-        let ends = Ends {
-            window: map(&ring, geometry.size())?,
-            geometry,
-            sends: Direction::Zero,
-            peer_board: map(&daemon_board, board::SIZE)?,
-            place: welcome.daemon_place,
-            peer_doorbell: Doorbell::from(daemon_doorbell),
-        };
-        let key = self.inbox.add(Channel::new(ends), BoardIndex(0), board::Place::DOMAIN_RING);
-        self.inbox.unmute(key);
-        self.ring = Some(key);
-        Ok(())
     }
 }
 

@@ -32,12 +32,12 @@ pub(crate) enum Path {
 pub(crate) enum Making {
     /// Nobody has asked.
     Not,
-    /// We have, so many times.
-    Asked(u32),
+    /// We have.
+    Asked,
     /// It is there. The connector asked for it, and uses it once it is open: once the listener has it too.
     Made { id: ChannelId, key: ChannelKey, connector: bool, open: bool },
     /// There will be none, or none before the next try.
-    Refused { reason: Reason, tries: u32, last: bool },
+    Refused { reason: Reason, last: bool },
 }
 
 /// From which endpoint to which.
@@ -149,6 +149,8 @@ pub(crate) struct Peer {
     pub(crate) name: Option<Name>,
     pub(crate) owner: Option<Owner>,
     pub(crate) making: Making,
+    /// How often we have asked since the peer was heard of last.
+    pub(crate) tries: u32,
     pub(crate) out: Path,
     pub(crate) epoch_out: u16,
     pub(crate) inward: Path,
@@ -178,6 +180,7 @@ impl Peer {
             name: None,
             owner: None,
             making: Making::Not,
+            tries: 0,
             out: Path::Ordinary,
             epoch_out: 0,
             inward: Path::Ordinary,

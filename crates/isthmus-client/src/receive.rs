@@ -1,9 +1,10 @@
 //! Records in.
 
-use crate::domain::Core;
+use crate::core::Core;
 use crate::endpoint::{Envelope, Posted, Unexpected, UnexpectedState, copy_words};
 use crate::peer::{Between, Incoming, Into, Making, Path, PeerIndex};
 use isthmus_channel::{ChannelKey, Polled};
+use isthmus_layout::DomainId;
 use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::limits::{ORDINARY_RECORD_COST, SLAB_MESSAGE_BYTES_MAX};
 use isthmus_layout::reason::Reason;
@@ -86,9 +87,21 @@ impl Core {
     /// to a peer that is gone.
     fn ordinary_sender(&mut self, route: &Route, content: &Record<'_>) -> Result<Option<PeerIndex>, Misdeed> {
         let domain = route.peer.ok_or(Misdeed::OutOfPlace)?;
+        self.heard_of(domain);
         let begins =
             matches!(content, Record::Eager { .. } | Record::Start { .. } | Record::Announce { .. } | Record::Switch);
         Ok(if begins { Some(self.peer(domain)) } else { self.known(domain) })
+    }
+
+    /// A peer that did not answer in time is there after all: it may be asked again.
+    #[inline]
+    fn heard_of(&mut self, domain: DomainId) {
+        if let Some(at) = self.known(domain) {
+            let peer = &mut self.peers[at];
+            if let Making::Refused { reason: Reason::ChannelNoAnswer, .. } = peer.making {
+                (peer.making, peer.tries) = (Making::Not, 0);
+            }
+        }
     }
 
     /// The connector uses the channel, so it has it: the listener uses it too from now on.

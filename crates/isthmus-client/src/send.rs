@@ -3,7 +3,7 @@
 //! A message goes by its length: up to 128 bytes in the record, up to 32 KiB in pieces through the slab, above as an announcement
 //! ([`large`](crate::large)). What finds no room waits in its peer's queue and is taken up again at each poll.
 
-use crate::domain::Core;
+use crate::core::Core;
 use crate::endpoint::{Completion, Envelope, Outcome, Unexpected, UnexpectedState};
 use crate::error::Refusal;
 use crate::peer::{Between, Making, Outgoing, Path, PeerIndex};

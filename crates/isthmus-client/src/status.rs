@@ -35,7 +35,7 @@ impl ChannelStatus {
         let path = match (peer.out, peer.making) {
             (Path::Channel(_), Making::Made { id, .. }) => PathKind::Channel(id),
             (_, Making::Not) => PathKind::Ordinary(Reason::ChannelNotAsked),
-            (_, Making::Asked(_) | Making::Made { .. }) => PathKind::Ordinary(Reason::ChannelPending),
+            (_, Making::Asked | Making::Made { .. }) => PathKind::Ordinary(Reason::ChannelPending),
             (_, Making::Refused { reason, .. }) => PathKind::Ordinary(reason),
         };
         let name = peer.name.as_ref().map(|name| name.as_str().to_owned());

@@ -16,7 +16,9 @@ mod channels;
 mod grants;
 mod home;
 mod leave;
+mod refusal;
 mod requests;
+mod types;
 mod workers;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -25,11 +27,9 @@ use std::sync::Arc;
 use std::sync::RwLock;
 
 use isthmus_layout::channel::SlabSize;
-use isthmus_layout::control::{
-    Name, Owner, Refused, RequestSerial, Spoken, Text, ToClient, Version, version,
-};
+use isthmus_layout::control::{Name, Owner, Refused, RequestSerial, Spoken, Text, ToClient, Version, version};
 use isthmus_layout::ids::{ChannelId, DomainId};
-use isthmus_layout::reason::Reason;
+use isthmus_layout::reason::{Kind, Reason};
 use isthmus_platform::PlatformError;
 use isthmus_service::{Event, Permit};
 use isthmus_shm::{MapError, Window};
@@ -41,100 +41,10 @@ use crate::policy::{Identity, Policy};
 use crate::tickets::{Survivor, Tickets};
 
 pub use home::Home;
+pub(crate) use refusal::Refusal;
+pub use types::{Facts, Outgoing, Peer, SessionId, Settings};
 pub use workers::DataPlane;
 pub(crate) use workers::WorkerBoards;
-
-/// Names a connection. Never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SessionId(pub u64);
-
-/// Who is at the other end of a connection, as the kernel says.
-#[derive(Debug)]
-pub struct Peer {
-    /// Its user, in the daemon's user namespace.
-    pub uid: u32,
-    /// Its process, if that can be seen from here.
-    pub pid: Option<i32>,
-    /// What its program is called.
-    pub program: Name,
-    /// The connection once more: a worker wakes the domain by it.
-    pub socket: OwnedFd,
-}
-
-/// What a daemon is told when it starts.
-#[derive(Debug)]
-pub struct Settings {
-    /// Versions it speaks.
-    pub spoken: Spoken,
-    /// What it calls itself.
-    pub name: Name,
-    /// The user it runs as.
-    pub uid: u32,
-    /// A uid that the kernel shows in place of users who have none here: it could be several of them.
-    pub nobody: Option<u32>,
-    /// Bytes of each slab.
-    pub slab: SlabSize,
-    /// Different for each start.
-    pub epoch: u64,
-    /// File descriptors that the process may have.
-    pub fds_max: usize,
-    /// Connections at once.
-    pub sessions_max: usize,
-    /// Connections of one user.
-    pub sessions_per_owner_max: usize,
-    /// Nanoseconds that a listener has to answer an offer.
-    pub offer_timeout: u64,
-    /// What only reports need.
-    pub facts: Facts,
-}
-
-/// What only reports need.
-#[derive(Debug, Default)]
-pub struct Facts {
-    /// The daemon's socket.
-    pub socket: String,
-    /// How workers wait.
-    pub wait: String,
-    /// The configuration in force, each key with its value and origin.
-    pub config: serde_json::Value,
-}
-
-/// What is to be sent.
-#[derive(Debug)]
-pub enum Outgoing {
-    /// A message.
-    Packet {
-        /// To whom.
-        to: SessionId,
-        /// Its bytes.
-        packet: Vec<u8>,
-        /// What goes with it.
-        fds: Vec<Arc<OwnedFd>>,
-    },
-    /// A report, in as many messages as it takes, as fast as they are read.
-    Report {
-        /// To whom.
-        to: SessionId,
-        /// The request.
-        serial: Option<RequestSerial>,
-        /// What it says.
-        json: Vec<u8>,
-    },
-    /// The connection is a domain with this board now: what is sent from now on is marked on it.
-    Board {
-        /// Which connection.
-        to: SessionId,
-        /// The domain's board.
-        board: Window,
-        /// Its process, to be watched: a child that inherited the connection does not keep the domain alive.
-        pid: Option<i32>,
-    },
-    /// The connection is over when all that was sent before has gone out.
-    End {
-        /// Which.
-        to: SessionId,
-    },
-}
 
 /// A connection.
 #[derive(Debug)]
@@ -155,57 +65,6 @@ enum Stage {
     Attached { domain: DomainId },
     /// Is being ended.
     Over,
-}
-
-/// A refusal with its text.
-#[derive(Debug)]
-pub(crate) struct Refusal {
-    reason: Reason,
-    text: String,
-}
-
-impl From<Reason> for Refusal {
-    fn from(reason: Reason) -> Self {
-        Self { reason, text: reason.summary().to_owned() }
-    }
-}
-
-impl Refusal {
-    pub(crate) fn new(reason: Reason, text: impl Into<String>) -> Self {
-        Self { reason, text: text.into() }
-    }
-}
-
-impl From<PlatformError> for Refusal {
-    fn from(error: PlatformError) -> Self {
-        use rustix::io::Errno;
-        let reason = match &error {
-            PlatformError::Refused { source: Errno::MFILE | Errno::NFILE, .. } => Reason::DaemonOutOfFds,
-            PlatformError::Refused { source: Errno::NOMEM | Errno::NOSPC | Errno::DQUOT, .. } => Reason::OutOfMemory,
-            PlatformError::Refused { .. } => Reason::KernelRefused,
-            PlatformError::Map(map) => return Self::from_map(map),
-        };
-        Self::new(reason, format!("{}: {error}", reason.summary()))
-    }
-}
-
-impl Refusal {
-    fn from_map(error: &MapError) -> Self {
-        let reason = match error {
-            MapError::NotSealed => Reason::RegionNotSealed,
-            MapError::TooSmall { .. } => Reason::RegionTooSmall,
-            MapError::Refused { source: rustix::io::Errno::ACCESS | rustix::io::Errno::PERM, .. } => Reason::RequestInvalid,
-            MapError::Refused { .. } => Reason::OutOfMemory,
-        };
-        Self::new(reason, error.to_string())
-    }
-}
-
-impl From<std::io::Error> for Refusal {
-    fn from(error: std::io::Error) -> Self {
-        let errno = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO);
-        PlatformError::Refused { operation: "copying a file descriptor", source: errno }.into()
-    }
 }
 
 /// The identities of all domains, where the workers read them.
@@ -232,7 +91,13 @@ pub struct Broker {
 
 impl Broker {
     /// A broker over a data plane. Nobody is connected yet.
-    pub fn new(settings: Settings, policy: Policy, directory: Directory, tickets: Tickets, plane: Box<dyn DataPlane>) -> Self {
+    pub fn new(
+        settings: Settings,
+        policy: Policy,
+        directory: Directory,
+        tickets: Tickets,
+        plane: Box<dyn DataPlane>,
+    ) -> Self {
         let expected = tickets.survivors().iter().map(|survivor| (survivor.domain, *survivor)).collect();
         let broker = Self {
             channels: Channels::new(settings.epoch << 32),
@@ -327,6 +192,16 @@ impl Broker {
         self.note(id, Reason::TooManyRequests, Reason::TooManyRequests.summary());
     }
 
+    /// The connection takes nothing any more.
+    pub fn choked(&mut self, id: SessionId) {
+        self.end_session(id, &Reason::NotReading.into());
+    }
+
+    /// A packet came without its descriptors: this process could not open as many. It is no fault of who sent it.
+    pub fn descriptors_lost(&mut self, id: SessionId, serial: Option<RequestSerial>) {
+        self.refuse(id, serial, &Reason::DaemonOutOfFds.into());
+    }
+
     /// How many messages a connection has not taken yet.
     pub fn backlog(&mut self, id: SessionId, messages: usize) {
         if let Some(session) = self.sessions.get_mut(&id) {
@@ -388,7 +263,8 @@ impl Broker {
     fn end_session(&mut self, id: SessionId, refusal: &Refusal) {
         self.refuse(id, None, refusal);
         if let Some(Stage::Attached { domain }) = self.sessions.get(&id).map(|session| session.stage.clone()) {
-            self.leave(domain, Reason::PeerFault);
+            let fault = refusal.reason.kind() == Kind::Fault;
+            self.leave(domain, if fault { Reason::PeerFault } else { refusal.reason });
         }
         self.over(id);
     }

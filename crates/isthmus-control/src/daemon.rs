@@ -117,7 +117,8 @@ impl Daemon {
         let (told, events) = mpsc::unbounded_channel::<Event>();
         let service = Service::start(service_options(&config), move |event| drop(told.send(event)))?;
         let broker = broker(&options, Box::new(service))?;
-        let server = Server::new(broker, config.limits.handshake_timeout_ms.duration(), config.daemon.idle_exit_s.duration());
+        let server =
+            Server::new(broker, config.limits.handshake_timeout_ms.duration(), config.daemon.idle_exit_s.duration());
         if let Some(scrape) = Scrape::open(&config.metrics.listen).map_err(system("listening for scrapes"))? {
             tokio::task::spawn_local(scrape.run(server.clone()));
         }

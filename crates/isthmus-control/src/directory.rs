@@ -246,7 +246,9 @@ impl Directory {
         if free(&fallback) {
             return fallback;
         }
-        let stem: String = fallback.as_str().chars().take(13).collect(); // At most 52 bytes.
+        let room = isthmus_layout::limits::NAME_BYTES_MAX - "-4294967295".len();
+        let fits = |(at, character): &(usize, char)| at + character.len_utf8() <= room;
+        let stem: String = fallback.as_str().char_indices().take_while(fits).map(|(_, character)| character).collect();
         (2..u32::MAX)
             .filter_map(|number| Name::new(&format!("{}-{number}", stem.trim_end())).ok())
             .find(free)

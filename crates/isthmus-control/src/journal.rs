@@ -40,7 +40,7 @@ impl Journal {
             Some(line) => std::mem::take(&mut line.left_out),
             None => 0,
         };
-        self.lines.insert(owner, Line { at: now, left_out });
+        self.lines.insert(owner, Line { at: now, left_out: 0 });
         match reason.kind() {
             Kind::Fault => tracing::warn!(%owner, %reason, left_out, "{text}"),
             Kind::Refusal | Kind::Fallback => tracing::info!(%owner, %reason, left_out, "{text}"),

@@ -62,8 +62,12 @@ impl Scrape {
         let places = Arc::new(Semaphore::new(AT_ONCE));
         while let Ok(place) = Arc::clone(&places).acquire_owned().await {
             let accepted = match &self.listener {
-                Either::Unix(listener, _) => listener.accept().await.map(|(stream, _)| serve(stream, server.clone(), place)),
-                Either::Tcp(listener) => listener.accept().await.map(|(stream, _)| serve(stream, server.clone(), place)),
+                Either::Unix(listener, _) => {
+                    listener.accept().await.map(|(stream, _)| serve(stream, server.clone(), place))
+                }
+                Either::Tcp(listener) => {
+                    listener.accept().await.map(|(stream, _)| serve(stream, server.clone(), place))
+                }
             };
             if accepted.is_err() {
                 tokio::time::sleep(PAUSE).await;

@@ -90,7 +90,12 @@ impl Server {
     }
 
     /// Serves until it is stopped or idle. Runs inside a [`LocalSet`](tokio::task::LocalSet).
-    pub async fn run(&self, listener: Listener, mut events: mpsc::UnboundedReceiver<Event>, stop: Stop) -> io::Result<Ended> {
+    pub async fn run(
+        &self,
+        listener: Listener,
+        mut events: mpsc::UnboundedReceiver<Event>,
+        stop: Stop,
+    ) -> io::Result<Ended> {
         let watched = watched(listener.as_fd().try_clone_to_owned()?)?;
         self.watch_survivors();
         let ended = loop {
@@ -171,7 +176,11 @@ impl Server {
                 }
                 Next::Unreceivable(text) => self.with(|broker| broker.unreceivable(id, text)),
                 Next::Throttled => self.with(|broker| broker.throttled(id)),
-                Next::Flush => self.flush(&connection),
+                Next::DescriptorsLost(serial) => self.with(|broker| broker.descriptors_lost(id, serial)),
+                Next::Flush => {
+                    self.flush(&connection);
+                    self.carry_out();
+                }
                 Next::Gone => break,
             }
         }
@@ -245,7 +254,8 @@ impl Server {
         } else if outcome == Flushed::Broken {
             broker.lost(connection.id, Reason::PeerVanished);
         } else if backlog > QUEUE_MAX {
-            broker.lost(connection.id, Reason::NotReading);
+            connection.clear();
+            broker.choked(connection.id);
         }
     }
 

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use isthmus_layout::board::Place;
-use isthmus_layout::control::{ANSWER_BYTES_MAX, Answer, Bytes, Nudge, RequestSerial, ToClient};
+use isthmus_layout::control::{
+    ANSWER_BYTES_MAX, Answer, Bytes, HEADER_BYTES, Nudge, RequestSerial, ToClient, serial_of,
+};
 use isthmus_layout::limits::CONTROL_FDS_MAX;
 use isthmus_platform::seqpacket::{self, ReceiveError, SendError};
 use isthmus_shm::{Marker, Window};
@@ -100,8 +102,10 @@ pub(crate) struct Connection {
 pub(crate) enum Next {
     /// A packet.
     Packet(Vec<u8>, Vec<OwnedFd>),
-    /// What came cannot be received whole.
+    /// What came is longer than any message.
     Unreceivable(String),
+    /// What came had descriptors that this process could not open.
+    DescriptorsLost(Option<RequestSerial>),
     /// The connection is closed, or its process has ended.
     Gone,
     /// It has sent so much that it is read more slowly from now on.
@@ -155,6 +159,12 @@ impl Connection {
         self.reports.borrow_mut().push_back(Report { serial, json, sent: 0 });
     }
 
+    /// Forgets what waits.
+    pub(crate) fn clear(&self) {
+        self.queue.borrow_mut().clear();
+        self.reports.borrow_mut().clear();
+    }
+
     /// Nothing more will be put into the queue.
     pub(crate) fn end(&self) {
         self.over.set(Some(Instant::now() + LINGER));
@@ -188,7 +198,9 @@ impl Connection {
                 Err(SendError::Full) => {
                     self.queue.borrow_mut().push_front(packet);
                     // Tells tokio that the socket is full, so that it says when it no longer is.
-                    let _ = self.stream.try_io(Interest::WRITABLE, || io::Result::<()>::Err(io::ErrorKind::WouldBlock.into()));
+                    let _ = self
+                        .stream
+                        .try_io(Interest::WRITABLE, || io::Result::<()>::Err(io::ErrorKind::WouldBlock.into()));
                     self.changed.notify_one();
                     break Flushed::Waits;
                 }
@@ -279,15 +291,18 @@ impl Connection {
 
     fn receive(&self, scratch: &mut [u8]) -> Option<Next> {
         let mut fds = Vec::with_capacity(CONTROL_FDS_MAX);
-        let received = self.stream.try_io(Interest::READABLE, || match seqpacket::receive(&self.stream, scratch, &mut fds, false) {
-            Err(ReceiveError::Empty) => Err(io::ErrorKind::WouldBlock.into()),
-            other => Ok(other),
+        let received = self.stream.try_io(Interest::READABLE, || {
+            match seqpacket::receive(&self.stream, scratch, &mut fds, false) {
+                Err(ReceiveError::Empty) => Err(io::ErrorKind::WouldBlock.into()),
+                other => Ok(other),
+            }
         });
         self.bucket.borrow_mut().tokens -= 1.0;
         match received {
             Err(_) => None,
             Ok(Ok(bytes)) => Some(Next::Packet(scratch[..bytes].to_vec(), fds)),
             Ok(Err(ReceiveError::Closed)) => Some(Next::Gone),
+            Ok(Err(ReceiveError::DescriptorsLost)) => Some(Next::DescriptorsLost(serial_of(&scratch[..HEADER_BYTES]))),
             Ok(Err(error)) => Some(Next::Unreceivable(error.to_string())),
         }
     }

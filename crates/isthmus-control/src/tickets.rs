@@ -271,7 +271,9 @@ mod tests {
         let other = Survivor { domain: id(2), process: own.process.map(|own| Process { start: own.start + 1, ..own }) };
         let unseen = Survivor { domain: id(3), process: None };
         let left = Survivor { domain: id(4), ..own };
-        [own, other, unseen, left].map(|domain| before.enter(domain));
+        for domain in [own, other, unseen, left] {
+            before.enter(domain);
+        }
         before.leave(left.domain);
         assert_eq!(Tickets::open(folder.path()).unwrap().survivors(), [own, unseen]);
         assert!(own.process.is_some());

@@ -7,7 +7,10 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// Registers a descriptor of our own.
-#[expect(deprecated, reason = "its successor is unsafe, because of types whose descriptor may change; an `OwnedFd`'s never does")]
+#[expect(
+    deprecated,
+    reason = "its successor is unsafe, because of types whose descriptor may change; an `OwnedFd`'s never does"
+)]
 pub(crate) fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(fd, Interest::READABLE)
 }

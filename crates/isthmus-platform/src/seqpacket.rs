@@ -28,7 +28,10 @@ pub enum ReceiveError {
     #[error(
         "descriptors were lost: this process may not open more (RLIMIT_NOFILE), or there were more than any message has"
     )]
-    DescriptorsLost,
+    DescriptorsLost {
+        /// Bytes of the packet, which lie in the buffer all the same.
+        bytes: usize,
+    },
     /// The kernel refused.
     #[error("receiving a packet: {0}")]
     Refused(#[source] Errno),
@@ -120,7 +123,7 @@ pub fn receive(socket: impl AsFd, into: &mut [u8], fds: &mut Vec<OwnedFd>, wait:
     if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
         fds.clear();
         let long = message.flags.contains(ReturnFlags::TRUNC);
-        return Err(if long { ReceiveError::TooLong } else { ReceiveError::DescriptorsLost });
+        return Err(if long { ReceiveError::TooLong } else { ReceiveError::DescriptorsLost { bytes: message.bytes } });
     }
     // No control message is empty, so an empty packet is the end as well.
     if message.bytes == 0 { Err(ReceiveError::Closed) } else { Ok(message.bytes) }

@@ -30,8 +30,8 @@ use crate::fault::PeerFault;
 use crate::words::Words;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use isthmus_layout::channel::{
-    BLOCKED, BYTES, CELL_WORDS, DirectionLayout, FIRST_BODY_WORDS, HEAD, MESSAGES, NEXT_BODY_WORDS, PARKED, RECORD_HEAD,
-    RINGS, RecordHead, STAMP, empty, full,
+    BLOCKED, BYTES, CELL_WORDS, DirectionLayout, FIRST_BODY_WORDS, HEAD, MESSAGES, NEXT_BODY_WORDS, PARKED,
+    RECORD_HEAD, RINGS, RecordHead, STAMP, empty, full,
 };
 use isthmus_layout::limits::{RECORD_CELLS_MAX, RING_CELLS};
 use isthmus_layout::record::BODY_WORDS_MAX;

@@ -21,11 +21,16 @@ pub enum Access {
     ReadWrite,
 }
 
+/// The file system that memory files of plain pages belong to (linux/magic.h).
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+
 /// Why a region cannot be mapped.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
     /// Its owner could shrink it and have us killed by SIGBUS.
-    #[error("the memory is not sealed against shrinking; its owner could end this process with SIGBUS")]
+    #[error(
+        "the memory is no memory file of plain pages sealed against shrinking; its owner could end this process with SIGBUS"
+    )]
     NotSealed,
     /// It is smaller than was said.
     #[error("the memory has {have} bytes, {need} were offered")]
@@ -70,7 +75,9 @@ impl Mapping {
     pub fn new(memory: impl AsFd, size: RegionSize, access: Access) -> Result<Self, MapError> {
         let refused = |source| MapError::Refused { bytes: size.0, source };
         let seals = rustix::fs::fcntl_get_seals(&memory).map_err(|_| MapError::NotSealed)?;
-        if !seals.contains(SealFlags::SHRINK) {
+        // Huge pages can be sealed too, but a peer may punch holes into them, and then there may be none left for our next touch.
+        let plain = rustix::fs::fstatfs(&memory).is_ok_and(|found| found.f_type as u64 == TMPFS_MAGIC);
+        if !seals.contains(SealFlags::SHRINK) || !plain {
             return Err(MapError::NotSealed);
         }
         let have = rustix::fs::fstat(&memory).map_err(refused)?.st_size as u64;
@@ -84,7 +91,8 @@ impl Mapping {
         let bytes = usize::try_from(size.0).map_err(|_| refused(rustix::io::Errno::NOMEM))?;
         // SAFETY: a fresh mapping at an address of the kernel's choice disturbs no memory of ours.
         let base = unsafe { rustix::mm::mmap(core::ptr::null_mut(), bytes, protection, MapFlags::SHARED, &memory, 0) };
-        let base = NonNull::new(base.map_err(refused)?.cast()).expect("the kernel maps nothing at address zero unasked");
+        let base =
+            NonNull::new(base.map_err(refused)?.cast()).expect("the kernel maps nothing at address zero unasked");
         Ok(Self { base, bytes, backing: Backing::Pages })
     }
 

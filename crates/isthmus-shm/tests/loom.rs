@@ -588,7 +588,9 @@ fn a_message_does_not_reach_a_sleeping_receiver_without_e_f_k_l_o_or_p() {
     for ring in [receives(Weaken::Fence), sends(Weaken::Fence)] {
         fails(ring, PATH_PREEMPTIONS, DEADLOCK, |ring| messages_wake_their_receiver(ring, &WHOLE));
     }
-    for board in [receives(Weaken::Swap(any.clone())), sends(Weaken::Or(any)), receives(Weaken::Fence), sends(Weaken::Fence)] {
+    for board in
+        [receives(Weaken::Swap(any.clone())), sends(Weaken::Or(any)), receives(Weaken::Fence), sends(Weaken::Fence)]
+    {
         fails(board, PATH_PREEMPTIONS, DEADLOCK, |boards| messages_wake_their_receiver(&WHOLE, boards));
     }
 }

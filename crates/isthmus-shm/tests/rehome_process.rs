@@ -127,6 +127,9 @@ fn threads_re_home_while_another_forks() {
                     // The lock is free, and the memory is this child's own.
                     assert_eq!(cold(prepare(&cache, mine.bytes())), ColdReason::ForkChild);
                     assert!(is_private(mine.start) && mine.bytes() == pattern(7, MIB));
+                    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+                    let shared = maps.lines().find(|line| line.contains("isthmus-rehomed") && line.contains("rw-s"));
+                    assert_eq!(shared, None, "re-homed by another thread in the middle of the fork");
                 });
                 assert!(ended);
             }

@@ -97,7 +97,8 @@ fn path<'a>(broker: &'a Broker, a: &Domain, b: &Domain) -> Path<'a> {
 
 fn side(broker: &Broker, of: &Domain, peer: &Domain) -> Side {
     let known = of.peers.get(&peer.id).copied().unwrap_or_default();
-    let verdict = broker.identity(of.id).zip(broker.identity(peer.id)).map(|(of, peer)| broker.policy.verdict(&of, &peer));
+    let verdict =
+        broker.identity(of.id).zip(broker.identity(peer.id)).map(|(of, peer)| broker.policy.verdict(&of, &peer));
     Side {
         may_talk: verdict.is_some_and(|verdict| verdict.talk),
         may_channel: verdict.is_some_and(|verdict| verdict.channel),
@@ -123,7 +124,8 @@ fn row(broker: &Broker, channel: &Known) -> ChannelRow {
         connector: channel.connector.domain.number(),
         age_s: broker.now.saturating_sub(channel.since) / NANOSECONDS,
         slab_bytes: channel.slab.bytes(),
-        memory_bytes: memory.and_then(|memory| Some(512 * u64::try_from(rustix::fs::fstat(memory).ok()?.st_blocks).ok()?)),
+        memory_bytes: memory
+            .and_then(|memory| Some(512 * u64::try_from(rustix::fs::fstat(memory).ok()?.st_blocks).ok()?)),
         directions: connector.zip(listener).map(|(connector, listener)| [connector, listener]),
     }
 }

@@ -28,20 +28,26 @@ impl Broker {
             return Err(invalid("it is there already"));
         }
         sealed(&memory, Some(Geometry { slab: adopt.slab }.size().0))?;
+        let file = file(&memory)?;
+        let keep = self.keeps_another();
         let until = self.other_half_until(peer)?;
         let most = self.directory.limits().channels;
         let entry = self.directory.get_mut(domain).ok_or(Reason::NoSuchDomain)?;
         if self.channels.halves_of(domain) + entry.channels().count() >= most {
             return Err(Reason::ChannelsFull.into());
         }
-        entry.boards.adopt_place(adopt.board, adopt.place).map_err(|_| invalid("its place is taken or there is no such board"))?;
+        entry
+            .boards
+            .adopt_place(adopt.board, adopt.place)
+            .map_err(|_| invalid("its place is taken or there is no such board"))?;
         let half = Half {
             end: End { domain, board: adopt.board, place: adopt.place },
             direction: adopt.direction,
             peer,
             peer_place: adopt.peer_place,
             slab: adopt.slab,
-            memory: Arc::new(memory),
+            file,
+            memory: keep.then(|| Arc::new(memory)),
             until,
         };
         match self.channels.adopt(channel, half) {
@@ -66,15 +72,17 @@ impl Broker {
         let (a, b) = (mine.end.domain, other.end.domain);
         let both = self.identity(a).zip(self.identity(b)).ok_or(Reason::NoSuchDomain)?;
         let outcome = match self.policy.channel(&both.0, &both.1) {
-            Ok(()) if same_file(&mine.memory, &other.memory) => Ok(()),
-            Ok(()) => Err(Refusal::new(Reason::RequestInvalid, format!("channel {id}: the two ends have other memory"))),
+            Ok(()) if mine.file == other.file => Ok(()),
+            Ok(()) => {
+                Err(Refusal::new(Reason::RequestInvalid, format!("channel {id}: the two ends have other memory")))
+            }
             Err(reason) => Err(reason.into()),
         };
         let (connector, listener) = match mine.direction {
             Direction::Zero => (mine.end, other.end),
             Direction::One => (other.end, mine.end),
         };
-        let (since, slab, memory) = (self.now, mine.slab, Some(mine.memory));
+        let (since, slab, memory) = (self.now, mine.slab, mine.memory);
         self.channels.insert(Channel { id, connector, listener, slab, stage: Stage::Open, since, memory });
         for (of, peer) in [(a, b), (b, a)] {
             self.directory.acquaintance(of, peer).channel = Some(id);
@@ -87,9 +95,7 @@ impl Broker {
     }
 }
 
-fn same_file(a: &OwnedFd, b: &OwnedFd) -> bool {
-    match (rustix::fs::fstat(a), rustix::fs::fstat(b)) {
-        (Ok(a), Ok(b)) => (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino),
-        _ => false,
-    }
+fn file(memory: &OwnedFd) -> Result<(u64, u64), Refusal> {
+    let stat = rustix::fs::fstat(memory).map_err(|error| Refusal::from(std::io::Error::from(error)))?;
+    Ok((stat.st_dev, stat.st_ino))
 }

@@ -65,7 +65,6 @@ impl Broker {
         let furnished = match self.furnish(id, domain, owner, (version, library), fds) {
             Ok(furnished) => furnished,
             Err(refusal) => {
-                self.workers.unseat(domain);
                 self.directory.detach(domain);
                 return Err(refusal);
             }
@@ -80,7 +79,8 @@ impl Broker {
 
     /// Takes the proof of a domain that comes back.
     fn resumes(&self, owner: Owner, name: Option<&Name>, resume: &Resume) -> Result<DomainId, Refusal> {
-        let name = name.ok_or_else(|| Refusal::new(Reason::RequestInvalid, "a domain that comes back says its name"))?;
+        let name =
+            name.ok_or_else(|| Refusal::new(Reason::RequestInvalid, "a domain that comes back says its name"))?;
         if self.tickets.holds(&resume.ticket, resume.domain, owner, name) {
             Ok(resume.domain)
         } else {
@@ -118,9 +118,9 @@ impl Broker {
         };
         let window = map(&ring, geometry.size())?;
         let board = map(&own.memory, board::SIZE)?;
-        let seat = self.workers.seat(domain, owner)?;
         let peer = &self.sessions[&id].peer;
         let nudge = Doorbell::from(peer.socket.try_clone()?);
+        let seat = self.workers.seat(domain, owner)?; // Last of what can fail.
         let counters = Arc::new(DomainCounters::default());
         let ends = Ends {
             window,

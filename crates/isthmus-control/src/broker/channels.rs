@@ -12,7 +12,7 @@ use isthmus_layout::limits::CHANNEL_TRIES;
 use isthmus_layout::reason::{Kind, Reason};
 use isthmus_platform::local;
 
-use super::home::{BoardFds, NewBoard};
+use super::home::{BoardFds, Home, NewBoard};
 use super::{Broker, Refusal, SessionId};
 use crate::directory::boards::Reserved;
 use crate::directory::channels::{Channel, End, Stage};
@@ -108,10 +108,11 @@ impl Broker {
         }
         let Reserved { board, place, new_board } = entry.boards.reserve(owner)?;
         let (end, own) = (End { domain, board, place }, entry.owner == owner);
+        let room = self.has_room_for_board();
         let home = self.homes.get_mut(&domain).expect("every domain has a home");
         match home.boards.get(&board).filter(|_| !new_board) {
             Some(known) => Ok(Prepared { end, board: known.clone(), listener: None }),
-            None => match if own { NewBoard::own() } else { NewBoard::across() } {
+            None => match NewBoard::new(own, room) {
                 Ok(new) => {
                     home.boards.insert(board, new.peers.clone());
                     Ok(Prepared { end, board: new.peers, listener: Some(new.listener) })
@@ -125,6 +126,18 @@ impl Broker {
         }
     }
 
+    /// Half of what the process may open is for channels' memory; without it only their counters are not shown.
+    pub(super) fn keeps_another(&self) -> bool {
+        self.channels.kept() < self.settings.fds_max / 2
+    }
+
+    /// A quarter of what the process may open stays for connections, whatever boards there are.
+    fn has_room_for_board(&self) -> bool {
+        let of_home = |home: &Home| 4 + 2 * home.boards.len();
+        let used = self.channels.kept() + self.homes.values().map(of_home).sum::<usize>();
+        used < self.settings.fds_max / 4 * 3
+    }
+
     fn offer_to_both(
         &mut self,
         connector: Prepared,
@@ -134,7 +147,7 @@ impl Broker {
     ) {
         let id = self.channels.number();
         let (until, slab) = (self.now.saturating_add(self.settings.offer_timeout), self.settings.slab);
-        let keep = self.channels.kept() < self.settings.fds_max / 2;
+        let keep = self.keeps_another();
         self.channels.insert(Channel {
             id,
             connector: connector.end,
@@ -194,8 +207,14 @@ impl Broker {
         Ok(())
     }
 
-    pub(super) fn refuse_channel(&mut self, domain: DomainId, channel: ChannelId, reason: Reason) -> Result<(), Refusal> {
-        let known = self.channels.get(channel).filter(|known| known.end(domain).is_some()).ok_or(Reason::NoSuchChannel)?;
+    pub(super) fn refuse_channel(
+        &mut self,
+        domain: DomainId,
+        channel: ChannelId,
+        reason: Reason,
+    ) -> Result<(), Refusal> {
+        let known =
+            self.channels.get(channel).filter(|known| known.end(domain).is_some()).ok_or(Reason::NoSuchChannel)?;
         match known.stage {
             Stage::Offered { attempt, serial, .. } if known.listener.domain == domain => {
                 let connector = known.connector.domain;

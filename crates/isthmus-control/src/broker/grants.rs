@@ -20,7 +20,10 @@ impl Broker {
         sealed(&memory, start.checked_add(bytes))?;
         let session = self.homes[&peer].session;
         if self.sessions.get(&session).is_some_and(|session| session.backlog >= PEERS_BACKLOG_MAX) {
-            return Err(Refusal::new(Reason::RegionsFull, "the reader has not taken the regions it was granted before"));
+            return Err(Refusal::new(
+                Reason::RegionsFull,
+                "the reader has not taken the regions it was granted before",
+            ));
         }
         self.directory.acquaintance(domain, peer).grants += 1;
         let message = Granted { peer: domain, region, start, bytes };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use isthmus_layout::board::{self, Place};
 use isthmus_layout::control::{BoardIndex, Name, Version};
+use isthmus_layout::reason::Reason;
 use isthmus_platform::{Doorbell, PlatformError, local};
 use isthmus_service::{BoardNumber, DomainCounters, WorkerIndex};
 
@@ -27,6 +28,15 @@ pub(super) struct NewBoard {
 }
 
 impl NewBoard {
+    /// For peers of the domain's own owner or of another one, if there is room for it.
+    pub(super) fn new(own: bool, room: bool) -> Result<Self, Refusal> {
+        match (room, own) {
+            (false, _) => Err(Reason::DaemonOutOfFds.into()),
+            (_, true) => Self::own(),
+            (_, false) => Self::across(),
+        }
+    }
+
     /// For peers of the domain's own owner: all hold the same event descriptor.
     pub(super) fn own() -> Result<Self, Refusal> {
         let bell = Arc::new(descriptor(&Doorbell::new()?)?);
@@ -35,7 +45,7 @@ impl NewBoard {
     }
 
     /// For peers of another owner: they hold an end of a socket, the domain holds the other one.
-    pub(super) fn across() -> Result<Self, Refusal> {
+    fn across() -> Result<Self, Refusal> {
         let (listener, ringer) = Doorbell::across()?;
         let memory = Arc::new(local::memory(board::SIZE)?);
         let ringer = Arc::new(descriptor(&ringer)?);

@@ -77,8 +77,11 @@ impl Broker {
         for id in forbidden {
             self.end_session(id, &Reason::AttachForbidden.into());
         }
-        let ends: Vec<_> =
-            self.channels.iter().map(|channel| (channel.id, channel.connector.domain, channel.listener.domain)).collect();
+        let ends: Vec<_> = self
+            .channels
+            .iter()
+            .map(|channel| (channel.id, channel.connector.domain, channel.listener.domain))
+            .collect();
         for (channel, a, b) in ends {
             let (Some(a), Some(b)) = (self.identity(a), self.identity(b)) else { continue };
             if let Err(reason) = self.policy.channel(&a, &b) {

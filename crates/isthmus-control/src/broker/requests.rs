@@ -2,9 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use isthmus_layout::control::{
-    Done, EndpointOpened, Found, MalformedControl, Query, RequestSerial, ToDaemon, Version,
-};
+use isthmus_layout::control::{Done, EndpointOpened, Found, MalformedControl, Query, RequestSerial, ToDaemon, Version};
 use isthmus_layout::ids::DomainId;
 use isthmus_layout::reason::Reason;
 

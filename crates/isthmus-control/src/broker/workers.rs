@@ -102,7 +102,9 @@ impl WorkerBoards {
 
     fn new_board(&mut self, worker: WorkerIndex) -> Result<WorkerBoard, Refusal> {
         let memory = local::memory(board::SIZE)?;
-        let window = Window::new(Mapping::new(&memory, board::SIZE, Access::ReadWrite).map_err(|error| Refusal::from_map(&error))?);
+        let window = Window::new(
+            Mapping::new(&memory, board::SIZE, Access::ReadWrite).map_err(|error| Refusal::from_map(&error))?,
+        );
         let doorbell = Doorbell::new()?;
         let shared = Arc::new(descriptor(&doorbell)?);
         let number = BoardNumber(self.next);
@@ -114,11 +116,6 @@ impl WorkerBoards {
     /// The worker serves the domain from now on.
     pub(super) fn add(&self, domain: NewDomain) {
         self.plane.send(Command::Add(Box::new(domain)));
-    }
-
-    /// The domain was never added.
-    pub(super) fn unseat(&mut self, domain: DomainId) {
-        self.removed(domain);
     }
 
     pub(super) fn remove(&self, domain: DomainId, reason: Reason) {

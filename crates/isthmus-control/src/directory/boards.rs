@@ -90,13 +90,15 @@ impl Boards {
     /// Takes a place for a channel with a domain of `owner`. Where there is no board for that owner, one that nobody uses any more
     /// gives way, or a new one is made.
     pub fn reserve(&mut self, owner: Owner) -> Result<Reserved, Reason> {
-        let known = self.slots.iter().position(|slot| slot.as_ref().is_some_and(|slot| slot.owner == owner && slot.offered));
+        let known =
+            self.slots.iter().position(|slot| slot.as_ref().is_some_and(|slot| slot.owner == owner && slot.offered));
         let idle = |slot: &Option<Slot>| slot.as_ref().is_none_or(|slot| slot.places.count() == 0);
         let index = match known {
             Some(index) => index,
             None => {
                 let free = self.slots.iter().position(Option::is_none);
-                let index = free.or_else(|| Some(1 + self.slots[1..].iter().position(idle)?)).ok_or(Reason::BoardsFull)?;
+                let index =
+                    free.or_else(|| Some(1 + self.slots[1..].iter().position(idle)?)).ok_or(Reason::BoardsFull)?;
                 self.slots[index] = Some(Slot { owner, places: Places::default(), offered: true });
                 index
             }

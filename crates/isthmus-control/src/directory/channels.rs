@@ -93,8 +93,10 @@ pub struct Half<M> {
     pub peer_place: Place,
     /// Bytes of each slab.
     pub slab: SlabSize,
-    /// Its memory.
-    pub memory: M,
+    /// Which file its memory is: device and inode.
+    pub file: (u64, u64),
+    /// Its memory, for its counters; none if it could not be kept.
+    pub memory: Option<M>,
     /// When the peer counts as gone.
     pub until: u64,
 }
@@ -183,7 +185,7 @@ impl<M> Channels<M> {
 
     /// How many have their memory kept.
     pub fn kept(&self) -> usize {
-        self.kept + self.halves.len()
+        self.kept
     }
 
     /// Adds what one end has shown; answers both ends if the other one had shown before what fits.
@@ -193,6 +195,7 @@ impl<M> Channels<M> {
             return Some((half, other));
         }
         let key = (id, half.end.domain);
+        self.kept += usize::from(half.memory.is_some());
         self.due.insert((half.until, Due::Half(key.0, key.1)));
         self.halves.insert(key, half);
         None
@@ -205,7 +208,8 @@ impl<M> Channels<M> {
 
     /// The halves of that domain, and those that wait for it.
     pub fn halves_about(&self, domain: DomainId) -> Vec<(ChannelId, DomainId)> {
-        let about = |(key, half): (&(ChannelId, DomainId), &Half<M>)| (key.1 == domain || half.peer == domain).then_some(*key);
+        let about =
+            |(key, half): (&(ChannelId, DomainId), &Half<M>)| (key.1 == domain || half.peer == domain).then_some(*key);
         self.halves.iter().filter_map(about).collect()
     }
 
@@ -226,6 +230,7 @@ impl<M> Channels<M> {
     /// Takes a half out.
     pub fn remove_half(&mut self, id: ChannelId, domain: DomainId) -> Option<Half<M>> {
         let half = self.halves.remove(&(id, domain))?;
+        self.kept -= usize::from(half.memory.is_some());
         self.due.remove(&(half.until, Due::Half(id, domain)));
         Some(half)
     }

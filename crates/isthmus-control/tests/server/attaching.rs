@@ -57,7 +57,8 @@ fn a_library_one_version_apart_is_served_and_two_are_refused() {
         .collect();
     let (old, new) = (Err(Reason::VersionTooOld), Err(Reason::VersionTooNew));
     assert_eq!(outcomes, [old, old, Ok(2), Ok(3), Ok(3), new, new]);
-    let other = Hello { magic: Magic, spoken: Spoken::new(Version { major: 2, minor: 3 }, 3).unwrap(), library: name("test") };
+    let other =
+        Hello { magic: Magic, spoken: Spoken::new(Version { major: 2, minor: 3 }, 3).unwrap(), library: name("test") };
     assert_eq!(bed.connect().ask(other, &[]).err(), Some(Reason::VersionOtherMajor));
 }
 

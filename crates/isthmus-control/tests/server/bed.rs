@@ -44,15 +44,35 @@ impl Bed {
         bed
     }
 
+    /// A connection of another user; none if this process may not be one.
+    pub(crate) fn greeted_as(&self, uid: u32) -> Option<Client> {
+        if !rustix::process::geteuid().is_root() {
+            return None;
+        }
+        let path = self.socket();
+        // Who connects is whoever the connecting thread is, and a thread can be somebody else than its process.
+        let connect = move || {
+            let uid = rustix::process::Uid::from_raw(uid);
+            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+            seqpacket::connect(&path).unwrap()
+        };
+        let mut client = Client::new(std::thread::spawn(connect).join().unwrap());
+        client.greet();
+        Some(client)
+    }
+
     pub(crate) fn start(&mut self, more: &str, spoken: Spoken) {
         let folder = self.folder.path().join("run");
+        let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(self.folder.path(), everybody).unwrap();
         let text = format!(
             "[wait]\nmode = \"sleep\"\n[daemon]\nsocket = \"{0}/isthmus.sock\"\nruntime_dir = \"{0}\"\n{more}",
             folder.display()
         );
         let file = ConfigFile::Given { path: "test.toml".into(), bytes: text.into_bytes() };
         let uid = rustix::process::geteuid().as_raw();
-        let loaded = config::load(&Inputs { file, uid, ..Inputs::bare(Role::User) }).unwrap_or_else(|error| panic!("{error}"));
+        let loaded =
+            config::load(&Inputs { file, uid, ..Inputs::bare(Role::User) }).unwrap_or_else(|error| panic!("{error}"));
         let (told, ready) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let options = Options { spoken, signals: false, ..Options::new(loaded) };
@@ -238,7 +258,11 @@ impl Client {
     }
 
     /// A report.
-    pub(crate) fn report<T: serde::de::DeserializeOwned>(&mut self, topic: Topic, arguments: &[&str]) -> Result<T, Reason> {
+    pub(crate) fn report<T: serde::de::DeserializeOwned>(
+        &mut self,
+        topic: Topic,
+        arguments: &[&str],
+    ) -> Result<T, Reason> {
         let arguments = List::new(arguments.iter().map(|argument| name(argument)).collect()).unwrap();
         let serial = self.say(Query { topic, arguments }, &[]);
         let mut json = Vec::new();
@@ -273,7 +297,11 @@ impl AsFd for Client {
 }
 
 /// Makes a channel and answers what both were offered.
-pub(crate) fn channel(connector: &mut Client, listener: &mut Client, peer: DomainId) -> [(ChannelOffer, Vec<OwnedFd>); 2] {
+pub(crate) fn channel(
+    connector: &mut Client,
+    listener: &mut Client,
+    peer: DomainId,
+) -> [(ChannelOffer, Vec<OwnedFd>); 2] {
     connector.say(RequestChannel { peer, attempt: 1 }, &[]);
     let (theirs, ours) = (listener.offered(), connector.offered());
     let channel = theirs.0.channel;

@@ -6,5 +6,7 @@ mod bed;
 mod channels;
 mod grants;
 mod hostile;
+mod owners;
+mod processes;
 mod reports;
 mod resuming;

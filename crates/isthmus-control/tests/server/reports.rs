@@ -64,7 +64,8 @@ fn why_names_path_reason_and_remedy_from_both_ends() {
 #[test]
 fn reports_need_no_domain_and_may_be_long() {
     let bed = Bed::new();
-    let held: Vec<_> = (0..100).map(|number| bed.attached(&format!("a-domain-with-quite-a-long-name-{number}"))).collect();
+    let held: Vec<_> =
+        (0..100).map(|number| bed.attached(&format!("a-domain-with-quite-a-long-name-{number}"))).collect();
     let domains: Domains = bed.greeted().report(Topic::Domains, &[]).unwrap();
     assert_eq!(domains.domains.len(), held.len());
     assert!(serde_json::to_vec(&domains).unwrap().len() > 2 * ANSWER_BYTES_MAX);

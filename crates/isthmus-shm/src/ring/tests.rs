@@ -151,7 +151,10 @@ fn a_parked_consumer_is_told_once_and_a_blocked_producer_too() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Push { words: usize, message: Vec<u8> },
+    Push {
+        words: usize,
+        message: Vec<u8>,
+    },
     Pop,
     Publish,
     Park,
@@ -253,6 +256,19 @@ impl Model {
         assert!(self.producer.is_drained());
         assert_eq!(self.producer.has_room(), Ok(true));
     }
+}
+
+#[test]
+fn a_consumer_that_finds_the_ring_empty_each_time_still_tells_a_blocked_producer() {
+    let mut model = Model::new(0);
+    for _ in 0..=RING_CELLS - RECORD_CELLS_MAX {
+        model.push(1, &[]);
+        model.memory[0].arrive(usize::MAX);
+        assert!(model.pop());
+        assert!(!model.pop());
+    }
+    model.step(&Step::Block);
+    model.settle();
 }
 
 proptest! {

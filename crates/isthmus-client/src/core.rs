@@ -1,0 +1,377 @@
+//! Everything a domain is but the record it is looking at: who it is, its channels, peers and endpoints, and the one turn of the
+//! wheel ([`Core::progress`]) in which everything happens.
+
+use crate::control::{Control, News};
+use crate::endpoint::{Completion, Endpoints, Outcome, Token};
+use crate::error::{AttachError, Refusal};
+use crate::news::{Held, map};
+use crate::options::Options;
+use crate::peer::{Into, Making, Peer, PeerIndex};
+use crate::peers::Peers;
+use crate::resume::RECONNECT;
+use crate::sleep::Sleeper;
+use isthmus_channel::{BoardIndex, ChannelKey, Inbox};
+use isthmus_layout::control::{self, Close, Name, Owner, RequestSerial, Ticket, ToDaemon};
+use isthmus_layout::ids::ChannelId;
+use isthmus_layout::reason::Reason;
+use isthmus_layout::record::Serial;
+use isthmus_layout::{DomainId, board};
+use isthmus_platform::Doorbell;
+use isthmus_shm::rehome::{Cache, Config};
+use isthmus_shm::{ForkGuard, RecordBuffer};
+use rustix::fd::OwnedFd;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Records taken in one poll before the caller gets its completions.
+const BATCH: usize = 32;
+
+/// Empty polls between looks at the daemon's socket: a daemon that died marks no board.
+const LOOK_EVERY: u32 = 1 << 16;
+
+/// How long a channel must be silent before its slab's pages are given back.
+const TRIM_AFTER: Duration = Duration::from_secs(1);
+
+/// Slab bytes that a silent channel keeps.
+const TRIM_KEEP: u32 = 0;
+
+/// Who we are.
+#[derive(Clone, Debug)]
+pub(crate) struct Me {
+    pub(crate) domain: DomainId,
+    pub(crate) name: Name,
+    pub(crate) owner: Owner,
+    pub(crate) ticket: Ticket,
+}
+
+/// A board of ours, kept to show it to a daemon that comes back.
+#[derive(Debug)]
+pub(crate) struct OwnBoard {
+    pub(crate) owner: Option<Owner>,
+    pub(crate) memory: OwnedFd,
+    pub(crate) doorbell: Doorbell,
+}
+
+/// Everything but the record that is being looked at.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) me: Me,
+    pub(crate) control: Option<Control>,
+    pub(crate) socket_path: PathBuf,
+    pub(crate) inbox: Inbox,
+    pub(crate) ring: Option<ChannelKey>,
+    pub(crate) boards: Vec<OwnBoard>,
+    pub(crate) peers: Peers,
+    /// The peer of each channel, by the channel's slot.
+    slots: Vec<Option<PeerIndex>>,
+    pub(crate) held: HashMap<ChannelId, Held>,
+    pub(crate) endpoints: Endpoints,
+    /// Peers with something to send.
+    pub(crate) listed: Vec<PeerIndex>,
+    /// Peers that credit is owed to.
+    pub(crate) owing: Vec<PeerIndex>,
+    /// Requests for channels that were not answered yet.
+    pub(crate) asked: Vec<(RequestSerial, PeerIndex)>,
+    pub(crate) rehome: Cache,
+    pub(crate) channels: bool,
+    pub(crate) sleeper: Sleeper,
+    pub(crate) lost_at: Option<Instant>,
+    pub(crate) last_refusal: Option<Refusal>,
+    pub(crate) last_flight: String,
+    pub(crate) faults: u64,
+    pub(crate) bounced: u64,
+    pub(crate) clock: u64,
+    guard: ForkGuard,
+    asleep: bool,
+    /// Some slab has pages that could be given back.
+    pub(crate) dirty: bool,
+    empty_polls: u32,
+    next_token: u64,
+    next_serial: u32,
+}
+
+impl Drop for Core {
+    /// A program that ends says so, unless it is a child of the one that attached.
+    fn drop(&mut self) {
+        if self.check_alive().is_ok() {
+            self.tell(Close {}.into(), &[]);
+        }
+    }
+}
+
+impl Core {
+    pub(crate) fn new(me: Me, socket_path: PathBuf, options: &Options, guard: ForkGuard) -> Result<Self, AttachError> {
+        let config = Config { enabled: !options.no_rehoming, ..Config::default() };
+        Ok(Self {
+            me,
+            control: None,
+            socket_path,
+            inbox: Inbox::new(),
+            ring: None,
+            boards: Vec::new(),
+            peers: Peers::default(),
+            slots: Vec::new(),
+            held: HashMap::new(),
+            endpoints: Endpoints::default(),
+            listed: Vec::new(),
+            owing: Vec::new(),
+            asked: Vec::new(),
+            rehome: Cache::new(config),
+            channels: !options.no_channels,
+            sleeper: Sleeper::new()?,
+            lost_at: None,
+            last_refusal: None,
+            last_flight: String::new(),
+            faults: 0,
+            bounced: 0,
+            clock: 0,
+            guard,
+            asleep: false,
+            dirty: false,
+            empty_polls: 0,
+            next_token: 0,
+            next_serial: 0,
+        })
+    }
+
+    #[inline]
+    pub(crate) fn check_alive(&self) -> Result<(), Refusal> {
+        if self.guard.is_child() {
+            return Err(Refusal::new(Reason::StillAttached, "this process is a child of the one that attached"));
+        }
+        Ok(())
+    }
+
+    /// Asks the daemon and waits for its answer.
+    pub(crate) fn request(&mut self, message: ToDaemon) -> Result<News, Refusal> {
+        self.check_alive()?;
+        self.reconnect();
+        let control = self.control.as_mut().ok_or_else(|| Refusal::from(Reason::DaemonGone))?;
+        let answer = control.request(message, &[]);
+        if answer.as_ref().is_err_and(|refusal| refusal.reason == Reason::DaemonGone) {
+            self.daemon_lost();
+        }
+        answer
+    }
+
+    /// Everything that goes on, once around.
+    #[inline]
+    pub(crate) fn progress(&mut self, record: &mut RecordBuffer) {
+        if self.asleep {
+            // The program slept on our descriptor: take what woke it.
+            let news = self.sleeper.sleep(Some(Duration::ZERO));
+            self.awake(news);
+        }
+        let mut taken = 0;
+        while taken < BATCH && self.endpoints.completions.is_empty() && self.poll_once(record) {
+            taken += 1;
+        }
+        if !self.listed.is_empty() {
+            self.advance_listed();
+        }
+        // At once: our program may not call again for a while, and somebody's send is over when this arrives.
+        if !self.owing.is_empty() {
+            self.give_credit();
+        }
+        self.empty_polls = if taken == 0 { self.empty_polls + 1 } else { 0 };
+        if self.empty_polls >= LOOK_EVERY {
+            self.look_around();
+        }
+    }
+
+    /// What need not happen at each poll.
+    #[cold]
+    fn look_around(&mut self) {
+        self.empty_polls = 0;
+        if self.check_alive().is_ok() {
+            self.take_news();
+            self.reconnect();
+            self.revoke_released();
+        }
+    }
+
+    #[cold]
+    fn advance_listed(&mut self) {
+        for at in std::mem::take(&mut self.listed) {
+            if self.peers.has(at) {
+                self.peers[at].listed = false;
+                self.advance(at);
+            }
+        }
+    }
+
+    /// True if there is nothing to do and every doorbell will ring when there is.
+    pub(crate) fn may_sleep(&mut self) -> bool {
+        if self.control.is_none() {
+            self.reconnect();
+        }
+        if !self.endpoints.completions.is_empty() || !self.block_unsent() {
+            return false;
+        }
+        self.set_alarm();
+        self.asleep = true;
+        let quiet = self.inbox.sleep();
+        if !quiet {
+            self.awake(false);
+        }
+        quiet
+    }
+
+    pub(crate) fn awake(&mut self, news: bool) {
+        self.asleep = false;
+        self.inbox.awake();
+        if news {
+            self.take_news();
+        }
+        if self.sleeper.rang() {
+            self.trim();
+            self.reconnect();
+        }
+    }
+
+    /// Has every peer that we have no room toward say so when there is room again. False if there is some already.
+    fn block_unsent(&mut self) -> bool {
+        for at in self.listed.clone() {
+            if !self.peers.has(at) {
+                continue;
+            }
+            if let Some(lane) = self.peers[at].lane(&mut self.inbox, self.ring) {
+                lane.channel.block();
+            }
+            self.advance(at);
+            if !self.peers[at].has_work() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Sees to it that somebody who sleeps wakes for what no doorbell announces.
+    fn set_alarm(&mut self) {
+        if self.control.is_none() {
+            self.sleeper.alarm(RECONNECT);
+        } else if self.dirty {
+            self.sleeper.alarm(TRIM_AFTER);
+        }
+    }
+
+    /// Gives pages of silent channels back.
+    fn trim(&mut self) {
+        self.dirty = false;
+        for (_, channel) in self.inbox.channels() {
+            // A fault is met again, and dealt with, when the channel is used.
+            let _ = channel.trim(TRIM_KEEP);
+            self.dirty |= channel.dirty() > TRIM_KEEP;
+        }
+    }
+
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.peers.iter().any(|peer| peer.has_work() || !peer.announced.is_empty() || peer.credit.in_flight())
+    }
+
+    pub(crate) fn cancel_all(&mut self) -> Vec<Completion> {
+        for at in self.peers.indices() {
+            self.fail_peer(at, Reason::ClosedHere);
+        }
+        let endpoints: Vec<_> = self.endpoints.all().map(|(index, _)| index).collect();
+        for index in endpoints {
+            let Some(endpoint) = self.endpoints.close(index) else { continue };
+            for posted in endpoint.posted {
+                self.endpoints.complete(posted, index, Outcome::Cancelled);
+            }
+        }
+        self.endpoints.completions.drain(..).collect()
+    }
+
+    /// Everything under way to and from a peer fails.
+    pub(crate) fn fail_peer(&mut self, at: PeerIndex, reason: Reason) {
+        let peer = &mut self.peers[at];
+        peer.urgent.clear();
+        let mut sends: Vec<_> = peer.queue.drain(..).chain(peer.streams.drain(..)).collect();
+        sends.extend(peer.announced.drain().map(|(_, message)| message));
+        sends.extend(peer.credit.abandon());
+        let begun = peer.started.take().map(|(_, incoming)| incoming);
+        let receives: Vec<_> = begun.into_iter().chain(peer.pulled.drain().map(|(_, incoming)| incoming)).collect();
+        let id = peer.id;
+        sends.into_iter().for_each(|message| self.failed(message, reason));
+        for incoming in receives {
+            if let Into::Posted(posted) = incoming.into {
+                self.endpoints.complete(posted, incoming.envelope.to, Outcome::Failed(reason));
+            }
+        }
+        self.endpoints.all().for_each(|(_, endpoint)| endpoint.forget(id));
+    }
+
+    pub(crate) fn next_token(&mut self) -> Token {
+        self.next_token += 1;
+        Token(self.next_token)
+    }
+
+    pub(crate) fn next_serial(&mut self) -> Serial {
+        self.next_serial = self.next_serial.wrapping_add(1).max(1);
+        Serial(self.next_serial)
+    }
+
+    /// The peer of this number, made known if it is not.
+    #[inline]
+    pub(crate) fn peer(&mut self, domain: DomainId) -> PeerIndex {
+        match self.peers.find(domain) {
+            Some(at) => at,
+            None => self.peers.add(Peer::new(domain)),
+        }
+    }
+
+    pub(crate) fn known(&self, domain: DomainId) -> Option<PeerIndex> {
+        self.peers.index.get(&domain).copied()
+    }
+
+    pub(crate) fn forget_peer(&mut self, at: PeerIndex) {
+        self.asked.retain(|(_, asked)| *asked != at);
+        self.owing.retain(|owing| *owing != at);
+        self.listed.retain(|listed| *listed != at);
+        self.peers.remove(at);
+    }
+
+    pub(crate) fn name_channel(&mut self, key: ChannelKey, at: PeerIndex) {
+        if self.slots.len() <= key.slot() {
+            self.slots.resize(key.slot() + 1, None);
+        }
+        self.slots[key.slot()] = Some(at);
+    }
+
+    #[inline]
+    pub(crate) fn by_channel(&self, key: ChannelKey) -> Option<PeerIndex> {
+        self.slots.get(key.slot()).copied().flatten()
+    }
+
+    pub(crate) fn by_id(&self, id: ChannelId) -> Option<(PeerIndex, ChannelKey)> {
+        self.peers.indices().into_iter().find_map(|at| match self.peers[at].making {
+            Making::Made { id: made, key, .. } if made == id => Some((at, key)),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn board(&self, board: control::BoardIndex) -> Option<BoardIndex> {
+        (usize::from(board.number()) < self.boards.len()).then_some(BoardIndex(board.number()))
+    }
+
+    /// Hangs up a board of ours and sleeps on its doorbell too. Boards come in the order of their numbers.
+    pub(crate) fn add_board(
+        &mut self,
+        number: control::BoardIndex,
+        owner: Option<Owner>,
+        memory: OwnedFd,
+        doorbell: OwnedFd,
+    ) -> Result<(), Reason> {
+        if usize::from(number.number()) != self.boards.len() {
+            return Err(Reason::BoardsFull);
+        }
+        let doorbell = Doorbell::from(doorbell);
+        let window = map(&memory, board::SIZE)?;
+        self.sleeper.watch_doorbell(&doorbell).map_err(|_| Reason::OutOfFds)?;
+        self.inbox.add_board(window, doorbell.clone());
+        self.boards.push(OwnBoard { owner, memory, doorbell });
+        Ok(())
+    }
+}

@@ -1,0 +1,100 @@
+//! What goes into the broker and what comes out of it.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use isthmus_layout::channel::SlabSize;
+use isthmus_layout::control::{Name, RequestSerial, Spoken};
+use isthmus_shm::Window;
+
+/// Names a connection. Never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(pub u64);
+
+/// Who is at the other end of a connection, as the kernel says.
+#[derive(Debug)]
+pub struct Peer {
+    /// Its user, in the daemon's user namespace.
+    pub uid: u32,
+    /// Its process, if that can be seen from here.
+    pub pid: Option<i32>,
+    /// What its program is called.
+    pub program: Name,
+    /// The connection once more: a worker wakes the domain by it.
+    pub socket: OwnedFd,
+}
+
+/// What a daemon is told when it starts.
+#[derive(Debug)]
+pub struct Settings {
+    /// Versions it speaks.
+    pub spoken: Spoken,
+    /// What it calls itself.
+    pub name: Name,
+    /// The user it runs as.
+    pub uid: u32,
+    /// A uid that the kernel shows in place of users who have none here: it could be several of them.
+    pub nobody: Option<u32>,
+    /// Bytes of each slab.
+    pub slab: SlabSize,
+    /// Different for each start.
+    pub epoch: u64,
+    /// File descriptors that the process may have.
+    pub fds_max: usize,
+    /// Connections at once.
+    pub sessions_max: usize,
+    /// Connections of one user.
+    pub sessions_per_owner_max: usize,
+    /// Nanoseconds that a listener has to answer an offer.
+    pub offer_timeout: u64,
+    /// What only reports need.
+    pub facts: Facts,
+}
+
+/// What only reports need.
+#[derive(Debug, Default)]
+pub struct Facts {
+    /// The daemon's socket.
+    pub socket: String,
+    /// How workers wait.
+    pub wait: String,
+    /// The configuration in force, each key with its value and origin.
+    pub config: serde_json::Value,
+}
+
+/// What is to be sent.
+#[derive(Debug)]
+pub enum Outgoing {
+    /// A message.
+    Packet {
+        /// To whom.
+        to: SessionId,
+        /// Its bytes.
+        packet: Vec<u8>,
+        /// What goes with it.
+        fds: Vec<Arc<OwnedFd>>,
+    },
+    /// A report, in as many messages as it takes, as fast as they are read.
+    Report {
+        /// To whom.
+        to: SessionId,
+        /// The request.
+        serial: Option<RequestSerial>,
+        /// What it says.
+        json: Vec<u8>,
+    },
+    /// The connection is a domain with this board now: what is sent from now on is marked on it.
+    Board {
+        /// Which connection.
+        to: SessionId,
+        /// The domain's board.
+        board: Window,
+        /// Its process, to be watched: a child that inherited the connection does not keep the domain alive.
+        pid: Option<i32>,
+    },
+    /// The connection is over when all that was sent before has gone out.
+    End {
+        /// Which.
+        to: SessionId,
+    },
+}

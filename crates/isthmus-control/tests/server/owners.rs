@@ -1,0 +1,102 @@
+//! Domains of different users: kept apart unless the policy says otherwise, and never with a grant that stays.
+
+use std::os::fd::AsFd as _;
+
+use isthmus_layout::RegionSize;
+use isthmus_layout::control::*;
+use isthmus_layout::ids::RegionId;
+use isthmus_layout::reason::Reason;
+use isthmus_platform::local;
+
+use crate::bed::{Bed, Client, Welcomed, channel, inode};
+
+const USERS: &str = "[policy]\nattach = \"any-user\"\n";
+
+/// Two domains of two users; none where tests may not be other users.
+fn two(bed: &Bed) -> Option<[(Client, Welcomed); 2]> {
+    let attached = |uid: u32, name: &str| {
+        let mut client = bed.greeted_as(uid)?;
+        let welcomed = client.attach(Some(name)).unwrap();
+        assert_eq!(welcomed.message.owner, Owner(uid));
+        Some((client, welcomed))
+    };
+    let both = attached(70001, "a").zip(attached(70002, "b"));
+    if both.is_none() {
+        eprintln!("skipped: only root can be other users");
+    }
+    both.map(|(a, b)| [a, b])
+}
+
+#[test]
+fn users_do_not_reach_each_other_by_default() {
+    let bed = Bed::with(USERS);
+    let Some([(mut a, _), (mut b, theirs)]) = two(&bed) else { return };
+    a.say(RequestChannel { peer: theirs.id(), attempt: 1 }, &[]);
+    let refused = ChannelRefused { peer: theirs.id(), reason: Reason::TalkForbidden, last: true };
+    assert_eq!(a.hear().message, refused.into());
+    b.hears_nothing();
+}
+
+#[test]
+fn users_that_may_talk_have_boards_of_their_own_and_no_grants() {
+    let bed = Bed::with(&format!("{USERS}talk = \"all\"\n"));
+    let Some([(mut a, ours), (mut b, theirs)]) = two(&bed) else { return };
+    let [(at_a, fds_a), (at_b, fds_b)] = channel(&mut a, &mut b, theirs.id());
+    assert!(at_a.new_board && at_b.new_board && at_a.board != BoardIndex::DAEMON);
+    assert_eq!((at_a.peer_owner, at_b.peer_owner), (Owner(70002), Owner(70001)));
+    // What the one marks is the other one's new board, and not the one that its own user's domains mark.
+    assert_eq!((inode(&fds_a[1]), inode(&fds_b[1])), (inode(&fds_b[3]), inode(&fds_a[3])));
+    assert_ne!(inode(&fds_a[1]), inode(&theirs.fds[3]));
+    // Rings go through a socket, whose ends are not the same file: nobody can make the other one wait.
+    assert!(
+        rustix::net::sockopt::socket_type(&fds_a[2]).is_ok() && rustix::net::sockopt::socket_type(&fds_b[4]).is_ok()
+    );
+    assert_ne!(inode(&fds_a[2]), inode(&fds_b[4]));
+    let memory = local::memory(RegionSize(4096)).unwrap();
+    let grant = Grant { peer: theirs.id(), region: RegionId(1), start: 0, bytes: 4096 };
+    assert_eq!(a.ask(grant, &[memory.as_fd()]).err(), Some(Reason::OtherOwner));
+    let why: isthmus_control::schema::Why = a.report(Topic::Why, &["a", "b"]).unwrap();
+    assert_eq!((why.path.as_str(), why.large.unwrap().reason.as_str()), ("channel", "other-owner"));
+    // The daemon's board is another one for each of them.
+    assert_ne!(inode(&ours.fds[1]), inode(&theirs.fds[1]));
+    b.hears_nothing();
+}
+
+#[test]
+fn a_second_channel_between_the_same_users_uses_the_same_board() {
+    let bed = Bed::with(&format!("{USERS}talk = \"all\"\n"));
+    let Some([(mut a, _), (mut b, first)]) = two(&bed) else { return };
+    let mut c = bed.greeted_as(70002).unwrap();
+    let second = c.attach(Some("c")).unwrap();
+    let [(one, fds), _] = channel(&mut a, &mut b, first.id());
+    let [(two, _), (_, at_c)] = channel(&mut a, &mut c, second.id());
+    assert_eq!((two.board, two.new_board), (one.board, false));
+    assert_ne!(two.place, one.place);
+    assert_eq!(inode(&at_c[1]), inode(&fds[3]));
+}
+
+#[test]
+fn another_user_cannot_come_back_as_somebody() {
+    let mut bed = Bed::with(USERS);
+    let Some([(_a, ours), (_b, _)]) = two(&bed) else { return };
+    bed.stop();
+    bed.start(USERS, Spoken::CURRENT);
+    let mut thief = bed.greeted_as(70002).unwrap();
+    let Welcome { domain, ticket, name, .. } = ours.message;
+    let attach = Attach { name: Some(name), resume: Some(Resume { domain, ticket }) };
+    let refused = thief.attach_with(attach, &[ours.fds[3].as_fd(), ours.fds[4].as_fd()]).err();
+    assert_eq!(refused, Some(Reason::TicketInvalid));
+}
+
+#[test]
+fn one_user_cannot_take_all_domains() {
+    let bed = Bed::with(&format!("{USERS}[limits]\ndomains_max = 3\ndomains_per_user_max = 2\n"));
+    let Some([(_a, _), (_b, _)]) = two(&bed) else { return };
+    let (mut more, mut too_many) = (bed.greeted_as(70001).unwrap(), bed.greeted_as(70001).unwrap());
+    more.attach(None).unwrap();
+    assert_eq!(too_many.attach(None).err(), Some(Reason::DomainsFull));
+    drop(more);
+    let mut other = bed.greeted_as(70003).unwrap();
+    while other.attach(None).is_err() {} // As soon as the daemon has seen the end of the one before.
+    assert_eq!(bed.greeted_as(70003).unwrap().attach(None).err(), Some(Reason::DomainsFull));
+}

@@ -1,0 +1,89 @@
+//! Real processes as domains: killed, and with children that inherited their connection.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use isthmus_layout::control::*;
+use isthmus_layout::reason::Reason;
+use isthmus_platform::seqpacket;
+
+use crate::bed::{Bed, Client, name};
+
+/// Not a test: what the other processes run. It attaches, starts a child that inherits the connection, says so, and waits.
+#[test]
+#[ignore = "run by the tests below"]
+fn act_as_a_domain() {
+    let socket = std::env::var_os("TEST_SOCKET").unwrap();
+    let mut client = Client::new(seqpacket::connect(Path::new(&socket)).unwrap());
+    client.greet();
+    client.attach(Some("victim")).unwrap();
+    let inherited = client.socket.try_clone().unwrap();
+    rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty()).unwrap();
+    let child = Command::new("sleep").arg("1000").stdout(Stdio::null()).spawn().unwrap();
+    println!("\nchild {}", child.id());
+    loop {
+        std::thread::park();
+    }
+}
+
+/// The process, and the number of its child.
+fn start(bed: &Bed) -> (Child, u32) {
+    let mut process = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "processes::act_as_a_domain", "--ignored", "--nocapture"])
+        .env("TEST_SOCKET", bed.socket())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let child = lines.map(Result::unwrap).find_map(|line| line.strip_prefix("child ")?.parse().ok());
+    (process, child.unwrap())
+}
+
+fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+#[test]
+fn a_child_that_inherited_the_connection_does_not_keep_the_domain_alive() {
+    let bed = Bed::new();
+    let (mut watcher, _) = bed.attached("watcher");
+    let (mut victim, child) = start(&bed);
+    let found = watcher.ask(Lookup { name: name("victim") }, &[]).unwrap().message;
+    let ToClient::Found(Found { domain, .. }) = found else { panic!("{found:?}") };
+    victim.kill().unwrap();
+    victim.wait().unwrap();
+    let gone = watcher.hear();
+    kill(child);
+    assert_eq!(gone.message, PeerGone { peer: domain, reason: Reason::PeerVanished }.into());
+}
+
+#[test]
+fn a_restarted_daemon_hears_of_the_death_of_those_it_waits_for() {
+    let mut bed = Bed::new();
+    let (mut a, ours) = bed.attached("a");
+    let (mut victim, child) = start(&bed);
+    kill(child);
+    let found = a.ask(Lookup { name: name("victim") }, &[]).unwrap().message;
+    let ToClient::Found(Found { domain: peer, .. }) = found else { panic!("{found:?}") };
+    a.say(RequestChannel { peer, attempt: 1 }, &[]);
+    let (offer, fds) = a.offered();
+    bed.stop();
+    bed.start("", Spoken::CURRENT);
+    let mut a = bed.greeted();
+    let Welcome { domain, ticket, name, .. } = ours.message;
+    let attach = Attach { name: Some(name), resume: Some(Resume { domain, ticket }) };
+    let back = [&ours.fds[3], &ours.fds[4]].map(std::os::fd::AsFd::as_fd);
+    a.attach_with(attach, &back).unwrap();
+    let ChannelOffer { channel, direction, slab, board, place, peer_place, .. } = offer;
+    let adopt = Adopt { channel, peer, direction, slab, board, place, peer_place };
+    let memory = [std::os::fd::AsFd::as_fd(&fds[0])];
+    // The other end's process lives, so it is waited for, and no longer than that.
+    a.ask(adopt, &memory).unwrap();
+    victim.kill().unwrap();
+    victim.wait().unwrap();
+    let reason = Reason::PeerVanished;
+    assert_eq!(a.hear().message, ChannelClosed { channel, reason }.into());
+    assert_eq!(a.hear().message, PeerGone { peer, reason }.into());
+}
