@@ -51,7 +51,7 @@ const ALLOWED: [(&str, &[&str]); 20] = [
     (CLIENT, &[LAYOUT, SHM, PLATFORM, CHANNEL]),
     (CONTROL, &[LAYOUT, SHM, PLATFORM, CHANNEL, SERVICE]),
     ("isthmusd", &[CONTROL, SERVICE, LAYOUT, SHM, PLATFORM, CHANNEL, KVM, XEN]),
-    ("isthmus", &[CLIENT, CONTROL, LAYOUT]),
+    ("isthmus", &[CLIENT, CONTROL, LAYOUT, SHM, "isthmus-bench"]),
     ("isthmus-bench", &[CLIENT, SHM, LAYOUT, PLATFORM]),
     ("abi", &[CLIENT, LAYOUT, SHM]),
     ("xtask", &[]),

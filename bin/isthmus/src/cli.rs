@@ -1,0 +1,233 @@
+//! The command line: `isthmus <noun> <verb>`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use isthmus_control::config::Role;
+
+use crate::output::{Ended, Misuse, Output};
+use crate::{config, daemon, demo, doctor, environment, reason};
+
+/// Shows what Isthmus does on this host: who is attached, which way messages go, and why.
+///
+/// Results go to standard output, everything else to standard error. Exit status: 0 done, 1 failed (for `doctor`: a problem was
+/// found), 2 wrong usage.
+#[derive(Parser)]
+#[command(name = "isthmus", version, disable_help_subcommand = true)]
+struct Cli {
+    /// Print one JSON object, with `schema` (its version) and `kind`, in place of text for people.
+    #[arg(long, global = true)]
+    json: bool,
+
+    /// The daemon's socket [default: $ISTHMUS_SOCKET, else the first of the usual places where a daemon answers].
+    #[arg(long, global = true, value_name = "PATH")]
+    socket: Option<PathBuf>,
+
+    #[command(subcommand)]
+    noun: Noun,
+}
+
+#[derive(Subcommand)]
+enum Noun {
+    /// The daemon itself: version, whose it is, how much there is of what.
+    Status,
+
+    /// Attached domains: programs, containers, guests.
+    #[command(subcommand)]
+    Domain(DomainVerb),
+
+    /// Channels, and pairs of domains that talk without one.
+    #[command(subcommand)]
+    Channel(ChannelVerb),
+
+    /// Open endpoints.
+    #[command(subcommand)]
+    Endpoint(EndpointVerb),
+
+    /// Which way messages go between two domains, why not a faster one, and what would change that.
+    ///
+    /// The path is shown as each of the two sees it. Domains are named by name, or by number as in `d7`.
+    Why {
+        /// One domain.
+        #[arg(value_name = "DOMAIN")]
+        from: String,
+        /// The other one.
+        #[arg(value_name = "DOMAIN")]
+        to: String,
+    },
+
+    /// Reasons: every refusal, fall-back, fault and end there is, with its remedy. Needs no daemon.
+    #[command(subcommand)]
+    Reason(ReasonVerb),
+
+    /// Variables of the environment. Needs no daemon.
+    #[command(subcommand)]
+    Environment(EnvironmentVerb),
+
+    /// The daemon's configuration.
+    #[command(subcommand)]
+    Config(ConfigVerb),
+
+    /// Tries what Isthmus needs, and says what does not work and what to do about it.
+    ///
+    /// It attaches two domains to the daemon and lets them talk; no daemon is started, and nothing is changed. Each finding
+    /// has an identifier that stays the same. Exit status 1 if there is a problem.
+    Doctor,
+
+    /// Shows what Isthmus does on this machine, within two minutes: latency and bandwidth beside TCP, sockets and pipes.
+    ///
+    /// A daemon of its own is started in a temporary folder and two programs talk to each other, at every size from 0 to
+    /// 4 MiB. Needs no network card, no root, no configuration, and leaves nothing but the folder named by `--out`.
+    Try(TryArgs),
+
+    /// One side of a measurement; started by `isthmus try` itself.
+    #[command(hide = true)]
+    Worker,
+
+    /// Another program that ends with its parent; started by `isthmus try` itself.
+    #[command(hide = true)]
+    Bound {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        command: Vec<OsString>,
+    },
+
+    /// Removes a folder when standard input ends; started by `isthmus try` itself.
+    #[command(hide = true)]
+    Sweep { folder: PathBuf },
+}
+
+#[derive(Subcommand)]
+enum DomainVerb {
+    /// Lists them.
+    List,
+}
+
+#[derive(Subcommand)]
+enum ChannelVerb {
+    /// Lists them: path, reason, bytes, wake-ups.
+    List,
+}
+
+#[derive(Subcommand)]
+enum EndpointVerb {
+    /// Lists them.
+    List,
+}
+
+#[derive(Subcommand)]
+enum ReasonVerb {
+    /// Lists them.
+    List,
+    /// Shows one: what happened, and what to do.
+    Show {
+        /// Its name or its code.
+        reason: String,
+    },
+}
+
+#[derive(Subcommand)]
+enum EnvironmentVerb {
+    /// Lists those of the library and of the daemon, with what they are set to here.
+    List {
+        #[command(flatten)]
+        whose: Whose,
+    },
+}
+
+#[derive(Subcommand)]
+enum ConfigVerb {
+    /// Shows the configuration that is in force.
+    ///
+    /// That of the daemon that answers; with `--user` or `--system`, or where none answers, that which such a daemon would read
+    /// now.
+    Show {
+        /// Say where each value comes from.
+        #[arg(long)]
+        origin: bool,
+        #[command(flatten)]
+        whose: Whose,
+    },
+}
+
+/// Whose daemon is meant, where none is asked.
+#[derive(Args, Clone, Copy)]
+struct Whose {
+    /// Of a daemon of this user.
+    #[arg(long, conflicts_with = "system")]
+    user: bool,
+    /// Of the daemon that serves all users.
+    #[arg(long)]
+    system: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct TryArgs {
+    /// Where to leave the results: `try.json` and `try.svg`.
+    #[arg(long, value_name = "DIR", default_value = "out")]
+    pub(crate) out: PathBuf,
+
+    /// Measure for a few seconds only: to see that it works, not to quote.
+    #[arg(long)]
+    pub(crate) quick: bool,
+}
+
+impl Whose {
+    fn role(self) -> Option<Role> {
+        match (self.user, self.system) {
+            (true, _) => Some(Role::User),
+            (_, true) => Some(Role::System),
+            _ => None,
+        }
+    }
+}
+
+pub(crate) fn main() -> ExitCode {
+    let Cli { json, socket, noun } = Cli::parse();
+    let output = Output { json };
+    match run(noun, output, socket) {
+        Ok(Ended::Done) => ExitCode::SUCCESS,
+        Ok(Ended::Failed) => ExitCode::from(1),
+        Err(error) => match error.downcast_ref::<Misuse>() {
+            Some(Misuse(how)) => Cli::command().error(ErrorKind::InvalidValue, how).exit(),
+            None => {
+                output.trouble(&error);
+                ExitCode::from(1)
+            }
+        },
+    }
+}
+
+fn run(noun: Noun, output: Output, socket: Option<PathBuf>) -> Result<Ended> {
+    match noun {
+        Noun::Status => daemon::status(output, socket),
+        Noun::Domain(DomainVerb::List) => daemon::domains(output, socket),
+        Noun::Channel(ChannelVerb::List) => daemon::channels(output, socket),
+        Noun::Endpoint(EndpointVerb::List) => daemon::endpoints(output, socket),
+        Noun::Why { from, to } => daemon::why(output, socket, &from, &to),
+        Noun::Reason(ReasonVerb::List) => reason::list(output),
+        Noun::Reason(ReasonVerb::Show { reason }) => reason::show(output, &reason),
+        Noun::Environment(EnvironmentVerb::List { whose }) => {
+            environment::list(output, whose.role().unwrap_or(Role::User))
+        }
+        Noun::Config(ConfigVerb::Show { origin, whose }) => config::show(output, socket, whose.role(), origin),
+        Noun::Doctor => doctor::run(output, socket),
+        Noun::Try(args) => demo::run(output, &args),
+        Noun::Worker => demo::worker(),
+        Noun::Bound { command } => demo::bound(&command),
+        Noun::Sweep { folder } => demo::sweep(&folder),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

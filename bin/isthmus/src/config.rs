@@ -1,0 +1,161 @@
+//! `isthmus config show`: the configuration in force, or the one that a daemon would read now.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use isthmus_client::{Reason, Refusal, Topic};
+use isthmus_control::config::{self, Inputs, Role};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::daemon;
+use crate::output::{Ended, Output, note};
+
+/// A key with its value, as the daemon tells it.
+#[derive(Deserialize)]
+struct Row {
+    key: String,
+    value: toml::Value,
+    #[serde(default)]
+    origin: Option<Told>,
+    #[serde(default)]
+    overridden: Vec<Told>,
+}
+
+/// An origin, or already the words for it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Told {
+    Origin(Origin),
+    Words(String),
+}
+
+/// Where a value comes from.
+#[derive(Deserialize, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+enum Origin {
+    Default,
+    File {
+        path: PathBuf,
+        line: usize,
+    },
+    Environment {
+        variable: String,
+    },
+    CommandLine,
+    /// One that this tool is too old to know.
+    #[serde(other)]
+    Other,
+}
+
+pub(crate) fn show(output: Output, socket: Option<PathBuf>, role: Option<Role>, with_origin: bool) -> Result<Ended> {
+    let answer = match role {
+        Some(role) => read(role)?,
+        None => in_force(socket)?,
+    };
+    let rows: Vec<Row> =
+        serde_json::from_value(answer["entries"].clone()).context("the daemon's answer lists no configuration")?;
+    output.result("config", &answer, || text(&rows, with_origin))?;
+    Ok(Ended::Done)
+}
+
+/// That of the daemon that answers; if none does and none was named, that of one which would be started now.
+fn in_force(socket: Option<PathBuf>) -> Result<Value> {
+    let options = daemon::options(socket)?;
+    match daemon::Daemon::connect(&options).and_then(|mut daemon| daemon.ask(Topic::Config, &[])) {
+        Err(error) if options.socket.is_none() && is_unreachable(&error) => {
+            note("no daemon answers: this is what one of this user would read now");
+            read(Role::User)
+        }
+        answer => answer,
+    }
+}
+
+fn is_unreachable(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.reason == Reason::DaemonUnreachable)
+}
+
+fn read(role: Role) -> Result<Value> {
+    let loaded = config::load(&Inputs::of_this_process(role, None, Vec::new()))
+        .context("a daemon started now would refuse its configuration")?;
+    for warning in &loaded.warnings {
+        note(&warning.to_string());
+    }
+    Ok(json!({ "entries": loaded.show_json(), "file": loaded.file }))
+}
+
+fn text(rows: &[Row], with_origin: bool) -> String {
+    let lines: Vec<String> = rows.iter().map(|row| format!("{} = {}", row.key, row.value)).collect();
+    if !with_origin {
+        return lines.iter().map(|line| format!("{line}\n")).collect();
+    }
+    // One long line does not push all origins to the right.
+    let width = lines.iter().map(|line| line.chars().count()).filter(|&width| width <= 60).max().unwrap_or(0);
+    let with_origin = |(line, row): (&String, &Row)| {
+        let origin = row.origin.as_ref().map_or_else(|| "-".to_owned(), Told::to_string);
+        let over: Vec<String> = row.overridden.iter().map(Told::to_string).collect();
+        let over = if over.is_empty() { String::new() } else { format!(" (instead of {})", over.join(", ")) };
+        format!("{line:width$}  # {origin}{over}\n")
+    };
+    lines.iter().zip(rows).map(with_origin).collect()
+}
+
+impl std::fmt::Display for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Origin(origin) => origin.fmt(f),
+            Self::Words(words) => f.write_str(words),
+        }
+    }
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File { path, line: 0 } => write!(f, "{}", path.display()),
+            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Environment { variable } => write!(f, "environment {variable}"),
+            Self::CommandLine => f.write_str("command line"),
+            Self::Other => f.write_str("elsewhere"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isthmus_control::config::ConfigFile;
+
+    fn rows(toml: &str) -> Vec<Row> {
+        let file = ConfigFile::Given { path: "isthmus.toml".into(), bytes: toml.as_bytes().to_vec() };
+        let loaded = config::load(&Inputs { file, ..Inputs::bare(Role::System) }).expect("a valid file");
+        serde_json::from_value(loaded.show_json()).expect("rows")
+    }
+
+    #[test]
+    fn a_configuration_is_shown_as_toml_with_its_origin() {
+        let shown = text(&rows("[wait]\nmode = \"spin\"\n"), true);
+        let line = shown.lines().find(|line| line.starts_with("wait.mode")).expect("the key");
+        assert!(line.starts_with("wait.mode = \"spin\" ") && line.ends_with("# isthmus.toml:2"), "{line}");
+    }
+
+    #[test]
+    fn an_origin_in_words_is_shown_as_it_is() {
+        let row = json!({ "key": "wait.spin_us", "value": 7, "origin": "command line" });
+        let rows: Vec<Row> = serde_json::from_value(json!([row])).expect("rows");
+        assert_eq!(text(&rows, true), "wait.spin_us = 7  # command line\n");
+    }
+
+    #[test]
+    fn what_is_shown_is_what_the_daemon_shows() {
+        let file = ConfigFile::Given {
+            path: "f".into(),
+            bytes: b"[[policy.rules]]\nfrom = \"a*\"\nchannel = false\n".to_vec(),
+        };
+        let loaded = config::load(&Inputs { file, ..Inputs::bare(Role::System) }).expect("a valid file");
+        let rows: Vec<Row> = serde_json::from_value(loaded.show_json()).expect("rows");
+        assert_eq!(text(&rows, true), loaded.show_text(true));
+        assert_eq!(text(&rows, false), loaded.show_text(false));
+    }
+}

@@ -1,0 +1,155 @@
+//! What the daemon is asked: its answer as it came for programs, in columns for people.
+//!
+//! The daemon may be one version older or newer than this tool: fields that are not known here are left out of the columns, and
+//! all stand in `--json`.
+
+mod channels;
+mod why;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use isthmus_client::{Inquirer, Options, Topic};
+use isthmus_control::schema::{DomainName, Domains, Endpoints, ReasonCount, Status};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::output::{Ended, Lean, Output, Table, bytes, duration};
+
+pub(crate) use channels::{has_channel, list as channels, text as channels_text};
+pub(crate) use why::why;
+
+/// A connection that asks and never attaches.
+#[derive(Debug)]
+pub(crate) struct Daemon(Inquirer);
+
+impl Daemon {
+    pub(crate) fn connect(options: &Options) -> Result<Self> {
+        Ok(Self(Inquirer::connect(options)?))
+    }
+
+    pub(crate) fn ask(&mut self, topic: Topic, arguments: &[&str]) -> Result<Value> {
+        match serde_json::from_str(&self.0.ask(topic, arguments)?).context("the daemon's answer is not JSON")? {
+            answer @ Value::Object(_) => Ok(answer),
+            other => bail!("the daemon's answer is {other}, not an object"),
+        }
+    }
+}
+
+/// How to attach here: as the environment says, to the socket of the command line if there is one. No daemon is started.
+pub(crate) fn options(socket: Option<PathBuf>) -> Result<Options> {
+    let options = Options::from_environment()?;
+    Ok(Options { socket: socket.or(options.socket), no_autostart: true, ..options })
+}
+
+fn ask(socket: Option<PathBuf>, topic: Topic, arguments: &[&str]) -> Result<Value> {
+    Daemon::connect(&options(socket)?)?.ask(topic, arguments)
+}
+
+/// Prints an answer. What is not understood fails only where it has to be.
+fn show<T: DeserializeOwned>(output: Output, kind: &str, answer: &Value, text: fn(&T) -> String) -> Result<Ended> {
+    let shown = if output.json { String::new() } else { text(&read(answer)?) };
+    output.result(kind, answer, || shown)?;
+    Ok(Ended::Done)
+}
+
+pub(crate) fn read<T: DeserializeOwned>(answer: &Value) -> Result<T> {
+    T::deserialize(answer).context("the daemon's version has another answer than this tool knows; --json shows it")
+}
+
+pub(crate) fn status(output: Output, socket: Option<PathBuf>) -> Result<Ended> {
+    show(output, "status", &ask(socket, Topic::Status, &[])?, status_text)
+}
+
+pub(crate) fn domains(output: Output, socket: Option<PathBuf>) -> Result<Ended> {
+    show(output, "domains", &ask(socket, Topic::Domains, &[])?, domains_text)
+}
+
+pub(crate) fn endpoints(output: Output, socket: Option<PathBuf>) -> Result<Ended> {
+    show(output, "endpoints", &ask(socket, Topic::Endpoints, &[])?, endpoints_text)
+}
+
+/// A domain in a sentence.
+fn named(domain: &DomainName) -> String {
+    format!("{} (d{})", domain.name, domain.id)
+}
+
+fn status_text(status: &Status) -> String {
+    let expected = match status.domains_expected {
+        0 => String::new(),
+        count => format!(", {count} from before a restart expected"),
+    };
+    let mut lines = vec![
+        ("daemon", format!("{}, protocol {}", status.daemon, status.protocol)),
+        ("process", format!("{}, user {}, up {}", status.pid, status.uid, duration(status.uptime_s))),
+        ("socket", status.socket.clone()),
+        ("waits", status.wait.clone()),
+        ("domains", format!("{} of {}{expected}", status.domains, status.domains_max)),
+        ("endpoints", status.endpoints.to_string()),
+        ("channels", status.channels.to_string()),
+        ("connections", status.connections.to_string()),
+    ];
+    for worker in &status.workers {
+        let (records, sleeps) = (worker.records, worker.sleeps);
+        let held = bytes(worker.held_bytes);
+        let moved = format!(
+            "{records} records, {} moved; {held} held; {sleeps} sleeps, {} wake-ups",
+            bytes(worker.bytes),
+            worker.wake_ups
+        );
+        lines.push(("worker", format!("{}: {moved}", worker.worker)));
+        lines.extend(counted("  faults", &worker.faults));
+        lines.extend(counted("  drops", &worker.drops));
+    }
+    lines.extend(counted("reasons", &status.reasons));
+    lines.iter().map(|(name, value)| format!("{name:<12}  {value}\n")).collect()
+}
+
+fn counted(name: &'static str, counts: &[ReasonCount]) -> Option<(&'static str, String)> {
+    let shown: Vec<String> = counts.iter().map(|count| format!("{} {}", count.reason, count.count)).collect();
+    (!shown.is_empty()).then(|| (name, shown.join(", ")))
+}
+
+fn domains_text(answer: &Domains) -> String {
+    let mut table = Table::new(&[
+        ("domain", Lean::Left),
+        ("name", Lean::Left),
+        ("user", Lean::Right),
+        ("pid", Lean::Right),
+        ("age", Lean::Right),
+        ("endpoints", Lean::Right),
+        ("channels", Lean::Right),
+        ("ordinary sent", Lean::Right),
+        ("received", Lean::Right),
+        ("held", Lean::Right),
+        ("library", Lean::Left),
+    ]);
+    for row in &answer.domains {
+        table.row(vec![
+            format!("d{}", row.id),
+            row.name.clone(),
+            row.uid.to_string(),
+            row.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
+            duration(row.age_s),
+            row.endpoints.to_string(),
+            row.channels.to_string(),
+            bytes(row.ordinary_sent_bytes),
+            bytes(row.ordinary_received_bytes),
+            bytes(row.held_bytes),
+            row.library.clone(),
+        ]);
+    }
+    table.text()
+}
+
+fn endpoints_text(answer: &Endpoints) -> String {
+    let mut table = Table::new(&[("endpoint", Lean::Left), ("domain", Lean::Left), ("label", Lean::Left)]);
+    for row in &answer.endpoints {
+        let label = row.label.clone().unwrap_or_else(|| "-".to_owned());
+        table.row(vec![format!("d{}.e{}", row.domain.id, row.index), row.domain.name.clone(), label]);
+    }
+    table.text()
+}
+
+#[cfg(test)]
+mod tests;

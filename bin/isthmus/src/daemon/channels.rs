@@ -1,0 +1,80 @@
+//! `isthmus channel list`: pairs of domains, the path between them, what went over it.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use isthmus_client::Topic;
+use isthmus_control::schema::{Channels, DirectionRow, DomainName, PairRow};
+use serde_json::Value;
+
+use super::{ask, read, show};
+use crate::output::{Ended, Lean, Output, Table, bytes, duration};
+
+pub(crate) fn list(output: Output, socket: Option<PathBuf>) -> Result<Ended> {
+    show(output, "channels", &ask(socket, Topic::Channels, &[])?, table)
+}
+
+/// The same for an answer that somebody has.
+pub(crate) fn text(answer: &Value) -> Result<String> {
+    Ok(table(&read(answer)?))
+}
+
+/// True if some pair has an open channel on which both have said something.
+pub(crate) fn has_channel(answer: &Value) -> bool {
+    let said = |directions: &[DirectionRow; 2]| directions.iter().all(|direction| direction.messages > 0);
+    let talks =
+        |pair: &PairRow| pair.channel.as_ref().is_some_and(|channel| channel.directions.as_ref().is_some_and(said));
+    read::<Channels>(answer).is_ok_and(|channels| channels.pairs.iter().any(talks))
+}
+
+fn table(answer: &Channels) -> String {
+    let mut table = Table::new(&[
+        ("between", Lean::Left),
+        ("and", Lean::Left),
+        ("path", Lean::Left),
+        ("reason", Lean::Left),
+        ("channel", Lean::Left),
+        ("age", Lean::Right),
+        ("memory", Lean::Right),
+        ("messages", Lean::Right),
+        ("bytes", Lean::Right),
+        ("wake-ups", Lean::Right),
+    ]);
+    for pair in &answer.pairs {
+        table.row(row(pair));
+    }
+    table.text()
+}
+
+fn row(pair: &PairRow) -> Vec<String> {
+    let dash = || "-".to_owned();
+    let channel = pair.channel.as_ref();
+    let both = |value: fn(&DirectionRow) -> String| {
+        let directions = channel.and_then(|channel| channel.directions.as_ref());
+        directions.map_or_else(dash, |directions| there_and_back(pair, directions).map(value).join(" / "))
+    };
+    let state = channel
+        .filter(|channel| channel.state != "open")
+        .map_or_else(String::new, |channel| format!(" ({})", channel.state));
+    vec![
+        name(&pair.a),
+        name(&pair.b),
+        pair.path.clone() + &state,
+        pair.reason.as_ref().map_or_else(dash, |reason| reason.reason.clone()),
+        channel.map_or_else(dash, |channel| channel.id.clone()),
+        channel.map_or_else(dash, |channel| duration(channel.age_s)),
+        channel.and_then(|channel| channel.memory_bytes).map_or_else(dash, bytes),
+        both(|direction| direction.messages.to_string()),
+        both(|direction| bytes(direction.bytes)),
+        both(|direction| direction.wake_ups.to_string()),
+    ]
+}
+
+fn name(domain: &DomainName) -> String {
+    format!("d{} {}", domain.id, domain.name)
+}
+
+/// The direction that the first of the pair sends on, then the other one.
+pub(super) fn there_and_back<'a>(pair: &PairRow, [one, other]: &'a [DirectionRow; 2]) -> [&'a DirectionRow; 2] {
+    if one.from == pair.a.id { [one, other] } else { [other, one] }
+}

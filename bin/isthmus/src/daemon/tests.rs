@@ -1,0 +1,114 @@
+use serde_json::{Value, json};
+
+use super::*;
+use isthmus_control::schema::{Channels, Why};
+
+fn explained(reason: isthmus_client::Reason) -> Value {
+    json!(isthmus_control::schema::Explained::from(reason))
+}
+
+fn channel() -> Value {
+    json!({
+        "id": "c2a", "state": "open", "connector": 7, "age_s": 75, "slab_bytes": 262144, "memory_bytes": 20480,
+        "directions": [
+            { "from": 7, "messages": 1, "bytes": 8, "wake_ups": 0 },
+            { "from": 3, "messages": 1000000, "bytes": 5000000, "wake_ups": 12 },
+        ],
+    })
+}
+
+fn side() -> Value {
+    json!({
+        "may_talk": true, "may_channel": true, "rule": null, "last": null, "channels": 1, "channels_max": 1024, "boards": 1,
+        "boards_max": 16, "backlog": 0, "grants": 0,
+    })
+}
+
+fn why(path: &str) -> Value {
+    json!({
+        "schema": 1, "a": { "id": 3, "name": "web" }, "b": { "id": 7, "name": "db" }, "path": path, "reason": null, "large": null,
+        "channel": null, "from_a": side(), "from_b": side(),
+    })
+}
+
+fn why_text(answer: &Value) -> String {
+    why::text(&read::<Why>(answer).expect("an answer"))
+}
+
+#[test]
+fn status_is_told_in_lines() {
+    let worker = json!({
+        "worker": 0, "records": 12, "bytes": 3500, "bounces": 0, "held_bytes": 0, "sleeps": 4, "wake_ups": 3, "drops": [],
+        "faults": [{ "reason": "credit-exceeded", "kind": "fault", "count": 1 }],
+    });
+    let answer = json!({
+        "schema": 1, "daemon": "isthmusd 0.1.0", "protocol": "1.1", "pid": 42, "uid": 1000, "uptime_s": 7500, "epoch": 99,
+        "socket": "/run/isthmus/isthmus.sock", "wait": "adaptive", "domains": 3, "domains_max": 1024, "domains_expected": 1,
+        "connections": 4, "endpoints": 5, "channels": 2, "workers": [worker],
+        "reasons": [{ "reason": "peer-vanished", "kind": "ended", "count": 2 }], "of a later version": true,
+    });
+    insta::assert_snapshot!(status_text(&read(&answer).expect("an answer")));
+}
+
+#[test]
+fn domains_are_told_in_columns() {
+    let row = |id: u32, name: &str, pid: Option<i32>| {
+        json!({
+            "id": id, "name": name, "uid": 1000, "pid": pid, "library": "isthmus-client 0.1.0", "protocol": "1.1", "age_s": 90061,
+            "endpoints": 1, "channels": 2, "channels_max": 1024, "boards": 1, "worker": 0, "ordinary_sent": 1,
+            "ordinary_sent_bytes": 64, "ordinary_received": 0, "ordinary_received_bytes": 0, "held_bytes": 0, "bounces": 0, "backlog": 0,
+        })
+    };
+    let answer = json!({ "schema": 1, "domains": [row(3, "web", Some(4242)), row(17, "a-rather-long-name", None)] });
+    insta::assert_snapshot!(domains_text(&read(&answer).expect("an answer")));
+}
+
+#[test]
+fn endpoints_are_told_in_columns() {
+    let row = |id: u32, index: u8, label: Option<&str>| json!({ "domain": { "id": id, "name": "web" }, "index": index, "label": label });
+    let answer = json!({ "schema": 1, "endpoints": [row(3, 0, Some("requests")), row(3, 1, None)] });
+    insta::assert_snapshot!(endpoints_text(&read(&answer).expect("an answer")));
+}
+
+#[test]
+fn pairs_are_told_with_their_path_and_what_went_over_it() {
+    let pair = |b: u32, path: &str, reason: Value, channel: Value| json!({ "a": { "id": 3, "name": "web" }, "b": { "id": b, "name": "db" }, "path": path, "reason": reason, "channel": channel });
+    let mut offered = channel();
+    offered["state"] = "offered".into();
+    offered["directions"] = Value::Null;
+    let answer = json!({ "schema": 1, "pairs": [
+        pair(7, "channel", Value::Null, channel()),
+        pair(8, "ordinary", explained(isthmus_client::Reason::ChannelPending), offered),
+        pair(9, "none", explained(isthmus_client::Reason::TalkForbidden), Value::Null),
+    ] });
+    assert!(has_channel(&answer));
+    insta::assert_snapshot!(channels_text(&answer).expect("an answer"));
+    let none: Channels = read(&json!({ "schema": 1, "pairs": [] })).expect("an answer");
+    assert!(!has_channel(&json!(none)));
+}
+
+#[test]
+fn why_tells_the_channel_from_both_ends() {
+    let mut answer = why("channel");
+    answer["channel"] = channel();
+    answer["from_a"]["grants"] = 1.into();
+    insta::assert_snapshot!(why_text(&answer));
+}
+
+#[test]
+fn why_tells_what_keeps_from_a_faster_path_and_what_would_lift_it() {
+    let mut answer = why("ordinary");
+    answer["reason"] = explained(isthmus_client::Reason::ChannelsForbidden);
+    answer["large"] = explained(isthmus_client::Reason::ChannelsForbidden);
+    answer["from_a"]["may_channel"] = false.into();
+    answer["from_a"]["rule"] = 0.into();
+    answer["from_b"]["last"] = explained(isthmus_client::Reason::ChannelNoAnswer);
+    answer["from_b"]["backlog"] = 3.into();
+    insta::assert_snapshot!(why_text(&answer));
+}
+
+#[test]
+fn an_answer_of_another_version_is_refused_with_a_way_out() {
+    let error = read::<Why>(&json!({ "schema": 9 })).expect_err("no answer");
+    assert!(error.to_string().contains("--json"), "{error:#}");
+}

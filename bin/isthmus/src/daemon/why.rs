@@ -1,0 +1,102 @@
+//! `isthmus why A B`: the path between two domains, why it is not a faster one, and what would change that.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use isthmus_client::Topic;
+use isthmus_control::schema::{ChannelRow, DirectionRow, DomainName, Explained, Side, Why};
+
+use super::{ask, named, show};
+use crate::output::{Ended, Output, bytes, counted, duration};
+
+pub(crate) fn why(output: Output, socket: Option<PathBuf>, from: &str, to: &str) -> Result<Ended> {
+    show(output, "why", &ask(socket, Topic::Why, &[from, to])?, text)
+}
+
+pub(super) fn text(why: &Why) -> String {
+    let mut text = format!("{} and {}: {}\n", named(&why.a), named(&why.b), path(&why.path));
+    if let Some(reason) = &why.reason {
+        text += &explained("why not faster", reason);
+    }
+    if let Some(channel) = &why.channel {
+        text += &channel_text(why, channel);
+    }
+    match &why.large {
+        Some(reason) => text += &explained("large messages are copied twice", reason),
+        None if why.path == "channel" => {
+            text += "  large messages: copied once, straight out of the sender's pages, where its buffers allow it\n";
+        }
+        None => {}
+    }
+    text + &side_text(&why.a, &why.from_a) + &side_text(&why.b, &why.from_b)
+}
+
+fn path(name: &str) -> &str {
+    match name {
+        "channel" => "by a channel, past the daemon",
+        "ordinary" => "through the daemon (the ordinary path)",
+        "none" => "not at all",
+        "inside" => "inside one domain, past nobody",
+        other => other,
+    }
+}
+
+fn explained(title: &str, reason: &Explained) -> String {
+    format!("  {title}: {} [{}]\n    remedy: {}\n", reason.summary, reason.reason, reason.remedy)
+}
+
+fn channel_text(why: &Why, channel: &ChannelRow) -> String {
+    let memory = channel.memory_bytes.map_or_else(|| "unknown".to_owned(), bytes);
+    let mut text = format!(
+        "  channel {}: {}, {} old, slabs of {}, takes {memory}\n",
+        channel.id,
+        channel.state,
+        duration(channel.age_s),
+        bytes(u64::from(channel.slab_bytes))
+    );
+    let sender = |direction: &DirectionRow| if direction.from == why.a.id { named(&why.a) } else { named(&why.b) };
+    for direction in channel.directions.iter().flatten() {
+        let _: std::fmt::Result = writeln!(
+            text,
+            "    {} sent {}, {}, and woke the other one {}",
+            sender(direction),
+            counted(usize::try_from(direction.messages).unwrap_or(usize::MAX), "message"),
+            bytes(direction.bytes),
+            counted(usize::try_from(direction.wake_ups).unwrap_or(usize::MAX), "time"),
+        );
+    }
+    text
+}
+
+fn side_text(domain: &DomainName, side: &Side) -> String {
+    let source = match side.rule {
+        Some(rule) => format!("policy.rules[{rule}]"),
+        None => "policy.talk and policy.channels".to_owned(),
+    };
+    let may = match (side.may_talk, side.may_channel) {
+        (true, true) => "may talk, by a channel too",
+        (true, false) => "may talk, but not by a channel",
+        (false, _) => "may not talk",
+    };
+    let mut text = format!("seen from {}:\n  {may} ({source})\n", named(domain));
+    let _: std::fmt::Result = writeln!(
+        text,
+        "  {} of {} channels, {} of {} boards, {} offered to the other one",
+        side.channels,
+        side.channels_max,
+        side.boards,
+        side.boards_max,
+        counted(side.grants as usize, "region")
+    );
+    if side.backlog > 0 {
+        text += &format!(
+            "  has not taken {} of the daemon: does its program call the library?\n",
+            counted(side.backlog as usize, "message")
+        );
+    }
+    if let Some(last) = &side.last {
+        text += &explained("when it asked last", last);
+    }
+    text
+}

@@ -1,0 +1,160 @@
+//! `isthmus try`: what Isthmus does on this machine, beside what every program has anyway.
+//!
+//! ```text
+//! isthmus try ─┬─ sweep ────── removes the folder when we end, however that is
+//!              ├─ isthmusd ─── in that folder, ends with us
+//!              └─ worker ×2 ── the two domains, pinned to two cores; new ones for each measurement
+//! ```
+//!
+//! The measuring itself is isthmus-bench's. Nothing here decides whether a figure is good.
+
+mod daemon;
+mod folder;
+mod table;
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use isthmus_bench::demo::{self, Effort, Floor, Path as Way, Plan, Point, Session, Wait};
+use isthmus_client::{Options, Topic};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::cli::TryArgs;
+use crate::output::{Ended, Output, note};
+use daemon::PrivateDaemon;
+use folder::Folder;
+
+const SIZES: [usize; 11] = [0, 8, 64, 128, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
+const SIZES_QUICK: [usize; 4] = [0, 8, 4 << 10, 1 << 20];
+
+/// How long a channel may take to show itself, and how often the daemon is asked for it.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// All that came out, as `try.json` has it.
+#[derive(Serialize)]
+struct Results {
+    version: &'static str,
+    machine: Value,
+    /// What no path can beat on this machine.
+    floors: Vec<Floor>,
+    points: Vec<Point>,
+    /// The daemon's own list while two domains talked.
+    channels: Value,
+    /// The picture.
+    plot: PathBuf,
+}
+
+pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Ended> {
+    fs::create_dir_all(&args.out)
+        .with_context(|| format!("cannot make the folder {}; name another one with --out", args.out.display()))?;
+    let folder = Folder::make()?;
+    let daemon = PrivateDaemon::start(&folder)?;
+    let session = session(args, daemon.socket())?;
+    let plan = plan(args);
+    let bar = bar(session.floor_steps() + session.sweep_steps(&plan) + 1);
+    let step = |what: &str| {
+        bar.set_message(what.to_owned());
+        bar.inc(1);
+    };
+    let floors = session.floors(step);
+    let points = session.sweep(&plan, step);
+    step("two domains that talk");
+    let channels = channels(&session, daemon.socket()).context("looking at two domains that talk");
+    bar.finish_and_clear();
+    let channels = channels?;
+    let svg = args.out.join("try.svg");
+    write(&svg, &session.plot(&points)?)?;
+    let machine = session.machine_json()?;
+    let results = Results { version: env!("CARGO_PKG_VERSION"), machine, floors, points, channels, plot: svg };
+    let json = args.out.join("try.json");
+    write(&json, &crate::output::object("try", &results)?)?;
+    output.result("try", &results, || {
+        let files = format!("\nIn {}: try.json, try.svg\n", args.out.display());
+        session.machine() + "\n\n" + &text(&results) + &files
+    })?;
+    let failed = results.points.iter().any(|point| point.why.is_some());
+    Ok(if failed { Ended::Failed } else { Ended::Done })
+}
+
+/// One side of a pair.
+pub(crate) fn worker() -> Result<Ended> {
+    demo::worker().map(|()| Ended::Done)
+}
+
+/// Becomes another program that ends with its parent.
+pub(crate) fn bound(command: &[OsString]) -> Result<Ended> {
+    demo::bound(command).map(|()| Ended::Done)
+}
+
+/// Waits for the end of standard input, and removes the folder.
+pub(crate) fn sweep(path: &Path) -> Result<Ended> {
+    folder::sweep(path).map(|()| Ended::Done)
+}
+
+/// Workers are this program; they find the daemon by a variable.
+fn session(args: &TryArgs, socket: &Path) -> Result<Session> {
+    let program = std::env::current_exe().context("cannot find this program, to start it again as a domain")?;
+    let variable = |name: &str, value: &std::ffi::OsStr| (OsString::from(name), value.to_owned());
+    let environment = vec![variable("ISTHMUS_SOCKET", socket.as_os_str()), variable("ISTHMUS_AUTOSTART", "0".as_ref())];
+    let effort = match args.quick {
+        true => Effort { runs: 1, budget: Duration::from_millis(10) },
+        false => Effort { runs: 3, budget: Duration::from_millis(60) },
+    };
+    Session::start(program, environment, effort)
+}
+
+fn plan(args: &TryArgs) -> Plan {
+    Plan {
+        paths: vec![Way::Isthmus, Way::Tcp, Way::Unix, Way::Pipe],
+        waits: vec![Wait::Poll, Wait::Sleep],
+        sizes: if args.quick { SIZES_QUICK.to_vec() } else { SIZES.to_vec() },
+    }
+}
+
+/// Visible on a terminal only.
+fn bar(steps: usize) -> ProgressBar {
+    let bar = ProgressBar::new(steps as u64);
+    if bar.is_hidden() {
+        note("measuring; this takes a minute or two");
+    }
+    let style = ProgressStyle::with_template("{wide_bar:.cyan} {percent:>3}%  {msg:<36}");
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// The daemon's list of channels while two domains talk: the last one before they leave.
+fn channels(session: &Session, socket: &Path) -> Result<Value> {
+    let options = Options { socket: Some(socket.to_owned()), ..Options::default() };
+    session.meet(Way::Isthmus, |_| {
+        let mut daemon = crate::daemon::Daemon::connect(&options)?;
+        let deadline = Instant::now() + PATIENCE;
+        let mut seen = None;
+        while Instant::now() < deadline {
+            let answer = daemon.ask(Topic::Channels, &[])?;
+            match crate::daemon::has_channel(&answer) {
+                true => seen = Some(answer),
+                false if seen.is_some() => break,
+                false => {}
+            }
+            sleep(PAUSE);
+        }
+        seen.context("the daemon shows no channel between them")
+    })
+}
+
+fn text(results: &Results) -> String {
+    let channels = crate::daemon::channels_text(&results.channels).unwrap_or_else(|error| format!("{error:#}\n"));
+    table::text(&results.points, &results.floors)
+        + "\nThe way that messages took, as the daemon shows it (isthmus channel list):\n"
+        + &channels
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    fs::write(file, text).with_context(|| format!("cannot write {}; name another folder with --out", file.display()))
+}

@@ -1,0 +1,161 @@
+//! The daemon: does it answer, whose is it, do the versions fit, is its folder safe, has it enough of what it needs.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use isthmus_client::{Options, Reason, Refusal, Topic};
+use isthmus_control::config::{Inputs, Places, Role};
+use isthmus_control::schema::{Doctor, Status};
+
+use super::Finding;
+use crate::daemon::{Daemon, read};
+
+/// Descriptors of the daemon for each domain and each channel: about.
+const FILES_AMPLE: u64 = 4096;
+
+/// True if a daemon answers.
+pub(super) fn check(options: &Options, findings: &mut Vec<Finding>) -> bool {
+    let tried = "connecting to the daemon and saying hello";
+    let mut daemon = match Daemon::connect(options) {
+        Ok(daemon) => daemon,
+        Err(error) => {
+            findings.push(silent(options, tried, &error));
+            return false;
+        }
+    };
+    let status = daemon.ask(Topic::Status, &[]).and_then(|answer| read::<Status>(&answer));
+    match status {
+        Ok(status) => {
+            let result = format!("{} answers at {}", status.daemon, status.socket);
+            findings.push(Finding::ok("daemon.answers", tried, result));
+            findings.push(version(&status));
+            findings.push(whose(&status));
+            findings.push(folder(&status, options));
+        }
+        Err(error) => findings.push(unexpected("daemon.answers", tried, &error)),
+    }
+    let tried = "asking the daemon for what it has";
+    match daemon.ask(Topic::Doctor, &[]).and_then(|answer| read::<Doctor>(&answer)) {
+        Ok(doctor) => {
+            findings.push(files(&doctor));
+            findings.push(sight(&doctor));
+            findings.push(restart(&doctor));
+        }
+        Err(error) => findings.push(unexpected("daemon.files", tried, &error)),
+    }
+    true
+}
+
+fn unexpected(id: &'static str, tried: &str, error: &anyhow::Error) -> Finding {
+    match error.downcast_ref::<Refusal>() {
+        Some(refusal) => Finding::refused(id, tried, refusal),
+        None => Finding::problem(id, tried, format!("{error:#}"))
+            .remedy("Use a tool and a daemon of the same version, or versions next to each other."),
+    }
+}
+
+/// Nobody answers. Where the library may start a daemon that is no problem: it will.
+fn silent(options: &Options, tried: &str, error: &anyhow::Error) -> Finding {
+    let id = "daemon.answers";
+    let Some(refusal) = error.downcast_ref::<Refusal>() else { return unexpected(id, tried, error) };
+    let starts = Options::from_environment().is_ok_and(|options| !options.no_autostart);
+    let usual = options.socket.is_none() && refusal.reason == Reason::DaemonUnreachable;
+    if usual && starts {
+        let result = "no daemon runs; the library starts one of this user when a program attaches";
+        return Finding::note(id, tried, result)
+            .remedy("None needed. To have domains and channels tried as well, run `isthmusd --user` or a program that attaches.");
+    }
+    Finding::refused(id, tried, refusal)
+}
+
+/// That they understand each other has been tried: they said hello.
+fn version(status: &Status) -> Finding {
+    let (id, tried) = ("daemon.version", "agreeing on a version of the control protocol");
+    let ours = isthmus_layout::control::Spoken::CURRENT.version().to_string();
+    let own = concat!("isthmusd ", env!("CARGO_PKG_VERSION"));
+    let result = format!(
+        "{} with protocol {}, this tool {} with {ours}",
+        status.daemon,
+        status.protocol,
+        env!("CARGO_PKG_VERSION")
+    );
+    if status.daemon == own && status.protocol == ours {
+        return Finding::ok(id, tried, result);
+    }
+    Finding::note(id, tried, result)
+        .remedy("None needed while they are one minor version apart at most. Update both together.")
+}
+
+fn whose(status: &Status) -> Finding {
+    let (id, tried) = ("daemon.whose", "asking the daemon who it runs as");
+    let system = usual_socket(Role::System);
+    let uid = rustix::process::geteuid().as_raw();
+    let result = match Path::new(&status.socket) {
+        socket if socket == system => {
+            format!("it serves the users of this host that its policy lets in, and runs as user {}", status.uid)
+        }
+        _ if status.uid == uid => "it is this user's own".to_owned(),
+        _ => format!("it is that of user {}", status.uid),
+    };
+    Finding::ok(id, tried, result)
+}
+
+fn usual_socket(role: Role) -> std::path::PathBuf {
+    let inputs = Inputs::of_this_process(role, None, Vec::new());
+    let Places { runtime_dir, .. } = inputs.places();
+    runtime_dir.join("isthmus.sock")
+}
+
+/// Who can write to the socket's folder can put another daemon there, and see our messages.
+fn folder(status: &Status, options: &Options) -> Finding {
+    let (id, tried) = ("daemon.folder", "looking at the owner and the mode of the socket's folder");
+    // In a container the daemon's socket lies elsewhere than the daemon says.
+    let socket = options.socket.as_deref().unwrap_or_else(|| Path::new(&status.socket));
+    let folder = socket.parent().unwrap_or(socket);
+    let found = match std::fs::metadata(folder) {
+        Ok(found) => found,
+        Err(error) => {
+            return Finding::note(id, tried, format!("{}: {error}", folder.display())).because(Reason::SocketDenied);
+        }
+    };
+    let (owner, mode) = (found.uid(), found.mode() & 0o7777);
+    let result = format!("{} belongs to user {owner}, mode {mode:04o}", folder.display());
+    let uid = rustix::process::geteuid().as_raw();
+    let trusted = [0, uid, status.uid].contains(&owner) && (mode & 0o022 == 0 || mode & 0o1000 != 0);
+    if trusted {
+        Finding::ok(id, tried, result)
+    } else {
+        Finding::problem(id, tried, result).because(Reason::SocketUntrusted)
+    }
+}
+
+fn files(doctor: &Doctor) -> Finding {
+    let (id, tried) = ("daemon.files", "asking the daemon for its descriptors");
+    let result = format!("{} of {}", doctor.fds, doctor.fds_max);
+    match doctor.fds_max {
+        most if doctor.fds + 64 > most => Finding::problem(id, tried, result).because(Reason::DaemonOutOfFds),
+        most if most < FILES_AMPLE => Finding::note(id, tried, result).because(Reason::DaemonOutOfFds),
+        _ => Finding::ok(id, tried, result),
+    }
+}
+
+/// Domains in other pid namespaces are no trouble; the operator may wonder why they have no pid.
+fn sight(doctor: &Doctor) -> Finding {
+    let (id, tried) = ("daemon.sight", "asking the daemon which domains and channels it cannot look into");
+    let (domains, channels) = (doctor.domains_unseen, doctor.channels_unseen);
+    let result =
+        format!("{domains} domains in pid namespaces that it cannot see, {channels} channels without counters");
+    match channels {
+        0 => Finding::ok(id, tried, result),
+        _ => Finding::note(id, tried, result).because(Reason::DaemonOutOfFds),
+    }
+}
+
+fn restart(doctor: &Doctor) -> Finding {
+    let (id, tried) = ("daemon.restart", "asking the daemon whether domains survive its restart");
+    if doctor.resumable {
+        return Finding::ok(id, tried, "domains and channels go on when it is restarted");
+    }
+    Finding::note(id, tried, "it could not keep its key: domains attach anew when it is restarted")
+        .remedy("Let the daemon write to `daemon.runtime_dir`, and see its log.")
+}

@@ -1,0 +1,185 @@
+//! What this process may do: open files, use CPUs; what its variables say; and what the system forbids that we do not need.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use isthmus_client::{Options, Reason, Wait};
+use isthmus_control::config::Role;
+use rustix::fd::OwnedFd;
+use rustix::process::{Resource, getrlimit};
+
+use super::{Finding, Severity, cgroup};
+use crate::environment;
+
+/// Descriptors a domain keeps for each channel: the channel's memory and the peer's doorbell.
+const FILES_PER_CHANNEL: usize = 2;
+/// As many peers as the daemon lets one domain have by default.
+const CHANNELS: usize = 1000;
+/// Descriptors beside the channels': the program's own, the daemon's, regions.
+const FILES_BESIDE: usize = 128;
+
+/// Below this a round trip between two CPUs lies by far; above it they did not run at the same time.
+const ROUND_TRIP_SANE: Duration = Duration::from_micros(20);
+
+/// The variables of the environment.
+pub(super) fn environment() -> Vec<Finding> {
+    let (id, tried) = ("process.environment", "reading variables that begin with ISTHMUS_");
+    let problems = environment::problems(&environment::inputs(Role::User));
+    if problems.is_empty() {
+        return vec![Finding::ok(id, tried, "all variables mean something")];
+    }
+    let finding = |problem: &isthmus_control::config::Problem| {
+        let said = format!("{}: {}", problem.origin, problem.wrong);
+        let help = problem.help.clone().unwrap_or_else(|| "See `isthmus environment list`.".to_owned());
+        Finding::note(id, tried, said).remedy(help)
+    };
+    problems.iter().map(finding).collect()
+}
+
+/// How the library would attach here, or why it would not.
+pub(super) fn options(socket: Option<PathBuf>, findings: &mut Vec<Finding>) -> Option<Options> {
+    match crate::daemon::options(socket) {
+        Ok(options) => Some(options),
+        Err(error) => {
+            let finding = Finding::problem("process.options", "reading the library's variables", error.to_string());
+            findings.push(finding.remedy("Correct the variable, or unset it; `isthmus environment list` shows all."));
+            None
+        }
+    }
+}
+
+pub(super) fn check(findings: &mut Vec<Finding>) {
+    findings.push(files());
+    findings.push(spinning());
+    findings.push(unneeded());
+}
+
+/// Opens as many descriptors as many channels need, and closes them again.
+fn files() -> Finding {
+    let id = "process.files";
+    let wanted = FILES_PER_CHANNEL * CHANNELS + FILES_BESIDE;
+    let tried = format!("opening {wanted} descriptors, as many as a domain with {CHANNELS} channels needs");
+    let some = match File::open("/dev/null") {
+        Ok(file) => file,
+        Err(error) => return Finding::problem(id, tried, format!("/dev/null cannot be opened: {error}")),
+    };
+    let again = |_| rustix::io::fcntl_dupfd_cloexec(&some, 0).ok();
+    let open: Vec<OwnedFd> = (0..wanted).map_while(again).collect();
+    let limits = getrlimit(Resource::Nofile);
+    let shown = |limit: Option<u64>| limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
+    let limits = format!("limit {}, may be raised to {}", shown(limits.current), shown(limits.maximum));
+    let channels = open.len().saturating_sub(FILES_BESIDE) / FILES_PER_CHANNEL;
+    match open.len() {
+        count if count == wanted => Finding::ok(id, tried, format!("enough for {CHANNELS} channels ({limits})")),
+        count if channels > 0 => {
+            let result = format!("{count} could be opened, enough for about {channels} channels ({limits})");
+            Finding::note(id, tried, result).because(Reason::OutOfFds)
+        }
+        count => {
+            Finding::problem(id, tried, format!("only {count} could be opened ({limits})")).because(Reason::OutOfFds)
+        }
+    }
+}
+
+/// Two threads take turns: only where they really run at the same time does it pay to wait by looking.
+fn spinning() -> Finding {
+    let (id, tried) = ("cpu.spinning", "two threads that take turns without sleeping");
+    let affinity = rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count() as usize);
+    let quota = cgroup::cpus();
+    let cpus = match quota {
+        Some(quota) => format!("{affinity} CPUs by affinity, time for {quota:.2} by the control group"),
+        None => format!("{affinity} CPUs by affinity, no quota"),
+    };
+    let enough = affinity >= 2 && quota.is_none_or(|quota| quota >= 2.0);
+    let round_trip = if affinity >= 2 { round_trip() } else { None };
+    let measured = match round_trip {
+        Some(ns) => format!("a round trip of {:.2} us", ns as f64 / 1e3),
+        None => "no round trip, with one CPU".to_owned(),
+    };
+    let sane = round_trip.is_some_and(|ns| u128::from(ns) < ROUND_TRIP_SANE.as_nanos());
+    let result = format!("{measured}; {cpus}");
+    if enough && sane {
+        return Finding::ok(id, tried, format!("looking pays: {result}"));
+    }
+    let finding = Finding::note(id, tried, format!("looking does not pay: {result}"));
+    let severity = if spins() { Severity::Problem } else { Severity::Note };
+    let remedy =
+        "Keep ISTHMUS_WAIT=adaptive, which is the default, or set ISTHMUS_WAIT=sleep; or give the program two CPUs.";
+    Finding { severity, ..finding.remedy(remedy) }
+}
+
+/// Whether the environment asks for waiting that never sleeps.
+fn spins() -> bool {
+    Options::from_environment().is_ok_and(|options| options.wait == Wait::Spin)
+}
+
+/// The median of round trips in nanoseconds over a fiftieth of a second; none if a turn did not come back.
+fn round_trip() -> Option<u64> {
+    const STOP: u64 = u64::MAX;
+    let word = AtomicU64::new(0);
+    let deadline = Instant::now() + Duration::from_millis(20);
+    let mut times = thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut expected = 1;
+            loop {
+                match word.load(Ordering::Relaxed) {
+                    STOP => return,
+                    seen if seen == expected => {
+                        word.store(expected + 1, Ordering::Relaxed);
+                        expected += 2;
+                    }
+                    _ => std::hint::spin_loop(),
+                }
+            }
+        });
+        let mut times = Vec::new();
+        let mut count = 0;
+        while Instant::now() < deadline {
+            let start = Instant::now();
+            word.store(count + 1, Ordering::Relaxed);
+            count += 2;
+            while word.load(Ordering::Relaxed) != count {
+                std::hint::spin_loop();
+            }
+            times.push(start.elapsed().as_nanos() as u64);
+        }
+        word.store(STOP, Ordering::Relaxed);
+        times
+    });
+    times.sort_unstable();
+    times.get(times.len() / 2).copied()
+}
+
+/// What other systems' fast paths need, and this one does not.
+fn unneeded() -> Finding {
+    let first_line = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    let yama = first_line("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_else(|| "absent".to_owned());
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let seccomp = match status.lines().find_map(|line| line.strip_prefix("Seccomp:")).map(str::trim) {
+        Some("0") => "off",
+        Some(_) => "on",
+        None => "not shown",
+    };
+    let result =
+        format!("yama {yama}, seccomp {seccomp}: neither matters, no process reaches into another one's memory");
+    Finding::ok("kernel.ptrace", "reading the restrictions of ptrace and process_vm_readv", result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trials_come_to_an_end_and_say_something() {
+        let mut findings = Vec::new();
+        check(&mut findings);
+        assert_eq!(
+            findings.iter().map(|finding| finding.id).collect::<Vec<_>>(),
+            ["process.files", "cpu.spinning", "kernel.ptrace"]
+        );
+        assert!(findings.iter().all(|finding| !finding.result.is_empty() && !finding.tried.is_empty()), "{findings:?}");
+    }
+}

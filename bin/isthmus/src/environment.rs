@@ -1,0 +1,37 @@
+//! `isthmus environment list`: every variable that means something to the library or the daemon, and what it is set to here.
+
+use anyhow::Result;
+use isthmus_control::config::{self, ConfigFile, Inputs, Problem, Role, VariableRow};
+use serde::Serialize;
+
+use crate::output::{Ended, Output};
+
+#[derive(Serialize)]
+struct Variables {
+    variables: Vec<VariableRow>,
+    /// Variables that look like ours and which nothing reads, and values that cannot be.
+    problems: Vec<Problem>,
+}
+
+pub(crate) fn list(output: Output, role: Role) -> Result<Ended> {
+    let inputs = inputs(role);
+    let variables = Variables { variables: config::variables(&inputs), problems: problems(&inputs) };
+    output.result("environment", &variables, || {
+        let problems = variables.problems.iter().map(|problem| format!("\n{problem}\n"));
+        config::variables_text(&variables.variables) + &problems.collect::<String>()
+    })?;
+    Ok(Ended::Done)
+}
+
+/// This process's environment, and no file.
+pub(crate) fn inputs(role: Role) -> Inputs {
+    Inputs { file: ConfigFile::None, ..Inputs::of_this_process(role, None, Vec::new()) }
+}
+
+/// What is wrong with our variables.
+pub(crate) fn problems(inputs: &Inputs) -> Vec<Problem> {
+    match config::load(inputs) {
+        Ok(loaded) => loaded.warnings,
+        Err(error) => error.problems,
+    }
+}

@@ -1,0 +1,28 @@
+//! `isthmus`: what an operator asks, and what a newcomer tries.
+//!
+//! ```text
+//! cli ─▶ daemon ──▶ status, domain, channel, endpoint, why      asks the daemon, shows its answer
+//!    ├─▶ local ───▶ reason, environment, config                  needs no daemon
+//!    ├─▶ doctor ──▶ one file a group of checks                   tries operations, names remedies
+//!    └─▶ demo ────▶ a daemon of its own, two processes, a table  `isthmus try`
+//! output ── one JSON object or aligned columns; results on stdout, the rest on stderr
+//! ```
+//!
+//! Nothing here starts a daemon but `try`, and nothing changes one.
+
+#![forbid(unsafe_code)]
+
+mod cli;
+mod config;
+mod daemon;
+mod demo;
+mod doctor;
+mod environment;
+mod output;
+mod reason;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

@@ -1,0 +1,234 @@
+//! How results are told: one JSON object for programs, aligned columns for people; and how troubles are.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _, stderr, stdout};
+
+use anyhow::{Context, Result, bail};
+use isthmus_client::Refusal;
+use isthmus_control::schema::SCHEMA;
+use serde::Serialize;
+use serde_json::Value;
+
+/// How a command ended, if not by an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// Exit status 0.
+    Done,
+    /// Exit status 1: it ran, and what it found is not good.
+    Failed,
+}
+
+/// A wrong use that the parser of arguments could not see: exit status 2.
+#[derive(Debug)]
+pub(crate) struct Misuse(pub(crate) String);
+
+impl std::fmt::Display for Misuse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Misuse {}
+
+/// Where results go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output {
+    pub(crate) json: bool,
+}
+
+/// What every object begins with.
+#[derive(Serialize)]
+struct Envelope<'a> {
+    schema: u32,
+    kind: &'a str,
+    #[serde(flatten)]
+    body: Value,
+}
+
+impl Output {
+    /// Prints a result: `body`, which must be an object, or the text.
+    pub(crate) fn result(&self, kind: &str, body: &impl Serialize, text: impl FnOnce() -> String) -> Result<()> {
+        print(&if self.json { object(kind, body)? } else { text() })
+    }
+
+    /// Says on stderr why there is no result.
+    pub(crate) fn trouble(&self, error: &anyhow::Error) {
+        let refusal = error.chain().find_map(|cause| cause.downcast_ref::<Refusal>());
+        let said = if self.json { trouble_json(error, refusal) } else { trouble_text(error, refusal) };
+        // Nobody hears it where stderr is closed.
+        let _: io::Result<()> = stderr().write_all(said.as_bytes());
+    }
+}
+
+/// A line with one JSON object: the schema's version, the kind, and the body's fields.
+pub(crate) fn object(kind: &str, body: &impl Serialize) -> Result<String> {
+    let mut body = serde_json::to_value(body).context("cannot write the result as JSON")?;
+    let Value::Object(fields) = &mut body else { bail!("a {kind} is no JSON object") };
+    // A daemon's answer says its own version.
+    let theirs = fields.remove("schema").and_then(|schema| u32::try_from(schema.as_u64()?).ok());
+    fields.remove("kind");
+    Ok(to_line(&Envelope { schema: theirs.unwrap_or(SCHEMA), kind, body })? + "\n")
+}
+
+fn trouble_text(error: &anyhow::Error, refusal: Option<&Refusal>) -> String {
+    let mut text = format!("isthmus: {error:#}\n");
+    if let Some(refusal) = refusal {
+        let _: std::fmt::Result = writeln!(text, "  remedy: {}", refusal.reason.remedy());
+    }
+    text
+}
+
+fn trouble_json(error: &anyhow::Error, refusal: Option<&Refusal>) -> String {
+    #[derive(Serialize)]
+    struct Trouble {
+        error: String,
+        reason: Option<&'static str>,
+        remedy: Option<&'static str>,
+    }
+    let reason = refusal.map(|refusal| refusal.reason);
+    let trouble = Trouble {
+        error: format!("{error:#}"),
+        reason: reason.map(|reason| reason.name()),
+        remedy: reason.map(|reason| reason.remedy()),
+    };
+    let body = serde_json::to_value(&trouble).unwrap_or_default();
+    let envelope = Envelope { schema: SCHEMA, kind: "error", body };
+    to_line(&envelope).unwrap_or_else(|_| format!("isthmus: {error:#}")) + "\n"
+}
+
+fn to_line(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value).context("cannot write the result as JSON")
+}
+
+/// Writes to stdout. A reader that has seen enough (`| head`) is no error.
+fn print(text: &str) -> Result<()> {
+    match stdout().lock().write_all(text.as_bytes()).and_then(|()| stdout().flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.context("cannot print the result"),
+    }
+}
+
+/// One line on stderr for people; programs read the result instead.
+pub(crate) fn note(text: &str) {
+    // Nobody hears it where stderr is closed.
+    let _: io::Result<()> = writeln!(stderr(), "isthmus: {text}");
+}
+
+/// `1 problem`, `3 problems`.
+pub(crate) fn counted(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+/// `512 B`, `3.4 KiB`, `17 MiB`.
+pub(crate) fn bytes(bytes: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut value = bytes as f64;
+    let mut unit = "B";
+    for larger in units {
+        if value < 1024.0 {
+            break;
+        }
+        value /= 1024.0;
+        unit = larger;
+    }
+    if unit == "B" || value >= 10.0 || value.fract() < 0.05 {
+        format!("{value:.0} {unit}")
+    } else {
+        format!("{value:.1} {unit}")
+    }
+}
+
+/// `45 s`, `3 min`, `2 h 5 min`, `3 d 4 h`.
+pub(crate) fn duration(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, _) => format!("{minutes} min"),
+        (0, _, _) => format!("{hours} h {} min", minutes % 60),
+        _ => format!("{days} d {} h", hours % 24),
+    }
+}
+
+/// Which way a column leans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lean {
+    Left,
+    Right,
+}
+
+/// Columns as wide as they need to be, under their heads.
+#[derive(Debug)]
+pub(crate) struct Table {
+    heads: Vec<(&'static str, Lean)>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub(crate) fn new(heads: &[(&'static str, Lean)]) -> Self {
+        Self { heads: heads.to_vec(), rows: Vec::new() }
+    }
+
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let heads: Vec<String> = self.heads.iter().map(|(head, _)| (*head).to_owned()).collect();
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.chain(heads.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..heads.len()).map(width).collect();
+        let mut text = String::new();
+        for row in std::iter::once(&heads).chain(&self.rows) {
+            let cells = row.iter().zip(&widths).zip(&self.heads).map(|((cell, &width), (_, lean))| match lean {
+                Lean::Left => format!("{cell:<width$}"),
+                Lean::Right => format!("{cell:>width$}"),
+            });
+            text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isthmus_client::Reason;
+
+    #[test]
+    fn columns_line_up() {
+        let mut table = Table::new(&[("name", Lean::Left), ("bytes", Lean::Right), ("path", Lean::Left)]);
+        table.row(vec!["müller".into(), "7".into(), "channel".into()]);
+        table.row(vec!["d7".into(), "1234567".into(), "-".into()]);
+        assert_eq!(
+            table.text(),
+            "name      bytes  path\n\
+             müller        7  channel\n\
+             d7      1234567  -\n"
+        );
+    }
+
+    #[test]
+    fn amounts_are_short() {
+        let shown: Vec<String> = [0, 1023, 1024, 3500, 20480, 5 << 30, u64::MAX].map(bytes).into();
+        assert_eq!(shown, ["0 B", "1023 B", "1 KiB", "3.4 KiB", "20 KiB", "5 GiB", "16 EiB"]);
+        let shown: Vec<String> = [0, 59, 60, 3599, 3600, 90061].map(duration).into();
+        assert_eq!(shown, ["0 s", "59 s", "1 min", "59 min", "1 h 0 min", "1 d 1 h"]);
+    }
+
+    #[test]
+    fn a_refusal_brings_its_remedy() {
+        let refusal = Refusal::new(Reason::NoSuchDomain, "web");
+        let error = anyhow::Error::from(refusal.clone()).context("asking for a path");
+        let text = trouble_text(&error, Some(&refusal));
+        assert!(text.starts_with("isthmus: asking for a path: no domain is attached"), "{text}");
+        assert!(text.contains("\n  remedy: Check the name with `isthmus domain list`"), "{text}");
+        let json: Value = serde_json::from_str(&trouble_json(&error, Some(&refusal))).expect("JSON");
+        assert_eq!(
+            (&json["kind"], &json["reason"], &json["schema"]),
+            (&"error".into(), &"no-such-domain".into(), &1.into())
+        );
+    }
+}

@@ -1,0 +1,68 @@
+//! `isthmus try`: the whole of it, quickly; and that nothing stays, however it ends.
+
+use std::path::Path;
+
+use isthmus_testbed::{Deadline, Exit, Launch, Scratch, Signal, binary, eventually};
+use serde_json::Value;
+
+fn deadline() -> Deadline {
+    Deadline::secs(120)
+}
+
+/// Two sides that look without a pause need a CPU each.
+fn one_cpu() -> bool {
+    std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() < 2)
+}
+
+fn demo(scratch: &Scratch, out: &Path) -> Launch {
+    binary("isthmusd", "isthmusd").expect("the daemon beside the tool");
+    let place = scratch.dir("place").expect("a folder");
+    let launch = Launch::new(env!("CARGO_BIN_EXE_isthmus")).arg("try").arg("--quick").arg("--out").arg(out);
+    launch.env("TMPDIR", place).env_remove("ISTHMUS_SOCKET")
+}
+
+fn is_empty(folder: &Path) -> bool {
+    std::fs::read_dir(folder).is_ok_and(|mut content| content.next().is_none())
+}
+
+#[test]
+fn it_measures_draws_and_leaves_nothing_but_its_results() {
+    if one_cpu() {
+        return;
+    }
+    let scratch = Scratch::new().expect("a folder");
+    let out = scratch.join("out");
+    let finished = demo(&scratch, &out).spawn().expect("started").finish(deadline()).expect("an end");
+    assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
+    let said = finished.lines.join("\n");
+    assert!(said.contains("Half a round trip") && said.contains("What no path can beat here"), "{said}");
+    let json = std::fs::read_to_string(out.join("try.json")).expect("results");
+    let results: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!((&results["schema"], &results["kind"]), (&1.into(), &"try".into()));
+    let points = results["points"].as_array().expect("a list");
+    let ours = points.iter().filter(|point| point["path"] == "isthmus");
+    assert!(ours.clone().count() >= 8 && ours.clone().all(|point| point["half_rtt_us"].is_number()), "{results}");
+    assert_eq!(results["channels"]["pairs"][0]["path"], "channel");
+    assert!(std::fs::read_to_string(out.join("try.svg")).expect("a picture").starts_with("<svg"));
+    assert!(is_empty(&scratch.join("place")));
+}
+
+#[test]
+fn killed_it_leaves_nothing() {
+    if one_cpu() {
+        return;
+    }
+    for signal in [Signal::KILL, Signal::INT] {
+        let scratch = Scratch::new().expect("a folder");
+        let mut process = demo(&scratch, &scratch.join("out")).spawn().expect("started");
+        let place = scratch.join("place");
+        let running = || {
+            let folders = std::fs::read_dir(&place).into_iter().flatten().flatten();
+            folders.map(|folder| folder.path()).any(|folder| folder.join("isthmus.sock").exists())
+        };
+        eventually(deadline(), running).expect("a daemon of its own");
+        process.signal(signal).expect("sent");
+        process.wait(deadline()).expect("its end");
+        eventually(deadline(), || is_empty(&place)).expect("nothing left");
+    }
+}

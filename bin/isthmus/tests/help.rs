@@ -1,0 +1,59 @@
+//! The help texts, as they are: a change of them is seen and wanted.
+
+use assert_cmd::Command;
+
+fn isthmus(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_isthmus"));
+    command.args(arguments);
+    command
+}
+
+fn help(of: &[&str]) -> String {
+    let output = isthmus(of).arg("--help").assert().success().get_output().stdout.clone();
+    String::from_utf8(output).expect("help is UTF-8")
+}
+
+#[test]
+fn help_texts_are_as_they_were_seen() {
+    let nouns: [&[&str]; 16] = [
+        &[],
+        &["status"],
+        &["domain"],
+        &["domain", "list"],
+        &["channel"],
+        &["channel", "list"],
+        &["endpoint", "list"],
+        &["why"],
+        &["reason"],
+        &["reason", "show"],
+        &["environment", "list"],
+        &["config"],
+        &["config", "show"],
+        &["doctor"],
+        &["try"],
+        &["reason", "list"],
+    ];
+    for noun in nouns {
+        let name = format!("help {}", noun.join(" "));
+        insta::assert_snapshot!(name.trim(), help(noun));
+    }
+}
+
+#[test]
+fn what_the_program_starts_itself_for_is_not_in_the_help() {
+    let top = help(&[]);
+    for hidden in ["worker", "bound", "sweep"] {
+        assert!(!top.contains(hidden), "{hidden} in {top}");
+    }
+}
+
+#[test]
+fn settings_that_help_names_exist() {
+    let text = help(&[]) + &help(&["try"]) + &help(&["config", "show"]);
+    let words = text.split(|sign: char| !(sign.is_ascii_uppercase() || sign == '_'));
+    let named: Vec<&str> = words.filter(|word| word.starts_with("ISTHMUS_")).collect();
+    let output = isthmus(&["environment", "list", "--json"]).assert().success().get_output().stdout.clone();
+    let listed = String::from_utf8(output).expect("UTF-8");
+    assert!(named.iter().all(|name| listed.contains(&format!("\"{name}\""))), "{named:?}");
+    assert!(!named.is_empty());
+}
