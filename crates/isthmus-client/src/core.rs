@@ -74,7 +74,8 @@ pub(crate) struct Core {
     /// Requests for channels that were not answered yet.
     pub(crate) asked: Vec<(RequestSerial, PeerIndex)>,
     pub(crate) rehome: Cache,
-    pub(crate) channels: bool,
+    /// Why there are no channels at all, where there are none.
+    pub(crate) no_channels: Option<Reason>,
     pub(crate) sleeper: Sleeper,
     pub(crate) lost_at: Option<Instant>,
     pub(crate) last_refusal: Option<Refusal>,
@@ -118,7 +119,7 @@ impl Core {
             owing: Vec::new(),
             asked: Vec::new(),
             rehome: Cache::new(config),
-            channels: !options.no_channels,
+            no_channels: options.no_channels.then_some(Reason::ChannelsSwitchedOff),
             sleeper: Sleeper::new()?,
             lost_at: None,
             last_refusal: None,

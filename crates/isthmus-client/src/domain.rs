@@ -47,7 +47,9 @@ impl Domain {
             Me { domain: welcome.domain, name: welcome.name.clone(), owner: welcome.owner, ticket: welcome.ticket };
         let guard = ForkGuard::new().map_err(|_| Refusal::from(Reason::OutOfAddressSpace))?;
         let mut core = Core::new(me, socket_path, options, guard)?;
-        core.channels &= welcome.channels;
+        if !welcome.channels {
+            core.no_channels = Some(Reason::ChannelsForbidden);
+        }
         core.take_ring(&welcome, &mut news).map_err(Refusal::from)?;
         core.sleeper.watch_control(&control);
         core.control = Some(control);

@@ -120,8 +120,8 @@ impl Core {
         if !again || peer.tries >= CHANNEL_TRIES {
             return;
         }
-        if !self.channels {
-            peer.making = Making::Refused { reason: Reason::ChannelRefused, last: true };
+        if let Some(reason) = self.no_channels {
+            peer.making = Making::Refused { reason, last: true };
             return;
         }
         peer.tries += 1;
@@ -146,7 +146,7 @@ impl Core {
     }
 
     fn make_channel(&mut self, at: PeerIndex, offer: &ChannelOffer, news: &mut News) -> Result<(), Reason> {
-        if !self.channels {
+        if self.no_channels.is_some() {
             return Err(Reason::ChannelRefused);
         }
         if matches!(self.peers[at].making, Making::Made { .. }) {

@@ -26,13 +26,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::RwLock;
 
-use isthmus_layout::channel::SlabSize;
-use isthmus_layout::control::{Name, Owner, Refused, RequestSerial, Spoken, Text, ToClient, Version, version};
+use isthmus_layout::control::{Name, Owner, Refused, RequestSerial, Text, ToClient, Version, version};
 use isthmus_layout::ids::{ChannelId, DomainId};
 use isthmus_layout::reason::{Kind, Reason};
-use isthmus_platform::PlatformError;
 use isthmus_service::{Event, Permit};
-use isthmus_shm::{MapError, Window};
 
 use crate::directory::Directory;
 use crate::directory::channels::{Channels, Due};
@@ -190,6 +187,12 @@ impl Broker {
     /// The connection sends so much that it is read more slowly.
     pub fn throttled(&mut self, id: SessionId) {
         self.note(id, Reason::TooManyRequests, Reason::TooManyRequests.summary());
+    }
+
+    /// Connections wait, because the process may not open more descriptors.
+    pub fn accepts_no_more(&mut self) {
+        let text = format_args!("connections wait: {}", Reason::DaemonOutOfFds.remedy());
+        self.journal.note(self.now, Owner(self.settings.uid), Reason::DaemonOutOfFds, &text);
     }
 
     /// The connection takes nothing any more.

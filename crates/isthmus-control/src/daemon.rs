@@ -182,14 +182,10 @@ fn limits(config: &Config) -> Limits {
 }
 
 fn facts(loaded: &Loaded) -> Facts {
-    let entries = loaded.entries.iter().map(|entry| {
-        let value = serde_json::to_value(&entry.value).unwrap_or_default();
-        json!({ "key": entry.key.path, "value": value, "origin": entry.origin.to_string() })
-    });
     let config = json!({
         "schema": SCHEMA,
         "file": loaded.file.as_deref().map(Path::to_string_lossy),
-        "entries": entries.collect::<Vec<_>>(),
+        "entries": loaded.show_json(),
     });
     let wait = loaded.config.wait.mode.as_str().to_owned();
     Facts { socket: loaded.config.daemon.socket.path().display().to_string(), wait, config }

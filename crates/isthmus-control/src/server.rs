@@ -135,8 +135,7 @@ impl Server {
             },
             Err(Errno::AGAIN) => ready.clear_ready(),
             Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
-                let reason = Reason::DaemonOutOfFds;
-                tracing::warn!(%reason, "a connection waits: {}", reason.remedy());
+                self.with(Broker::accepts_no_more);
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
             Err(error) => tracing::debug!(%error, "a connection was gone before it was accepted"),
@@ -212,33 +211,28 @@ impl Server {
     }
 
     fn pass_on(&self, outgoing: Outgoing) -> SessionId {
-        let connections = self.0.connections.borrow();
+        let (Outgoing::Packet { to, .. }
+        | Outgoing::Report { to, .. }
+        | Outgoing::Board { to, .. }
+        | Outgoing::End { to }) = outgoing;
+        let Some(connection) = self.0.connections.borrow().get(&to).cloned() else { return to };
         match outgoing {
-            Outgoing::Packet { to, packet, fds } => {
-                if let Some(connection) = connections.get(&to) {
-                    connection.push(packet, fds);
+            Outgoing::Packet { packet, fds, .. } => connection.push(packet, fds),
+            Outgoing::Report { serial, json, .. } => {
+                if !connection.report(serial, json) {
+                    self.choke(&connection, &mut self.0.broker.borrow_mut());
                 }
-                to
             }
-            Outgoing::Report { to, serial, json } => {
-                if let Some(connection) = connections.get(&to) {
-                    connection.report(serial, json);
-                }
-                to
-            }
-            Outgoing::Board { to, board, pid } => {
-                if let Some(connection) = connections.get(&to) {
-                    connection.attached(board, pid);
-                }
-                to
-            }
-            Outgoing::End { to } => {
-                if let Some(connection) = connections.get(&to) {
-                    connection.end();
-                }
-                to
-            }
+            Outgoing::Board { board, pid, .. } => connection.attached(board, pid),
+            Outgoing::End { .. } => connection.end(),
         }
+        to
+    }
+
+    /// A connection takes too little of what is sent to it.
+    fn choke(&self, connection: &Connection, broker: &mut Broker) {
+        connection.clear();
+        broker.choked(connection.id);
     }
 
     /// Sends what waits for a connection, and drops it if too much does.
@@ -254,8 +248,7 @@ impl Server {
         } else if outcome == Flushed::Broken {
             broker.lost(connection.id, Reason::PeerVanished);
         } else if backlog > QUEUE_MAX {
-            connection.clear();
-            broker.choked(connection.id);
+            self.choke(connection, &mut broker);
         }
     }
 

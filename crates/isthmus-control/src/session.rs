@@ -11,9 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use isthmus_layout::board::Place;
-use isthmus_layout::control::{
-    ANSWER_BYTES_MAX, Answer, Bytes, HEADER_BYTES, Nudge, RequestSerial, ToClient, serial_of,
-};
+use isthmus_layout::control::{ANSWER_BYTES_MAX, Answer, Bytes, Nudge, RequestSerial, ToClient, serial_of};
 use isthmus_layout::limits::CONTROL_FDS_MAX;
 use isthmus_platform::seqpacket::{self, ReceiveError, SendError};
 use isthmus_shm::{Marker, Window};
@@ -32,6 +30,12 @@ pub(crate) const QUEUE_MAX: usize = 8192;
 /// Packets that a connection may send at once, and in a second. Beyond it is read more slowly.
 const BURST: f64 = 4096.0;
 const PER_SECOND: f64 = 1024.0;
+
+/// A report costs as much to make as so many other requests.
+const REPORT_COST: f64 = 32.0;
+
+/// Reports that wait for one connection; each may be large.
+const REPORTS_MAX: usize = 8;
 
 /// Bytes of packets in the kernel for one connection. It also bounds how many descriptors are under way in it.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
@@ -155,8 +159,12 @@ impl Connection {
         self.queue.borrow_mut().push_back(Packet { bytes, fds });
     }
 
-    pub(crate) fn report(&self, serial: Option<RequestSerial>, json: Vec<u8>) {
-        self.reports.borrow_mut().push_back(Report { serial, json, sent: 0 });
+    /// False if too many wait already.
+    pub(crate) fn report(&self, serial: Option<RequestSerial>, json: Vec<u8>) -> bool {
+        self.bucket.borrow_mut().tokens -= REPORT_COST;
+        let mut reports = self.reports.borrow_mut();
+        reports.push_back(Report { serial, json, sent: 0 });
+        reports.len() <= REPORTS_MAX
     }
 
     /// Forgets what waits.
@@ -243,10 +251,11 @@ impl Connection {
             let deadline = throttled.into_iter().chain(self.over.get()).chain(retry).min();
             tokio::select! {
                 ready = self.ready(interest) => match ready {
-                    Ok(ready) if ready.is_readable() && reads => match self.receive(scratch) {
-                        Some(next) => return next,
-                        None => {}
-                    },
+                    Ok(ready) if ready.is_readable() && reads => {
+                        if let Some(next) = self.receive(scratch) {
+                            return next;
+                        }
+                    }
                     Ok(ready) if ready.is_writable() => return Next::Flush,
                     Ok(_) => {}
                     Err(_) => return Next::Gone,
@@ -302,7 +311,9 @@ impl Connection {
             Err(_) => None,
             Ok(Ok(bytes)) => Some(Next::Packet(scratch[..bytes].to_vec(), fds)),
             Ok(Err(ReceiveError::Closed)) => Some(Next::Gone),
-            Ok(Err(ReceiveError::DescriptorsLost)) => Some(Next::DescriptorsLost(serial_of(&scratch[..HEADER_BYTES]))),
+            Ok(Err(ReceiveError::DescriptorsLost { bytes })) => {
+                Some(Next::DescriptorsLost(serial_of(&scratch[..bytes])))
+            }
             Ok(Err(error)) => Some(Next::Unreceivable(error.to_string())),
         }
     }

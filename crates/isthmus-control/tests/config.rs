@@ -63,6 +63,7 @@ to = "vault"
 allow = false
 [limits]
 domains_max = 4096
+domains_per_user_max = 100
 endpoints_per_domain_max = 1
 channels_per_domain_max = 0
 ordinary_credit_kib = 128

@@ -82,7 +82,7 @@ fn unknown_keys() {
     isthmus.toml:4:1: there is no key limits.zzz
         4 | zzz = 1
           | ^^^
-          = the keys of [limits] are domains_max, endpoints_per_domain_max, channels_per_domain_max, ordinary_credit_kib, slab_kib, handshake_timeout_ms
+          = the keys of [limits] are domains_max, domains_per_user_max, endpoints_per_domain_max, channels_per_domain_max, ordinary_credit_kib, slab_kib, handshake_timeout_ms
     "#);
     assert_snapshot!(refusal("zzz = 1\n"), @r#"
     isthmus.toml:1:1: there is no key zzz

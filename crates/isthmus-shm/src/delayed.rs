@@ -78,3 +78,8 @@ pub(crate) fn cases() -> ProptestConfig {
     let cases = if cfg!(miri) { default.cases.min(4) } else { default.cases };
     ProptestConfig { cases, failure_persistence: None, ..default }
 }
+
+/// How much of `steps` a test can afford.
+pub(crate) const fn affordable(steps: usize) -> usize {
+    if cfg!(miri) { steps / 10 } else { steps }
+}

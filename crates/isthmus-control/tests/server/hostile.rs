@@ -99,3 +99,17 @@ fn random_packets_do_no_harm() {
     }
     good.ask(Lookup { name: name("good") }, &[]).unwrap();
 }
+
+#[test]
+fn who_asks_for_reports_and_reads_none_is_dropped() {
+    let bed = Bed::new();
+    let held: Vec<_> =
+        (0..150).map(|number| bed.attached(&format!("a-domain-with-quite-a-long-name-{number}"))).collect();
+    let bad = bed.greeted();
+    let query = Query { topic: Topic::Domains, arguments: List::new(Vec::new()).unwrap() };
+    let query = ToDaemon::from(query).emit(RequestSerial::new(1));
+    while bad.send_raw(&query, &[]).is_ok() {}
+    let status: Status = bed.greeted().report(Topic::Status, &[]).unwrap();
+    assert!(status.reasons.iter().any(|row| row.reason == Reason::NotReading.name() && row.count == 1));
+    assert_eq!(status.domains as usize, held.len());
+}

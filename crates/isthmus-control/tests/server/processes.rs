@@ -20,8 +20,9 @@ fn act_as_a_domain() {
     client.attach(Some("victim")).unwrap();
     let inherited = client.socket.try_clone().unwrap();
     rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty()).unwrap();
-    let child = Command::new("sleep").arg("1000").stdout(Stdio::null()).spawn().unwrap();
+    let mut child = Command::new("sleep").arg("1000").stdout(Stdio::null()).spawn().unwrap();
     println!("\nchild {}", child.id());
+    let _ = child.wait();
     loop {
         std::thread::park();
     }
@@ -38,6 +39,55 @@ fn start(bed: &Bed) -> (Child, u32) {
     let lines = BufReader::new(process.stdout.take().unwrap()).lines();
     let child = lines.map(Result::unwrap).find_map(|line| line.strip_prefix("child ")?.parse().ok());
     (process, child.unwrap())
+}
+
+/// Not a test: a daemon that may open few files.
+#[test]
+#[ignore = "run by the test below"]
+fn act_as_a_poor_daemon() {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    setrlimit(Resource::Nofile, Rlimit { current: Some(80), maximum: Some(80) }).unwrap();
+    let bed = Bed::new();
+    println!("\nsocket {}", bed.socket().display());
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn a_daemon_without_descriptors_refuses_and_goes_on() {
+    let mut process = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "processes::act_as_a_poor_daemon", "--ignored", "--nocapture"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let socket = lines.find_map(|line| Some(line.strip_prefix("socket ")?.to_owned())).unwrap();
+    let attached = |number: usize| {
+        let mut client = Client::new(seqpacket::connect(Path::new(&socket)).unwrap());
+        client.greet();
+        client.attach(Some(&format!("domain-{number}"))).map(|welcomed| (client, welcomed))
+    };
+    let mut domains = Vec::new();
+    let refused = loop {
+        match attached(domains.len()) {
+            Ok(domain) => domains.push(domain),
+            Err(reason) => break reason,
+        }
+    };
+    assert_eq!(refused, Reason::DaemonOutOfFds);
+    assert!(domains.len() >= 5, "only {}", domains.len());
+    // Those that are there are served, and when one goes there is room again.
+    let peer = domains[1].1.id();
+    domains[0].0.ask(Lookup { name: name("domain-1") }, &[]).unwrap();
+    domains.pop();
+    domains.pop();
+    let (client, _) = &mut domains[0];
+    client.say(RequestChannel { peer, attempt: 1 }, &[]);
+    client.offered();
+    process.kill().unwrap();
+    process.wait().unwrap();
+    std::fs::remove_dir_all(Path::new(&socket).ancestors().nth(2).unwrap()).unwrap();
 }
 
 fn kill(pid: u32) {

@@ -229,6 +229,10 @@ reasons! {
     "the kernel refuses the daemon what it needs for it, with the details in the text";
     "See the text: seccomp, a security module or a limit of the system may forbid it.";
 
+    114 ChannelsSwitchedOff, "channels-switched-off", Fallback:
+    "this domain was told to do without channels";
+    "Unset `ISTHMUS_CHANNELS=0`.";
+
     /// Messages and what peers write into shared memory
     130 MessageTooLong, "message-too-long", Refusal:
     "the message is longer than any can be";
@@ -359,6 +363,10 @@ reasons! {
     188 BufferDenied, "buffer-denied", Fallback:
     "the kernel refused to move the buffer into shared memory";
     "See the log of the security module (SELinux, AppArmor, seccomp).";
+
+    189 BufferLockLimit, "buffer-lock-limit", Fallback:
+    "the limit of locked memory does not allow the buffer to be moved into shared memory";
+    "Raise `ulimit -l` (RLIMIT_MEMLOCK), or do not lock all memory with mlockall.";
 
     /// The library itself
     200 LibraryBroken, "library-broken", Ended:

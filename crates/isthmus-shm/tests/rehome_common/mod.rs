@@ -180,6 +180,8 @@ pub(crate) fn in_child(fork: unsafe extern "C" fn() -> c_int, body: impl FnOnce(
     let pid = unsafe { fork() };
     assert!(pid >= 0, "fork failed");
     if pid == 0 {
+        // SAFETY: no handler: a child that hangs is killed, too.
+        unsafe { alarm(20) };
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
         exit(if outcome.is_ok() { 0 } else { 1 });
     }
