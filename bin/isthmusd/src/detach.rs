@@ -54,7 +54,9 @@ fn other(socket: &Path) -> Result<ExitCode> {
     loop {
         match seqpacket::connect(socket) {
             Ok(_) => return Ok(ExitCode::SUCCESS),
-            Err(errno) if Instant::now() >= deadline => bail!("the daemon of {} does not answer: {errno}", socket.display()),
+            Err(errno) if Instant::now() >= deadline => {
+                bail!("the daemon of {} does not answer: {errno}", socket.display())
+            }
             Err(_) => std::thread::sleep(Duration::from_millis(5)),
         }
     }

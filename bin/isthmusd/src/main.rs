@@ -5,8 +5,8 @@
 #![forbid(unsafe_code)]
 
 mod detach;
-mod notify;
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -15,6 +15,7 @@ use clap::Parser;
 use isthmus_control::config::{self, Inputs, Loaded, Role};
 use isthmus_control::daemon::{Daemon, DaemonError, Options};
 use isthmus_layout::reason::Reason;
+use isthmus_platform::activation;
 
 /// Introduces domains of one host to one another and carries what cannot go directly.
 #[derive(Debug, Parser)]
@@ -57,8 +58,10 @@ impl Arguments {
 }
 
 fn main() -> ExitCode {
+    // Before anything else is opened: sockets that a service manager opened for us.
+    let socket = activation::sockets().pop();
     let arguments = Arguments::parse();
-    match run(arguments) {
+    match run(arguments, socket) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("isthmusd: {error:#}");
@@ -67,7 +70,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: Arguments) -> Result<ExitCode> {
+fn run(arguments: Arguments, socket: Option<OwnedFd>) -> Result<ExitCode> {
     let loaded = match arguments.load() {
         Ok(loaded) => loaded,
         Err(problems) => {
@@ -89,6 +92,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
     }
     let detached = arguments.detached;
     let mut options = Options::new(loaded);
+    options.socket = socket;
     options.reload = Some(Box::new(move || arguments.load()));
     let daemon = match Daemon::open(options) {
         Err(DaemonError::Socket(error)) if detached && error.reason() == Some(Reason::DaemonSocketTaken) => {
@@ -97,7 +101,9 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         opened => opened?,
     };
     let ended = daemon.run(|| {
-        notify::ready();
+        if let Err(error) = activation::notify("READY=1") {
+            tracing::warn!(%error, "cannot tell the service manager that the daemon is ready");
+        }
         if detached {
             detach::ready();
         }

@@ -66,7 +66,6 @@ domains_max = 4096
 domains_per_user_max = 100
 endpoints_per_domain_max = 1
 channels_per_domain_max = 0
-ordinary_credit_kib = 128
 slab_kib = 4096
 handshake_timeout_ms = 60000
 [metrics]
@@ -95,7 +94,6 @@ fn defaults_are_right_for_both_roles() {
     assert_eq!(system.daemon.idle_exit_s.duration(), None);
     assert_eq!(system.metrics.listen, Listen::Off);
     assert_eq!(system.limits.slab_kib.bytes(), limits::SLAB_BYTES_DEFAULT);
-    assert_eq!(system.limits.ordinary_credit_kib.bytes(), limits::ORDINARY_CREDIT_BYTES);
 
     let at_home = Inputs { uid: 1000, environment: environment(&[("HOME", "/home/ann")]), ..Inputs::bare(Role::User) };
     let user = loaded(&at_home).config;

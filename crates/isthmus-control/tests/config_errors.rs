@@ -82,7 +82,7 @@ fn unknown_keys() {
     isthmus.toml:4:1: there is no key limits.zzz
         4 | zzz = 1
           | ^^^
-          = the keys of [limits] are domains_max, domains_per_user_max, endpoints_per_domain_max, channels_per_domain_max, ordinary_credit_kib, slab_kib, handshake_timeout_ms
+          = the keys of [limits] are domains_max, domains_per_user_max, endpoints_per_domain_max, channels_per_domain_max, slab_kib, handshake_timeout_ms
     "#);
     assert_snapshot!(refusal("zzz = 1\n"), @r#"
     isthmus.toml:1:1: there is no key zzz
@@ -325,11 +325,6 @@ fn values_that_do_not_fit_each_other() {
     isthmus.toml:3:15: daemon.worker_cpus does not fit daemon.workers: 3 workers, 2 CPUs
         3 | worker_cpus = [0, 1]
           |               ^^^^^^
-    "#);
-    assert_snapshot!(refusal("[limits]\nslab_kib = 64\nordinary_credit_kib = 65\n"), @r#"
-    isthmus.toml:3:23: limits.ordinary_credit_kib does not fit limits.slab_kib: a credit of 65 KiB is more than a slab of 64 KiB
-        3 | ordinary_credit_kib = 65
-          |                       ^^
     "#);
     assert_snapshot!(refusal("[metrics]\nlisten = \"/run/isthmus/isthmus.sock\"\n"), @r#"
     isthmus.toml:2:10: metrics.listen does not fit daemon.socket: both are the same socket

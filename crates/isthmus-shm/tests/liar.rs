@@ -85,6 +85,11 @@ fn cases() -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..default }
 }
 
+/// How much of `steps` a test can afford.
+const fn affordable(steps: usize) -> usize {
+    if cfg!(miri) { steps / 10 } else { steps }
+}
+
 fn liar(script: Vec<u32>, seed: u64) -> Recorder<Liar> {
     Recorder::new(Liar::new(script, seed))
 }
@@ -93,6 +98,7 @@ fn liar(script: Vec<u32>, seed: u64) -> Recorder<Liar> {
 fn word() -> impl Strategy<Value = u32> {
     prop_oneof![
         4 => 0..4_u32,
+        2 => 0..3 * RING_CELLS,
         2 => (any::<u8>(), 0..BODY_BYTES_MAX as u16 + 8)
             .prop_map(|(kind, body_bytes)| RecordHead { kind, body_bytes }.emit()),
         2 => 0..2 * SLAB,
@@ -102,7 +108,7 @@ fn word() -> impl Strategy<Value = u32> {
 }
 
 fn scripts() -> impl Strategy<Value = Vec<u32>> {
-    prop::collection::vec(word(), 0..400)
+    prop::collection::vec(word(), 0..affordable(400))
 }
 
 /// Set in every kind, so that no head is the stamp before it: a liar does not say the same twice running.
@@ -141,7 +147,7 @@ proptest! {
 
     #[test]
     fn pop_believes_no_more_than_it_must(
-        lengths in prop::collection::vec(0..=BODY_BYTES_MAX as u16, 0..200),
+        lengths in prop::collection::vec(0..=BODY_BYTES_MAX as u16, 0..affordable(200)),
         lies in prop::collection::vec((any::<u16>(), word()), 0..3),
         seed: u64,
     ) {
@@ -155,7 +161,7 @@ proptest! {
     }
 
     #[test]
-    fn a_consumer_survives_every_answer(script in scripts(), steps in prop::collection::vec(0..7_u8, 1..200), seed: u64) {
+    fn a_consumer_survives_every_answer(script in scripts(), steps in prop::collection::vec(0..7_u8, 1..affordable(200)), seed: u64) {
         let memory = liar(script, seed);
         let mut consumer = Consumer::new(&memory, at());
         for step in steps {
@@ -174,7 +180,7 @@ proptest! {
     #[test]
     fn a_producer_survives_every_answer(
         script in scripts(),
-        steps in prop::collection::vec((0..8_u8, 0..=FIRST_BODY_WORDS as usize, 0..180_usize), 1..400),
+        steps in prop::collection::vec((0..8_u8, 0..=FIRST_BODY_WORDS as usize, 0..180_usize), 1..affordable(400)),
         seed: u64,
     ) {
         let memory = liar(script, seed);
@@ -199,7 +205,7 @@ proptest! {
     #[test]
     fn a_slab_producer_stays_inside_whatever_the_head(
         script in scripts(),
-        steps in prop::collection::vec((0..4_u8, word(), word()), 1..400),
+        steps in prop::collection::vec((0..4_u8, word(), word()), 1..affordable(400)),
         seed: u64,
     ) {
         let memory = liar(script, seed);
@@ -225,7 +231,7 @@ proptest! {
     }
 
     #[test]
-    fn a_slab_consumer_hands_out_nothing_outside(pieces in prop::collection::vec((word(), word()), 1..200), seed: u64) {
+    fn a_slab_consumer_hands_out_nothing_outside(pieces in prop::collection::vec((word(), word()), 1..affordable(200)), seed: u64) {
         let memory = liar(Vec::new(), seed);
         let mut slab = SlabConsumer::new(&memory, at(), geometry().slab);
         for (offset, len) in pieces {

@@ -393,7 +393,8 @@ fn giving_back_loses_no_write_of_another_thread() {
     }
 }
 
-/// Buffers are written, sent, resized and freed in any order; a peer that copies out of regions always sees what was sent.
+/// Buffers are written, sent, resized and freed in any order; a peer that copies out of regions always sees what was
+/// sent.
 #[test]
 fn a_peer_always_sees_what_was_sent() {
     let cache = small_cache(6, 4 * MIB);

@@ -1,4 +1,5 @@
-//! What a peer may do with a granted region (read it), may not do (anything else), and what it does not let itself be given.
+//! What a peer may do with a granted region (read it), may not do (anything else), and what it does not let itself be
+//! given.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod rehome_common;

@@ -161,7 +161,8 @@ fn a_heap_that_shrinks_and_grows_is_stale() {
         assert_eq!(seen_by_peer(&cache, &region), old);
         drop(region.held);
         assert!(bytes == old);
-        // SAFETY: gives back what was taken. A large allocation of another thread would have moved the break: there is none.
+        // SAFETY: gives back what was taken. A large allocation of another thread would have moved the break: there
+        // is none.
         assert_ne!(unsafe { sbrk(-(MIB as isize)) }.addr(), usize::MAX);
         let bytes = room();
         assert!(bytes.iter().all(|&byte| byte == 0), "fresh memory of the kernel's");

@@ -9,7 +9,7 @@ use isthmus_layout::limits;
 use super::parse::Reader;
 use super::places::{Dir, Listen, LogFilter, SocketPath};
 use super::policy::{Attach, Rules};
-use super::setting::{Cpus, Grants, Integer, Kib, Micros, Millis, PowerOfTwoKib, Seconds, Setting, Talk, WaitMode};
+use super::setting::{Cpus, Grants, Integer, Micros, Millis, PowerOfTwoKib, Seconds, Setting, Talk, WaitMode};
 
 // table: Type { key: Type = "default, as a variable would give it", when a change counts; }
 // {runtime} stands for a folder which depends on whose daemon it is (`Places`).
@@ -66,8 +66,6 @@ table! {
         endpoints_per_domain_max: Integer<1, { limits::ENDPOINTS_MAX as u32 }> = "32", Restart;
         /// Channels of one domain. Those beyond it go through the daemon.
         channels_per_domain_max: Integer<0, { limits::BOARD_PLACES }> = "1024", Restart;
-        /// Bytes one domain may have under way to one other through the daemon. At most `limits.slab_kib`.
-        ordinary_credit_kib: Kib<{ limits::ORDINARY_FRAGMENT_BYTES_MAX >> 10 }, { limits::SLAB_BYTES_MAX >> 10 }> = "64", Restart;
         /// Room for medium messages in each direction of a channel. Memory is taken as it is used and given back when idle.
         slab_kib: PowerOfTwoKib<{ limits::SLAB_BYTES_MIN >> 10 }, { limits::SLAB_BYTES_MAX >> 10 }> = "256", Restart;
         /// How long a program may take to attach before its connection is closed.

@@ -175,11 +175,6 @@ fn check_together(config: &Config, reader: &mut Reader<'_>) {
     if cpus > 0 && cpus != workers as usize {
         reader.conflict("daemon.workers", "daemon.worker_cpus", &format!("{workers} workers, {cpus} CPUs"));
     }
-    let (credit, slab) = (config.limits.ordinary_credit_kib.get(), config.limits.slab_kib.get());
-    if credit > slab {
-        let why = format!("a credit of {credit} KiB is more than a slab of {slab} KiB");
-        reader.conflict("limits.slab_kib", "limits.ordinary_credit_kib", &why);
-    }
     if config.metrics.listen == Listen::Unix(config.daemon.socket.clone()) {
         reader.conflict("daemon.socket", "metrics.listen", "both are the same socket");
     }

@@ -83,7 +83,7 @@ fn counters_configuration_and_surroundings_are_shown() {
     let entries = config["entries"].as_array().unwrap();
     let slab = entries.iter().find(|entry| entry["key"] == "limits.slab_kib").unwrap();
     assert_eq!(slab["value"], 64);
-    assert!(slab["origin"].as_str().unwrap().contains("test.toml"));
+    assert!(slab["origin"].to_string().contains("test.toml"), "{slab}");
     let doctor: Doctor = client.report(Topic::Doctor, &[]).unwrap();
     assert!(doctor.fds > 0 && doctor.fds <= doctor.fds_max && doctor.resumable);
 }

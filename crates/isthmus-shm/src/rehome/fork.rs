@@ -1,14 +1,15 @@
 //! What is one per process: the lock over all caches, and what a fork means for them.
 //!
 //! ```text
-//!   fork() ─ before_fork: lock, give every region back ─ the kernel copies the process ─┬─ parent: unlock
-//!                                                                                       └─ child: unlock; its caches stay cold
+//!   fork() ─ before_fork: lock, give every region back ─ the process is copied ─┬─ parent: unlock
+//!                                                                               └─ child: unlock; its caches stay cold
 //! ```
 //!
-//! Re-homed pages are shared: a child would go on sharing them, where `fork` promises it a copy. So they are made private
-//! before. `vfork`, `posix_spawn` and `system` do not come through here and need not: their child only starts another program.
-//! A bare `clone` or `_Fork` system call does not come through here either: such a child shares the re-homed pages with its parent. It
-//! will notice, by a page that the kernel empties in children, that the caches are not its own.
+//! Re-homed pages are shared: a child would go on sharing them, where `fork` promises it a copy. So they are made
+//! private before. `vfork`, `posix_spawn` and `system` do not come through here and need not: their child only starts
+//! another program. A bare `clone` or `_Fork` system call does not come through here either: such a child shares the
+//! re-homed pages with its parent. It will notice, by a page that the kernel empties in children, that the caches are
+//! not its own.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -87,7 +88,8 @@ impl Registry {
 pub(super) fn watch() -> Result<(), ColdReason> {
     static WATCHING: OnceLock<bool> = OnceLock::new();
     // SAFETY: the three functions live as long as the program (or library: libc forgets them when it is unloaded) and
-    // follow the rules of fork handlers: they run in the forking thread, and `after_fork` in the child only drops a lock.
+    // follow the rules of fork handlers: they run in the forking thread, and `after_fork` in the child only drops a
+    // lock.
     let registered = || unsafe { pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork_in_child)) == 0 };
     if *WATCHING.get_or_init(registered) { Ok(()) } else { Err(ColdReason::MemoryLimit) }
 }
@@ -101,14 +103,14 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// The lock during a fork, so that no other thread re-homes anything before the kernel has copied the process, and so that
-/// the child finds it free.
+/// The lock during a fork, so that no other thread re-homes anything before the kernel has copied the process, and so
+/// that the child finds it free.
 static DURING_FORK: DuringFork = DuringFork(UnsafeCell::new(None));
 
 struct DuringFork(UnsafeCell<Option<MutexGuard<'static, Registry>>>);
 
-// SAFETY: the cell is touched by `before_fork` after it took the lock, and by `after_fork`, which runs in the same thread and gives
-// the lock up: whoever touches it holds the lock.
+// SAFETY: the cell is touched by `before_fork` after it took the lock, and by `after_fork`, which runs in the same
+// thread and gives the lock up: whoever touches it holds the lock.
 unsafe impl Sync for DuringFork {}
 
 unsafe extern "C" fn before_fork() {
@@ -122,11 +124,13 @@ unsafe extern "C" fn before_fork() {
 }
 
 unsafe extern "C" fn after_fork() {
-    // SAFETY: `before_fork` ran in this thread (or in its original, for a child), and took the lock, which still is ours.
+    // SAFETY: `before_fork` ran in this thread (or in its original, for a child), and took the lock, which still is
+    // ours.
     drop(unsafe { (*DURING_FORK.0.get()).take() });
 }
 
-/// Locks are not inherited, but the reason for them is (see [`region::lock`]). No other thread exists, nothing is allocated.
+/// Locks are not inherited, but the reason for them is (see [`region::lock`]). No other thread exists, nothing is
+/// allocated.
 unsafe extern "C" fn after_fork_in_child() {
     if region::ANY_LOCKED.load(Ordering::Relaxed)
         && let Ok(maps) = Maps::open()
@@ -162,7 +166,8 @@ impl ForkMark {
     }
 
     fn word(&self) -> &AtomicU32 {
-        // SAFETY: a page starts aligned and is as large as a word; it is unmapped by `drop` only, and touched by atomics only.
+        // SAFETY: a page starts aligned and is as large as a word; it is unmapped by `drop` only, and touched by
+        // atomics only.
         unsafe { self.0.as_ref() }
     }
 }

@@ -1,8 +1,8 @@
 //! Asking the kernel what lies at an address: `PROCMAP_QUERY` (Linux 6.11) on `/proc/self/maps`.
 //!
-//! The answer is exact: start, end, rights, file and offset of the mapping at that very address, in about a microsecond
-//! whatever the size. Nothing else is exact and cheap: `mincore` and `PAGEMAP_SCAN` cannot tell one file from another, and
-//! reading `maps` as text grows with the number of mappings.
+//! The answer is exact: start, end, rights, file and offset of the mapping at that very address, in about a
+//! microsecond whatever the size. Nothing else is exact and cheap: `mincore` and `PAGEMAP_SCAN` cannot tell one file
+//! from another, and reading `maps` as text grows with the number of mappings.
 
 use std::fs::File;
 use std::ops::Range;
@@ -120,9 +120,9 @@ impl Maps {
             vma_name_addr: if name.is_empty() { 0 } else { name.as_mut_ptr().expose_provenance() as u64 },
             ..ProcmapQuery::default()
         };
-        // SAFETY: the opcode is PROCMAP_QUERY, whose argument is this structure; `size` in it says how large it is. The
-        // kernel writes at most `vma_name_size` bytes to `vma_name_addr`, which is `name`, borrowed for the call; the build
-        // id is not asked for.
+        // SAFETY: the opcode is PROCMAP_QUERY, whose argument is this structure; `size` in it says how large it is.
+        // The kernel writes at most `vma_name_size` bytes to `vma_name_addr`, which is `name`, borrowed for the call;
+        // the build id is not asked for.
         let answer = unsafe { ioctl(&self.0, Updater::<PROCMAP_QUERY, _>::new(&mut query)) };
         match answer {
             Ok(()) => Ok(Some(query.vma())),

@@ -1,18 +1,18 @@
 //! Re-homing: large buffers of the program moved onto pages which may be granted to a peer.
 //!
 //! ```text
-//!   a buffer ──┬─ head ─┬──────────── body: whole pages ────────────┬─ tail ─┐
-//!              │        │                                           │        │
-//!   before     anonymous pages of the program                                     the cold path: copied through the slab
-//!   after      anonymous│ a region: a sealed memfd, shared, at the very addresses │anonymous
-//!                       └──► the peer maps it read-only and copies out of it      the warm path: one copy
+//!   the buffer   ├─ head ─┼──────────── body: whole pages ────────────┼─ tail ─┤
+//!   cold         anonymous pages of the program                                     copied through the slab
+//!   warm         anonymous│ a region: a sealed memfd, mapped shared,   │anonymous   one copy
+//!                         │ at the very same addresses                 │
+//!                         └► the peer maps it too, read-only, and copies out of it
 //! ```
 //!
-//! A buffer which is sent for the second time ([`Config::uses_before`]) is probably sent again. Its whole pages are copied to a memfd, which then takes
-//! their place under the same addresses; bytes around them travel with the descriptor. At every later use the kernel is
-//! asked whether these addresses still show that file ([`ColdReason::Stale`] if not), so nothing needs to be known about `free`, `munmap`,
-//! `mremap` or `brk`. Whatever is in doubt stays as it is: [`Cache::prepare`] then names a [`ColdReason`] and the message takes
-//! the cold path.
+//! A buffer which is sent for the second time ([`Config::uses_before`]) is probably sent again. Its whole pages are
+//! copied to a memfd, which then takes their place under the same addresses; bytes around them travel with the
+//! descriptor. At every later use the kernel is asked whether these addresses still show that file
+//! ([`ColdReason::Stale`] if not), so nothing needs to be known about `free`, `munmap`, `mremap` or `brk`. Whatever
+//! is in doubt stays as it is: [`Cache::prepare`] then names a [`ColdReason`] and the message takes the cold path.
 //!
 //! # Example
 //!
@@ -39,29 +39,32 @@
 //!
 //! # What is kept, and what is not
 //!
-//! Kept: the contents at every moment; rights (`mprotect`); private memory after `fork` (all regions are given back before: [`fork`]);
-//! a process that locks or pins memory, or has asked for anything special about the range, is left alone (and memory that its
-//! allocator has named: `[anon:…]`); limits of descriptors and memory lead to the cold path; nothing outlives the process; core dumps have the pages (bit 1 of
-//! `coredump_filter`, which is set by default).
+//! Kept: the contents at every moment; rights (`mprotect`); private memory after `fork` (all regions are given back
+//! before); a process that locks or pins memory, or has asked for anything special about the range, is left alone
+//! (and memory that its allocator has named: `[anon:…]`); limits of descriptors and memory lead to the cold path;
+//! nothing outlives the process; core dumps have the pages (bit 1 of `coredump_filter`, which is set by default).
 //!
 //! Not kept, for re-homed pages:
-//! * `madvise(MADV_DONTNEED)` is refused, with EINVAL, where it would make zeroes of private pages: regions are locked in memory for
-//!   the sake of that refusal. It cannot be made to work for shared pages; if it merely did nothing, allocators which use it to clear
-//!   (jemalloc does for each large `calloc`) would hand out old bytes as zeroes. With the refusal they clear the memory themselves. So re-homed
-//!   memory, and what was given back and is still mapped, counts against RLIMIT_MEMLOCK (of which an eighth is left to the program) and is
-//!   not swapped; beyond it buffers are cold, unless [`Config::unlocked`] vouches for the program. `MADV_FREE` is refused as well.
-//! * `mremap` with an old size of 0, and mappings moved or enlarged by `mremap`: they stay shared memory until the next use, fork or end of the cache.
-//! * Memory accounting calls them shared memory (`RssShmem`, `shmem` of the cgroup); transparent huge pages are lost where the
-//!   system does not grant them to shared memory; memory policies (`mbind`) are not carried over.
-//! * Marks set *after* re-homing (`MADV_DONTDUMP`, `MADV_DONTFORK`) are lost when the region is given back; and a device for
-//!   which pages were pinned after re-homing goes on seeing the region. While anything is pinned nothing is evicted.
-//! * After a region was given back, pages which the program then writes exist twice until it unmaps them, and pages which it
-//!   does not write are not in core dumps.
+//! * `madvise(MADV_DONTNEED)` is refused, with EINVAL, where it would make zeroes of private pages: regions are
+//!   locked in memory for the sake of that refusal. It cannot be made to work for shared pages; if it merely did
+//!   nothing, allocators which use it to clear (jemalloc does for each large `calloc`) would hand out old bytes as
+//!   zeroes. With the refusal they clear the memory themselves. So re-homed memory, and what was given back and is
+//!   still mapped, counts against RLIMIT_MEMLOCK (of which an eighth is left to the program) and is not swapped;
+//!   beyond it buffers are cold, unless [`Config::unlocked`] vouches for the program. `MADV_FREE` is refused as well.
+//! * `mremap` with an old size of 0, and mappings moved or enlarged by `mremap`: they stay shared memory until the
+//!   next use, fork or end of the cache.
+//! * Memory accounting calls them shared memory (`RssShmem`, `shmem` of the cgroup); transparent huge pages are lost
+//!   where the system does not grant them to shared memory; memory policies (`mbind`) are not carried over.
+//! * Marks set *after* re-homing (`MADV_DONTDUMP`, `MADV_DONTFORK`) are lost when the region is given back; and a
+//!   device for which pages were pinned after re-homing goes on seeing the region. While anything is pinned nothing
+//!   is evicted.
+//! * After a region was given back, pages which the program then writes exist twice until it unmaps them, and pages
+//!   which it does not write are not in core dumps.
 //! * A waiter on a futex which is not process-private and lies in the buffer when it is re-homed is not woken any more.
 //! * A child made by a bare `clone` or `_Fork` shares them with its parent.
 //!
-//! A grant lets the peer read what the program writes into that buffer *later*, until the region is given back. That is for
-//! domains of one owner only (THREAT-MODEL.md).
+//! A grant lets the peer read what the program writes into that buffer *later*, until the region is given back. That
+//! is for domains of one owner only (THREAT-MODEL.md).
 
 mod fork;
 mod maps;
@@ -104,8 +107,8 @@ pub struct Config {
     pub bytes_max: usize,
     /// Buffers of fewer bytes than this are left alone.
     pub smallest: usize,
-    /// Also re-home what cannot be locked, when RLIMIT_MEMLOCK is used up. Only for programs of which it is known that neither they nor
-    /// their allocators take `madvise(MADV_DONTNEED)` for a way to get zeroes (see above).
+    /// Also re-home what cannot be locked, when RLIMIT_MEMLOCK is used up. Only for programs of which it is known
+    /// that neither they nor their allocators take `madvise(MADV_DONTNEED)` for a way to get zeroes (see above).
     pub unlocked: bool,
 }
 
@@ -127,8 +130,9 @@ impl UserRange {
     ///
     /// # Safety
     ///
-    /// From here until it is dropped, and so is each [`Use`] prepared from it, all these bytes are readable, nobody writes
-    /// them, and nobody unmaps, moves or replaces them: what any program promises about a buffer that it sends.
+    /// From here until it is dropped, and so is each [`Use`] prepared from it, all these bytes are readable, nobody
+    /// writes them, and nobody unmaps, moves or replaces them: what any program promises about a buffer that it
+    /// sends.
     pub unsafe fn new(start: *const u8, len: usize) -> Self {
         Self { start: start.expose_provenance(), len }
     }
@@ -262,8 +266,8 @@ impl Cache {
         Ok(Grant { fd, start: region.offset(region.range.start), len: region.range.len() as u64 })
     }
 
-    /// Regions which were granted and are no more, since this was last asked: their peers may unmap them. A descriptor that names
-    /// one and was sent before remains good.
+    /// Regions which were granted and are no more, since this was last asked: their peers may unmap them. A
+    /// descriptor that names one and was sent before remains good.
     pub fn take_released(&self) -> Vec<RegionKey> {
         fork::lock().table(self.id).take_released()
     }
@@ -313,7 +317,8 @@ cold_reasons! {
     Disabled = "re-homing is turned off",
     /// Fewer bytes than [`Config::smallest`], or no whole page.
     TooSmall = "the buffer is small",
-    /// Not yet used as often as it takes. More often than [`Config::uses_before`] for a buffer that was refused or lost before.
+    /// Not yet used as often as it takes. More often than [`Config::uses_before`] for a buffer that was refused or
+    /// lost before.
     FirstUse = "the buffer was not used often enough yet",
     /// It was re-homed, but other memory was found at its addresses. Counts as a first use.
     Stale = "the memory at these addresses was replaced",
@@ -325,7 +330,8 @@ cold_reasons! {
     Shared = "shared memory already",
     /// Some of it is not mapped.
     Unmapped = "not mapped",
-    /// The program or its allocator has asked for something special about this memory, such as to keep it out of core dumps.
+    /// The program or its allocator has asked for something special about this memory, such as to keep it out of core
+    /// dumps.
     SpecialMemory = "memory with special wishes",
     /// The process has locked pages, or pages pinned for a device.
     Pinned = "the process has locked or pinned memory",

@@ -1,7 +1,8 @@
 //! The other side: a region which a peer has granted to us.
 //!
-//! We map it for reading and copy out of it. Its owner may write it at any time, may be hostile, and may be gone; what it cannot
-//! do is take the pages away under us, because we map nothing but a memfd which is sealed against shrinking and has all its pages.
+//! We map it for reading and copy out of it. Its owner may write it at any time, may be hostile, and may be gone;
+//! what it cannot do is take the pages away under us, because we map nothing but a memfd which is sealed against
+//! shrinking and has all its pages.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -67,7 +68,8 @@ pub struct OutsideRegion {
 }
 
 impl PeerRegion {
-    /// Checks what a peer has sent and maps `len` bytes from `start` of it. Both may be the peer's words; `len_max` is ours.
+    /// Checks what a peer has sent and maps `len` bytes from `start` of it. Both may be the peer's words; `len_max`
+    /// is ours.
     pub fn map(fd: &OwnedFd, start: u64, len: u64, len_max: u64) -> Result<Self, RegionRefused> {
         let page = rustix::param::page_size() as u64;
         let extent = match start.checked_add(len) {
@@ -78,13 +80,15 @@ impl PeerRegion {
         };
         check(fd, &extent)?;
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
-        // SAFETY: a new mapping, at a place of the kernel's choice. It is within the file, which cannot shrink any more (checked).
+        // SAFETY: a new mapping, at a place of the kernel's choice. It is within the file, which cannot shrink any
+        // more (checked).
         let base = unsafe { mmap(std::ptr::null_mut(), len as usize, ProtFlags::READ, flags, fd, start) };
         let base = NonNull::new(base.map_err(RegionRefused::Map)?.cast()).ok_or(RegionRefused::Map(Errno::NOMEM))?;
         Ok(Self { base, extent })
     }
 
-    /// Copies the bytes from `offset` of the file on. What they are is the peer's word: they may even change while we copy.
+    /// Copies the bytes from `offset` of the file on. What they are is the peer's word: they may even change while we
+    /// copy.
     pub fn copy_out(&self, offset: u64, to: &mut [u8]) -> Result<(), OutsideRegion> {
         // SAFETY: `copy_out_uninit` only ever stores initialised bytes.
         let to = unsafe { &mut *(std::ptr::from_mut(to) as *mut [MaybeUninit<u8>]) };
@@ -98,8 +102,8 @@ impl PeerRegion {
         if offset < self.extent.start || end > self.extent.end {
             return Err(outside);
         }
-        // SAFETY: inside the mapping (checked), which lives as long as `self` and cannot lose pages (sealed). `to` is memory of our
-        // own and exclusively borrowed, so it cannot be the mapping, to which nobody has references.
+        // SAFETY: inside the mapping (checked), which lives as long as `self` and cannot lose pages (sealed). `to` is
+        // memory of our own and exclusively borrowed, so it cannot be the mapping, to which nobody has references.
         unsafe { copy_foreign(self.base.add((offset - self.extent.start) as usize), to) };
         Ok(())
     }
@@ -135,9 +139,9 @@ const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 ///
 /// `from` is mapped for `to.len()` bytes, and no reference to these bytes exists.
 unsafe fn copy_foreign(from: NonNull<u8>, to: &mut [MaybeUninit<u8>]) {
-    // The bytes may change while they are copied, by writes of another process to a mapping of its own. The language knows no
-    // such writes; to it they are a device's. What memcpy then stores is some mix of old and new bytes, and nothing here looks
-    // at them: whoever does looks at the copy.
+    // The bytes may change while they are copied, by writes of another process to a mapping of its own. The language
+    // knows no such writes; to it they are a device's. What memcpy then stores is some mix of old and new bytes, and
+    // nothing here looks at them: whoever does looks at the copy.
     // SAFETY: readable (the caller's promise), writable (borrowed), and apart (no references into the mapping).
     unsafe { std::ptr::copy_nonoverlapping(from.as_ptr().cast(), to.as_mut_ptr(), to.len()) };
 }

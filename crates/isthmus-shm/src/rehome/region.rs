@@ -1,8 +1,8 @@
 //! One re-homed range: its memfd, how the range gets onto it and how it gets off again.
 //!
-//! Both ways are one `mmap(MAP_FIXED)`, which the kernel carries out under its own lock: another thread of the program sees
-//! the old pages or the new ones, never a gap. Both ways keep the bytes: the copy is made beforehand, of a buffer which nobody
-//! writes while it is sent; and giving back copies nothing (see [`Region::give_back`]).
+//! Both ways are one `mmap(MAP_FIXED)`, which the kernel carries out under its own lock: another thread of the
+//! program sees the old pages or the new ones, never a gap. Both ways keep the bytes: the copy is made beforehand, of
+//! a buffer which nobody writes while it is sent; and giving back copies nothing (see [`Region::give_back`]).
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -41,8 +41,8 @@ pub(super) struct Region {
     locking: Locking,
 }
 
-/// Whether the pages are locked. `madvise(MADV_DONTNEED)` promises zeroes, which shared pages do not become; the kernel refuses it for
-/// locked pages, so that an allocator which relies on it clears them itself.
+/// Whether the pages are locked. `madvise(MADV_DONTNEED)` promises zeroes, which shared pages do not become; the
+/// kernel refuses it for locked pages, so that an allocator which relies on it clears them itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Locking {
     Locked,
@@ -57,7 +57,8 @@ impl Region {
     ///
     /// # Safety
     ///
-    /// `range` consists of whole pages, is mapped, and is neither written nor mapped anew by anybody until this returns.
+    /// `range` consists of whole pages, is mapped, and is neither written nor mapped anew by anybody until this
+    /// returns.
     pub(super) unsafe fn adopt(maps: &Maps, range: Range<usize>, locking: Locking) -> Result<Self, ColdReason> {
         let memfd = sparse_file()?;
         let file = FileId::of(&fstat(&memfd).map_err(refusal)?);
@@ -95,14 +96,14 @@ impl Region {
         maps.shows(part, self.file, self.offset(part.start))
     }
 
-    /// Makes whatever still shows this file private again, wherever the program may have moved it meanwhile: a private
-    /// mapping of the file takes the place of the shared one. The file itself never changes any more, so the bytes stay; the first write to
-    /// a page makes a copy that is the program's alone; and other threads may write all the while, because no copying
-    /// of ours could miss a write. The price: the file's pages remain until the program unmaps them, so pages written
-    /// after this exist twice.
+    /// Makes whatever still shows this file private again, wherever the program may have moved it meanwhile: a
+    /// private mapping of the file takes the place of the shared one. The file itself never changes any more, so the
+    /// bytes stay; the first write to a page makes a copy that is the program's alone; and other threads may write
+    /// all the while, because no copying of ours could miss a write. The price: the file's pages remain until the
+    /// program unmaps them, so pages written after this exist twice.
     ///
-    /// Between the kernel's answer and the new mapping lies a microsecond in which another thread could free this memory and map
-    /// something else at the same addresses; no request of the kernel closes it.
+    /// Between the kernel's answer and the new mapping lies a microsecond in which another thread could free this
+    /// memory and map something else at the same addresses; no request of the kernel closes it.
     pub(super) fn give_back(&self, maps: &Maps) {
         let in_place = self.give_back_within(maps, self.range.clone());
         if in_place != Ok(self.range.len()) {
@@ -132,8 +133,9 @@ impl Region {
         let rights = rights.into_iter().filter(|(has, _)| *has).map(|(_, right)| right).collect();
         // Not accounted, so that no overcommit policy but the strictest can refuse it.
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-        // SAFETY: the kernel has just said that these addresses show this file from this offset: the same bytes appear at
-        // the same addresses with the same rights. Memory of the program is reached by its own pointers as before.
+        // SAFETY: the kernel has just said that these addresses show this file from this offset: the same bytes
+        // appear at the same addresses with the same rights. Memory of the program is reached by its own pointers as
+        // before.
         let private =
             unsafe { mmap(pointer(vma.range.start), vma.range.len(), rights, flags, &self.memfd, vma.offset) };
         if private.is_ok() {

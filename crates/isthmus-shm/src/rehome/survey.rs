@@ -1,9 +1,10 @@
 //! Whether memory is as plain as it looks: the questions asked once, before a range is re-homed.
 //!
-//! `PROCMAP_QUERY` tells private anonymous memory from all else, but not what the program has asked of it since: locked,
-//! wiped on fork, kept out of core dumps, watched by userfaultfd, sealed, under a protection key. A new mapping would lose
-//! all that without a word, so any such wish means: leave it alone. These are in `/proc/self/smaps`, which costs some 30 µs for a
-//! small process and 3 µs more for each resident MiB before the range: a price for once, not for each message.
+//! `PROCMAP_QUERY` tells private anonymous memory from all else, but not what the program has asked of it since:
+//! locked, wiped on fork, kept out of core dumps, watched by userfaultfd, sealed, under a protection key. A new
+//! mapping would lose all that without a word, so any such wish means: leave it alone. These are in
+//! `/proc/self/smaps`, which costs some 30 µs for a small process and 3 µs more for each resident MiB before the
+//! range: a price for once, not for each message.
 
 use std::io::{BufRead, BufReader, Read};
 use std::ops::Range;
@@ -14,7 +15,8 @@ use super::ColdReason;
 use super::maps::{Maps, Vma, open};
 use super::region;
 
-/// Refuses all memory but private anonymous pages which the program may read and write (or pages which we gave back earlier).
+/// Refuses all memory but private anonymous pages which the program may read and write (or pages which we gave back
+/// earlier).
 pub(super) fn plain(maps: &Maps, range: &Range<usize>, page_size: usize) -> Result<(), ColdReason> {
     let vmas = maps.covering(range)?.ok_or(ColdReason::Unmapped)?;
     vmas.iter().try_for_each(|vma| plain_mapping(maps, vma, page_size))
@@ -149,7 +151,7 @@ fn header(line: &[u8]) -> Option<Range<usize>> {
 mod tests {
     use super::*;
 
-    const SMAPS: &str = "1000-3000 rw-p 00000000 00:00 0 \nSize: 8 kB\nProtectionKey: 0\nVmFlags: rd wr mr mw me ac sd \n\
+    const SMAPS: &str = "1000-3000 rw-p 00000000 00:00 0 \nSize: 8 kB\nProtectionKey: 0\nVmFlags: rd wr mr mw me ac \n\
                          3000-4000 rw-p 00000000 00:00 0 \nSize: 4 kB\nProtectionKey: 0\nVmFlags: rd wr mr mw me dd \n\
                          4000-5000 rw-p 00000000 00:00 0 \nSize: 4 kB\nProtectionKey: 3\nVmFlags: rd wr mr mw me ac \n\
                          5000-6000 rw-p 00000000 00:00 0 \nSize: 4 kB\n";

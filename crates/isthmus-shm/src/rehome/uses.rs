@@ -38,8 +38,8 @@ impl Uses {
         self.candidate(address).uses = 0;
     }
 
-    /// Re-homing was refused, or was lost again after few uses: next time it takes twice as many uses. So a program which frees
-    /// and allocates between any two uses soon pays next to nothing for us.
+    /// Re-homing was refused, or was lost again after few uses: next time it takes twice as many uses. So a program
+    /// which frees and allocates between any two uses soon pays next to nothing for us.
     pub(super) fn disappointed(&mut self, address: usize) {
         let candidate = self.candidate(address);
         candidate.uses = 0;

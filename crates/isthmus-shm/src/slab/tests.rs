@@ -1,7 +1,7 @@
 //! The slab as a channel uses it, with stores that arrive late and positions that wrap; and against forged memory.
 
 use super::*;
-use crate::delayed::{Delayed, cases, positions};
+use crate::delayed::{Delayed, affordable, cases, positions};
 use crate::ring::{Consumer, Producer, RecordBuffer};
 use crate::words::Payload;
 use crate::{Mapping, Window};
@@ -80,7 +80,7 @@ fn a_slab_with_nothing_out_starts_over_and_has_all_its_room() {
 #[test]
 fn little_traffic_stays_near_the_start() {
     let (_, mut producer, mut consumer) = slab();
-    for _ in 0..1000 {
+    for _ in 0..affordable(1000) {
         let piece = producer.reserve(3000, 3000).unwrap().unwrap();
         consumer.give_back(piece);
         consumer.publish();
@@ -183,7 +183,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Step::Trim),
         2 => (0..20_usize, 0..3_usize).prop_map(|(ours, theirs)| Step::Arrive(ours, theirs)),
     ];
-    prop::collection::vec(step, 1..if cfg!(miri) { 60 } else { 600 })
+    prop::collection::vec(step, 1..affordable(600))
 }
 
 /// One direction of a channel, with the rules by which a channel moves it.
@@ -300,7 +300,7 @@ impl Model {
         let (piece, fill) = self.out[0];
         let mut bytes = vec![0; piece.len as usize];
         self.memory[1].copy_out(self.slab_in.span(piece).unwrap().start(), &mut bytes);
-        assert!(bytes.iter().all(|byte| *byte == fill), "{piece:?} was written before it was given back");
+        assert!(bytes == vec![fill; bytes.len()], "{piece:?} was written before it was given back");
         self.out.pop_front();
         self.held -= 1;
         if self.slab_in.give_back(piece) {
