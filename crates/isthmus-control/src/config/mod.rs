@@ -47,7 +47,7 @@ pub use parse::Entry;
 pub use places::{Dir, Listen, LogFilter, Places, Role, SocketPath};
 pub use policy::{Attach, Glob, Party, Rule, Rules, User, Verdict};
 pub use problem::{ConfigError, PROBLEMS_MAX, Problem, Wrong};
-pub use setting::{Cpus, Grants, Integer, Kib, Micros, Millis, PowerOfTwoKib, Seconds, Talk, WaitMode};
+pub use setting::{Cpus, Grants, Integer, Micros, Millis, PowerOfTwoKib, Seconds, Talk, WaitMode};
 pub use show::{VariableRow, variables, variables_text};
 pub use users::Users;
 

@@ -223,8 +223,6 @@ numbers! {
     Millis, "ms", "an integer", |_| true;
     /// Whole seconds.
     Seconds, "s", "an integer", |_| true;
-    /// Blocks of 1024 bytes.
-    Kib, "KiB", "an integer", |_| true;
     /// Blocks of 1024 bytes, and their number a power of two.
     PowerOfTwoKib, "KiB", "a power of two", u32::is_power_of_two;
 }
@@ -250,15 +248,6 @@ impl<const MIN: u32, const MAX: u32> Seconds<MIN, MAX> {
     #[must_use]
     pub const fn duration(self) -> Option<Duration> {
         if self.0 == 0 { None } else { Some(Duration::from_secs(self.0 as u64)) }
-    }
-}
-
-impl<const MIN: u32, const MAX: u32> Kib<MIN, MAX> {
-    /// In bytes.
-    #[must_use]
-    pub const fn bytes(self) -> u32 {
-        const { assert!(MAX <= u32::MAX / 1024) }
-        self.0 * 1024
     }
 }
 
