@@ -2,7 +2,7 @@
 //! wheel ([`Core::progress`]) in which everything happens.
 
 use crate::control::{Control, News};
-use crate::endpoint::{Completion, Endpoints, Outcome, Token};
+use crate::endpoint::{Completion, Endpoint, Endpoints, Outcome, Token};
 use crate::error::{AttachError, Refusal};
 use crate::news::{Held, map};
 use crate::options::Options;
@@ -146,11 +146,20 @@ impl Core {
 
     /// Asks the daemon and waits for its answer.
     pub(crate) fn request(&mut self, message: ToDaemon) -> Result<News, Refusal> {
+        self.ask(|control| control.request(message.clone(), &[]))
+    }
+
+    /// Has `ask` ask the daemon. Where that turns out to be dead, it asks once more, whoever has taken its place.
+    pub(crate) fn ask<T>(&mut self, ask: impl Fn(&mut Control) -> Result<T, Refusal>) -> Result<T, Refusal> {
         self.check_alive()?;
-        self.reconnect();
-        let control = self.control.as_mut().ok_or_else(|| Refusal::from(Reason::DaemonGone))?;
-        let answer = control.request(message, &[]);
-        if answer.as_ref().is_err_and(|refusal| refusal.reason == Reason::DaemonGone) {
+        let mut answer = Err(Refusal::from(Reason::DaemonGone));
+        for _ in 0..2 {
+            self.reconnect();
+            let Some(control) = &mut self.control else { break };
+            answer = ask(control);
+            if !answer.as_ref().is_err_and(|refusal| refusal.reason == Reason::DaemonGone) {
+                break;
+            }
             self.daemon_lost();
         }
         answer
@@ -301,7 +310,24 @@ impl Core {
                 self.endpoints.complete(posted, incoming.envelope.to, Outcome::Failed(reason));
             }
         }
-        self.endpoints.all().for_each(|(_, endpoint)| endpoint.forget(id));
+        let forget = |(index, endpoint): (_, &mut Endpoint)| {
+            endpoint.forget(id);
+            index
+        };
+        let open: Vec<_> = self.endpoints.all().map(forget).collect();
+        for index in open {
+            self.match_unexpected(index); // What waited behind a message that will not come.
+        }
+    }
+
+    /// The same, but what was not begun to be sent goes by another way.
+    pub(crate) fn lose(&mut self, at: PeerIndex, reason: Reason) {
+        let queue = &mut self.peers[at].queue;
+        let begun = queue.iter().take_while(|message| message.sent > 0).count();
+        let kept = queue.split_off(begun);
+        self.fail_peer(at, reason);
+        self.peers[at].queue = kept;
+        self.list(at);
     }
 
     pub(crate) fn next_token(&mut self) -> Token {

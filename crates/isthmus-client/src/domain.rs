@@ -230,8 +230,7 @@ impl Domain {
 
     /// A report of the daemon, as JSON.
     pub fn query(&mut self, topic: Topic, arguments: &[&str]) -> Result<String, Refusal> {
-        let control = self.core.control.as_mut().ok_or_else(|| Refusal::from(Reason::DaemonGone))?;
-        crate::query::ask(control, topic, arguments)
+        self.core.ask(|control| crate::query::ask(control, topic, arguments))
     }
 
     /// True while the daemon answers. Channels go on without it.

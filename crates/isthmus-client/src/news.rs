@@ -150,7 +150,7 @@ impl Core {
             return Err(Reason::ChannelRefused);
         }
         if matches!(self.peers[at].making, Making::Made { .. }) {
-            return Err(Reason::ChannelPending);
+            self.break_channel(at, Reason::Replaced); // The peer has none any more, or it would not get another.
         }
         let (memory, peer_board, peer_doorbell) = (news.fd(), news.fd(), news.fd());
         if offer.new_board {
@@ -190,8 +190,9 @@ impl Core {
 
     /// The listener has it too: leave the ordinary path.
     fn channel_open(&mut self, id: ChannelId) {
-        if let Some((at, key)) = self.by_id(id) {
-            let peer = &mut self.peers[at];
+        let Some((at, key)) = self.by_id(id) else { return };
+        let peer = &mut self.peers[at];
+        if let Making::Made { connector: true, open: false, .. } = peer.making {
             peer.making = Making::Made { id, key, connector: true, open: true };
             peer.switch = Some(Path::Channel(key));
             self.advance(at);
@@ -209,17 +210,48 @@ impl Core {
         }
     }
 
-    /// A channel is over: what lies in it is taken; what was sent by it and not taken is lost with it, if its peer is.
-    fn channel_closed(&mut self, id: ChannelId, reason: Reason) {
+    /// A channel is over: what lies in it is taken; what was sent by it and not taken is lost with it.
+    pub(crate) fn channel_closed(&mut self, id: ChannelId, reason: Reason) {
         let Some((at, key)) = self.by_id(id) else { return };
-        self.inbox.unmute(key);
-        self.peers[at].inward = Path::Channel(key);
-        self.drain(key);
-        self.forget_channel(at, key, id, reason);
-        // Whoever closes a channel in order goes on by the ordinary path; otherwise the peer's end follows.
-        if !matches!(reason, Reason::ClosedByPeer | Reason::ClosedHere | Reason::Replaced | Reason::ChannelsForbidden) {
-            self.fail_peer(at, reason);
+        let peer = &mut self.peers[at];
+        match (peer.out, peer.inward) {
+            // Nobody has used it.
+            (Path::Ordinary, Path::Ordinary) if peer.leaving.is_none() && !self.inbox.has_records(key) => {
+                self.forget_channel(at, key, id, reason);
+            }
+            // The policy ends it, and both are there: each says so in the channel before it leaves, and nothing is lost.
+            (Path::Channel(_), Path::Channel(_)) if reason == Reason::ChannelsForbidden => {
+                (peer.leaving, peer.switch) = (Some(reason), Some(Path::Ordinary));
+                self.advance(at);
+            }
+            _ => self.break_channel(at, reason),
         }
+    }
+
+    /// A channel is over, in whatever state: both begin anew on the ordinary path.
+    pub(crate) fn break_channel(&mut self, at: PeerIndex, reason: Reason) {
+        self.take_what_came(at);
+        if let Making::Made { id, key, .. } = self.peers[at].making {
+            self.forget_channel(at, key, id, reason);
+        }
+        let peer = &mut self.peers[at];
+        (peer.epoch_out, peer.epoch_in) = (0, 0);
+        self.lose(at, reason);
+    }
+
+    /// Takes what a peer has sent before its channel, or the peer itself, came to its end: what came through the daemon first.
+    pub(crate) fn take_what_came(&mut self, at: PeerIndex) {
+        if let (Path::Ordinary, Some(ring)) = (self.peers[at].inward, self.ring) {
+            self.drain(ring);
+        }
+        let peer = &mut self.peers[at];
+        let Making::Made { key, .. } = peer.making else { return };
+        if peer.inward == Path::Ordinary {
+            // Its word that it changes paths did not come. What it said afterwards can all the same be in the channel.
+            (peer.inward, peer.epoch_in) = (Path::Channel(key), peer.epoch_in.wrapping_add(1));
+            self.inbox.unmute(key);
+        }
+        self.drain(key);
     }
 
     fn forget_channel(&mut self, at: PeerIndex, key: ChannelKey, id: ChannelId, reason: Reason) {
@@ -227,19 +259,17 @@ impl Core {
         self.held.remove(&id);
         let peer = &mut self.peers[at];
         (peer.making, peer.tries) = (Making::Refused { reason, last: false }, 0);
-        (peer.out, peer.inward, peer.switch) = (Path::Ordinary, Path::Ordinary, None);
+        (peer.out, peer.inward, peer.switch, peer.leaving) = (Path::Ordinary, Path::Ordinary, None, None);
         peer.granted.clear();
         peer.regions.clear();
     }
 
-    /// Both directions have left the channel: it can go.
+    /// Both directions may have left the channel: then it can go.
     pub(crate) fn maybe_close_channel(&mut self, at: PeerIndex) {
         let peer = &self.peers[at];
-        let both_left =
-            peer.epoch_out > 0 && peer.epoch_in > 0 && peer.out == Path::Ordinary && peer.inward == Path::Ordinary;
-        if let (true, Making::Made { id, key, .. }) = (both_left, peer.making) {
-            self.forget_channel(at, key, id, Reason::ClosedHere);
-            self.tell(CloseChannel { channel: id, reason: Reason::ClosedHere }.into(), &[]);
+        let both_left = peer.out == Path::Ordinary && peer.inward == Path::Ordinary;
+        if let (true, Some(reason), Making::Made { id, key, .. }) = (both_left, peer.leaving, peer.making) {
+            self.forget_channel(at, key, id, reason);
         }
     }
 
@@ -265,15 +295,15 @@ impl Core {
             self.forget_channel(at, key, id, reason);
             self.tell(CloseChannel { channel: id, reason }.into(), &[]);
         }
+        let peer = &mut self.peers[at];
+        (peer.epoch_out, peer.epoch_in) = (0, 0);
         self.fail_peer(at, Reason::PeerFault);
     }
 
-    fn peer_gone(&mut self, peer: DomainId, reason: Reason) {
+    pub(crate) fn peer_gone(&mut self, peer: DomainId, reason: Reason) {
         let Some(at) = self.known(peer) else { return };
+        self.take_what_came(at);
         if let Making::Made { id, key, .. } = self.peers[at].making {
-            self.inbox.unmute(key);
-            self.peers[at].inward = Path::Channel(key);
-            self.drain(key);
             self.forget_channel(at, key, id, reason);
         }
         self.fail_peer(at, reason);

@@ -157,6 +157,8 @@ pub(crate) struct Peer {
     pub(crate) epoch_in: u16,
     /// Leave the path we send on for the other one, before anything else is sent.
     pub(crate) switch: Option<Path>,
+    /// Why both sides are on their way back to the ordinary path.
+    pub(crate) leaving: Option<Reason>,
     /// Short records that overtake messages.
     pub(crate) urgent: VecDeque<(Between, Record<'static>)>,
     pub(crate) queue: VecDeque<Outgoing>,
@@ -186,6 +188,7 @@ impl Peer {
             inward: Path::Ordinary,
             epoch_in: 0,
             switch: None,
+            leaving: None,
             urgent: VecDeque::new(),
             queue: VecDeque::new(),
             streams: VecDeque::new(),

@@ -53,11 +53,20 @@ impl Core {
         isthmus_shm::step!("take_record");
         let ordinary = Some(key) == self.ring;
         if let Err(misdeed) = self.try_take_record(key, ordinary, record) {
-            let fault = match misdeed {
-                Misdeed::Fault(fault) => fault,
-                Misdeed::OutOfPlace => PeerFault::Record(MalformedRecord::Kind(record.kind())),
-            };
-            self.channel_fault(key, fault);
+            self.misdeed(key, ordinary, record, &misdeed);
+        }
+    }
+
+    /// What comes through the daemon is the doing of the domain that sent it: neither the ring nor the daemon is to blame.
+    #[cold]
+    fn misdeed(&mut self, key: ChannelKey, ordinary: bool, record: &RecordBuffer, misdeed: &Misdeed) {
+        let out_of_place = PeerFault::Record(MalformedRecord::Kind(record.kind()));
+        let parsed = Record::parse(record.kind(), record.bytes(), record.words());
+        let sender = parsed.ok().and_then(|(route, _)| self.known(route.peer?));
+        match (misdeed, sender) {
+            (Misdeed::OutOfPlace, Some(at)) if ordinary => self.peer_fault(at, out_of_place),
+            (Misdeed::OutOfPlace, _) => self.channel_fault(key, out_of_place),
+            (Misdeed::Fault(fault), _) => self.channel_fault(key, *fault),
         }
     }
 
@@ -66,7 +75,9 @@ impl Core {
         let (route, content) = Record::parse(record.kind(), record.bytes(), record.words())?;
         let found = if ordinary { self.ordinary_sender(&route, &content)? } else { self.by_channel(key) };
         let Some(at) = found else { return if ordinary { Ok(()) } else { Err(Misdeed::OutOfPlace) } };
-        if !ordinary && self.peers[at].out == Path::Ordinary && self.peers[at].epoch_out == 0 {
+        if ordinary {
+            self.owe_for(at, &content);
+        } else if self.peers[at].out == Path::Ordinary {
             self.follow(at, key);
         }
         let peer = &self.peers[at];
@@ -75,9 +86,6 @@ impl Core {
         }
         if let Record::Eager { tag, len, words } = content {
             self.take_eager(at, &route, tag, len, words);
-            if ordinary {
-                self.owe(at, len);
-            }
             return Ok(());
         }
         self.take_other(key, at, ordinary, &route, content)
@@ -88,9 +96,8 @@ impl Core {
     fn ordinary_sender(&mut self, route: &Route, content: &Record<'_>) -> Result<Option<PeerIndex>, Misdeed> {
         let domain = route.peer.ok_or(Misdeed::OutOfPlace)?;
         self.heard_of(domain);
-        let begins =
-            matches!(content, Record::Eager { .. } | Record::Start { .. } | Record::Announce { .. } | Record::Switch);
-        Ok(if begins { Some(self.peer(domain)) } else { self.known(domain) })
+        let known = begins(content) || matches!(content, Record::Switch);
+        Ok(if known { Some(self.peer(domain)) } else { self.known(domain) })
     }
 
     /// A peer that did not answer in time is there after all: it may be asked again.
@@ -107,8 +114,9 @@ impl Core {
     /// The connector uses the channel, so it has it: the listener uses it too from now on.
     #[cold]
     fn follow(&mut self, at: PeerIndex, key: ChannelKey) {
-        if self.peers[at].switch.is_none() {
-            self.peers[at].switch = Some(Path::Channel(key));
+        let peer = &mut self.peers[at];
+        if peer.switch.is_none() && peer.leaving.is_none() {
+            peer.switch = Some(Path::Channel(key));
             self.list(at);
         }
     }
@@ -124,6 +132,8 @@ impl Core {
         match peer.inward {
             // Everything before it lies in the ring already, since its sender put it there before.
             Path::Channel(key) if ordinary && epoch == next => self.drain(key),
+            // It gave the channel up, because its daemon died while paths were changed, and begins anew.
+            Path::Channel(_) if ordinary && epoch == 0 && begins(content) => self.break_channel(at, Reason::DaemonGone),
             _ => return Err(Misdeed::OutOfPlace),
         }
         if self.peers[at].epoch_in == epoch { Ok(()) } else { Err(Misdeed::OutOfPlace) }
@@ -150,19 +160,15 @@ impl Core {
         route: &Route,
         content: Record<'_>,
     ) -> Result<(), Misdeed> {
-        let mut cost = 0;
         match content {
             Record::Eager { .. } => unreachable!("taken by the caller"),
             Record::Start { tag, len, serial, piece } => {
-                cost = piece.len;
                 self.take_start(key, at, route, tag, len, serial, piece)?;
             }
             Record::More { serial, piece } => {
-                cost = piece.len;
                 self.take_more(key, at, serial, piece)?;
             }
             Record::Announce { tag, len, serial, piece, mapped } => {
-                cost = piece.len;
                 if ordinary && mapped.is_some() {
                     return Err(Misdeed::OutOfPlace);
                 }
@@ -176,12 +182,8 @@ impl Core {
                 let over = self.peers[at].credit.give_back(bytes);
                 over.into_iter().for_each(|message| self.sent(message));
                 self.list(at);
-                return Ok(());
             }
             Record::Bounce { serial, reason } => self.take_bounce(at, serial, reason),
-        }
-        if ordinary {
-            self.owe(at, cost);
         }
         Ok(())
     }
@@ -404,9 +406,15 @@ impl Core {
         }
     }
 
-    /// On the ordinary path: so much was taken and can be sent again.
+    /// On the ordinary path: so much is taken and can be sent again, whatever becomes of it.
     #[inline]
-    fn owe(&mut self, at: PeerIndex, bytes: u32) {
+    fn owe_for(&mut self, at: PeerIndex, content: &Record<'_>) {
+        let bytes = match content {
+            Record::Eager { len, .. } => *len,
+            Record::Start { piece, .. } | Record::More { piece, .. } | Record::Announce { piece, .. } => piece.len,
+            Record::Pull { .. } | Record::Taken { .. } | Record::Switch | Record::Bounce { .. } => 0,
+            Record::Credit { .. } => return,
+        };
         let credit = &mut self.peers[at].credit;
         if credit.owed == 0 {
             self.owing.push(at);
@@ -440,4 +448,9 @@ impl Core {
             }
         }
     }
+}
+
+/// True for the first record of a message.
+fn begins(content: &Record<'_>) -> bool {
+    matches!(content, Record::Eager { .. } | Record::Start { .. } | Record::Announce { .. })
 }

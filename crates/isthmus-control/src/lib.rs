@@ -4,7 +4,7 @@
 //!   daemon ──── everything put together from a configuration
 //!     socket ── the socket, one daemon at a time            config ── one file, every key checked
 //!     server ── one thread: accepts, reads, sends, waits     scrape ── the counters over HTTP
-//!     session ─ one connection: bounded rate, bounded queue
+//!     session ─ one connection: bounded rate, bounded queue   disposal ─ closes what clients send
 //!       broker ─── requests, decisions, descriptors; carries no bytes itself
 //!         directory ─ domains, endpoints, boards, channels   policy ── who may, as reasons
 //!         tickets ─── what a later daemon has to know        journal ─ counts and log lines
@@ -20,6 +20,7 @@ pub mod broker;
 pub mod config;
 pub mod daemon;
 pub mod directory;
+mod disposal;
 pub mod journal;
 pub mod metrics;
 pub mod policy;

@@ -22,6 +22,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::broker::SessionId;
+use crate::disposal::Given;
 use crate::watched;
 
 /// Messages that wait for one connection.
@@ -86,6 +87,8 @@ pub(crate) enum Flushed {
 /// A connection as the server knows it.
 pub(crate) struct Connection {
     pub(crate) id: SessionId,
+    /// Whose it is.
+    owner: u32,
     stream: UnixStream,
     queue: RefCell<VecDeque<Packet>>,
     reports: RefCell<VecDeque<Report>>,
@@ -105,7 +108,7 @@ pub(crate) struct Connection {
 /// What a connection's task should do next.
 pub(crate) enum Next {
     /// A packet.
-    Packet(Vec<u8>, Vec<OwnedFd>),
+    Packet(Vec<u8>, Vec<Given>),
     /// What came is longer than any message.
     Unreceivable(String),
     /// What came had descriptors that this process could not open.
@@ -121,9 +124,11 @@ pub(crate) enum Next {
 impl Connection {
     pub(crate) fn new(id: SessionId, socket: OwnedFd) -> io::Result<Self> {
         rustix::net::sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES)?;
+        let stream = UnixStream::from_std(socket.into())?;
         Ok(Self {
             id,
-            stream: UnixStream::from_std(socket.into())?,
+            owner: stream.peer_cred()?.uid(),
+            stream,
             queue: RefCell::default(),
             reports: RefCell::default(),
             marker: RefCell::default(),
@@ -307,9 +312,10 @@ impl Connection {
             }
         });
         self.bucket.borrow_mut().tokens -= 1.0;
+        let given: Vec<Given> = fds.into_iter().map(|fd| Given::by(self.owner, fd)).collect();
         match received {
             Err(_) => None,
-            Ok(Ok(bytes)) => Some(Next::Packet(scratch[..bytes].to_vec(), fds)),
+            Ok(Ok(bytes)) => Some(Next::Packet(scratch[..bytes].to_vec(), given)),
             Ok(Err(ReceiveError::Closed)) => Some(Next::Gone),
             Ok(Err(ReceiveError::DescriptorsLost { bytes })) => {
                 Some(Next::DescriptorsLost(serial_of(&scratch[..bytes])))
@@ -323,6 +329,16 @@ impl Drop for Connection {
     fn drop(&mut self) {
         // A worker may hold the socket a moment longer; the other side shall know now.
         let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
+        // Nothing more comes in. What has not been read is taken out here, or its descriptors would be closed where the last
+        // copy of the socket is.
+        let (mut packet, mut fds) = ([0; HEADER_BYTES], Vec::new());
+        loop {
+            let received = seqpacket::receive(&self.stream, &mut packet, &mut fds, false);
+            fds.drain(..).for_each(|fd| drop(Given::by(self.owner, fd)));
+            if !matches!(received, Ok(_) | Err(ReceiveError::TooLong | ReceiveError::DescriptorsLost { .. })) {
+                break;
+            }
+        }
     }
 }
 

@@ -42,6 +42,7 @@ fn hint(errno: rustix::io::Errno) -> &'static str {
     match errno {
         rustix::io::Errno::MFILE => " (RLIMIT_NOFILE of this process is reached; raise it with ulimit -n)",
         rustix::io::Errno::NFILE => " (the system's limit fs.file-max is reached)",
+        rustix::io::Errno::FBIG => " (RLIMIT_FSIZE of this process is lower; raise it with ulimit -f)",
         rustix::io::Errno::NOMEM => " (RLIMIT_AS, the cgroup's memory limit or vm.max_map_count is reached)",
         _ => "",
     }

@@ -9,7 +9,9 @@ use isthmus_shm::{Access, Mapping};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::{Resource, getrlimit};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +23,11 @@ pub fn memory(size: RegionSize) -> Result<OwnedFd, PlatformError> {
 
 fn memory_file(size: RegionSize, seals: SealFlags) -> Result<OwnedFd, PlatformError> {
     let refused = |operation| move |source| PlatformError::Refused { operation, source };
+    // Beyond RLIMIT_FSIZE the kernel does not only refuse, it raises a signal that ends the process.
+    let file_size = getrlimit(Resource::Fsize).current;
+    if file_size.is_some_and(|limit| limit < size.0) {
+        return Err(refused("sizing a memory file")(Errno::FBIG));
+    }
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create("isthmus", flags | MemfdFlags::NOEXEC_SEAL)
         .or_else(|_| rustix::fs::memfd_create("isthmus", flags)) // Before Linux 6.3.

@@ -12,6 +12,7 @@ use isthmus_layout::reason::Reason;
 use super::attach::SECOND_HALF_TIMEOUT;
 use super::grants::sealed;
 use super::{Broker, Refusal};
+use crate::disposal::Given;
 use crate::directory::channels::{Channel, End, Half, Stage};
 
 impl Broker {
@@ -21,7 +22,7 @@ impl Broker {
         Ok(())
     }
 
-    pub(super) fn adopt(&mut self, domain: DomainId, adopt: &Adopt, memory: OwnedFd) -> Result<(), Refusal> {
+    pub(super) fn adopt(&mut self, domain: DomainId, adopt: &Adopt, memory: Given) -> Result<(), Refusal> {
         let (peer, channel) = (adopt.peer, adopt.channel);
         let invalid = |text: &str| Refusal::new(Reason::RequestInvalid, format!("channel {channel}: {text}"));
         if peer == domain || self.channels.knows(channel, domain) || self.channel_of(domain, peer).is_some() {
@@ -47,7 +48,7 @@ impl Broker {
             peer_place: adopt.peer_place,
             slab: adopt.slab,
             file,
-            memory: keep.then(|| Arc::new(memory)),
+            memory: keep.then(|| Arc::new(memory.keep())),
             until,
         };
         match self.channels.adopt(channel, half) {

@@ -50,7 +50,7 @@ impl Broker {
         id: SessionId,
         serial: Option<RequestSerial>,
         request: Attach,
-        fds: Vec<OwnedFd>,
+        fds: Vec<Given>,
     ) -> Result<(), Refusal> {
         let session = &self.sessions[&id];
         let Stage::Greeted { version, library } = session.stage.clone() else { return Err(Reason::OutOfTurn.into()) };
@@ -105,11 +105,11 @@ impl Broker {
         domain: DomainId,
         owner: Owner,
         (version, library): (Version, Name),
-        fds: Vec<OwnedFd>,
+        fds: Vec<Given>,
     ) -> Result<Furnished, Refusal> {
         let geometry = Geometry { slab: self.settings.slab };
         let ring = local::memory(geometry.size())?;
-        let (own, listener) = match <[OwnedFd; 2]>::try_from(fds) {
+        let (own, listener) = match <[Given; 2]>::try_from(fds) {
             Ok([memory, bell]) => (adopted_board(memory, bell)?, None),
             Err(_) => {
                 let board = NewBoard::own()?;

@@ -1,6 +1,5 @@
 //! Regions: the daemon looks at what one domain offers to another before it passes it on, so that the reader need not fear it.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use isthmus_layout::control::{Grant, Granted, Revoke, Revoked};
@@ -9,9 +8,10 @@ use isthmus_layout::reason::Reason;
 
 use super::channels::PEERS_BACKLOG_MAX;
 use super::{Broker, Refusal};
+use crate::disposal::Given;
 
 impl Broker {
-    pub(super) fn grant(&mut self, domain: DomainId, grant: &Grant, memory: OwnedFd) -> Result<(), Refusal> {
+    pub(super) fn grant(&mut self, domain: DomainId, grant: &Grant, memory: Given) -> Result<(), Refusal> {
         let Grant { peer, region, start, bytes } = *grant;
         let (Some(owner), Some(reader)) = (self.identity(domain), self.identity(peer)) else {
             return Err(Reason::NoSuchDomain.into());
@@ -27,7 +27,7 @@ impl Broker {
         }
         self.directory.acquaintance(domain, peer).grants += 1;
         let message = Granted { peer: domain, region, start, bytes };
-        self.send(session, None, message.into(), vec![Arc::new(memory)]);
+        self.send(session, None, message.into(), vec![Arc::new(memory.keep())]);
         Ok(())
     }
 
@@ -44,7 +44,7 @@ impl Broker {
 }
 
 /// Refuses memory that could shrink under its reader, or that ends before `end`.
-pub(super) fn sealed(memory: &OwnedFd, end: Option<u64>) -> Result<(), Refusal> {
+pub(super) fn sealed(memory: &Given, end: Option<u64>) -> Result<(), Refusal> {
     let seals = rustix::fs::fcntl_get_seals(memory).unwrap_or(rustix::fs::SealFlags::empty());
     if !seals.contains(rustix::fs::SealFlags::SHRINK) {
         return Err(Reason::RegionNotSealed.into());

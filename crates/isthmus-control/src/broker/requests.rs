@@ -1,18 +1,17 @@
 //! From packets to what they ask for, by the stage of their connection.
 
-use std::os::fd::OwnedFd;
-
 use isthmus_layout::control::{Done, EndpointOpened, Found, MalformedControl, Query, RequestSerial, ToDaemon, Version};
 use isthmus_layout::ids::DomainId;
 use isthmus_layout::reason::Reason;
 
 use super::{Broker, Outgoing, Refusal, SessionId, Stage};
 use crate::answer;
+use crate::disposal::Given;
 
-type Request = (Option<RequestSerial>, ToDaemon, Vec<OwnedFd>);
+type Request = (Option<RequestSerial>, ToDaemon, Vec<Given>);
 
 impl Broker {
-    pub(super) fn request(&mut self, id: SessionId, packet: &[u8], fds: Vec<OwnedFd>) {
+    pub(super) fn request(&mut self, id: SessionId, packet: &[u8], fds: Vec<Given>) {
         let (serial, message) = match ToDaemon::parse(packet, fds.len()) {
             Ok(parsed) => parsed,
             Err(malformed) => return self.malformed(id, malformed),
