@@ -1,0 +1,197 @@
+//! Endpoints, and messages from and to them.
+
+use crate::domain::{self, Handle, Inner};
+use crate::pending::{Context, Operation};
+use crate::types::{self, Address};
+use isthmus_client::{Buffer, DomainId, EndpointAddress, EndpointIndex, Reason, Refusal, Token};
+use std::ffi::{c_char, c_void};
+
+/// Opens an endpoint: 'wanted', or with ISTH_ENDPOINT_ANY the lowest that is free. 'label' is what `isthmus endpoint
+/// list` calls it, and may be null.
+///
+/// # Safety
+///
+/// 'domain' is null or attached. 'label' is null or ends with a zero byte. 'endpoint' is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn isth_open(domain: *mut Handle, wanted: u32, label: *const c_char, endpoint: *mut u32) -> i32 {
+    // SAFETY: as the caller promised.
+    unsafe {
+        domain::on(domain, |inner| {
+            let wanted = if wanted == crate::ISTH_ENDPOINT_ANY { None } else { Some(index(wanted)?) };
+            let label = types::string(label).map_or(Ok(""), types::utf8)?;
+            check_out(endpoint)?;
+            let opened = inner.domain.open(wanted, label)?;
+            put(endpoint, u32::from(opened.number()))
+        })
+    }
+}
+
+/// Closes an endpoint. Its posted receives complete as cancelled; messages that waited for them are dropped.
+///
+/// # Safety
+///
+/// 'domain' is null or attached.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn isth_close(domain: *mut Handle, endpoint: u32) -> i32 {
+    // SAFETY: as the caller promised.
+    unsafe { domain::on(domain, |inner| inner.domain.close(index(endpoint)?).map(|()| 0)) }
+}
+
+/// The number of the domain of this name; a name such as "d7" means domain 7.
+///
+/// # Safety
+///
+/// 'domain' is null or attached. 'name' is null or ends with a zero byte. 'found' is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn isth_lookup(domain: *mut Handle, name: *const c_char, found: *mut u32) -> i32 {
+    // SAFETY: as the caller promised.
+    unsafe {
+        domain::on(domain, |inner| {
+            let name = types::string(name).ok_or_else(|| invalid("name is null"))?;
+            check_out(found)?;
+            let domain = inner.domain.lookup(types::utf8(name)?)?;
+            put(found, domain.number())
+        })
+    }
+}
+
+/// Sends 'len' bytes. The completion, with 'context' in it, says when the bytes may change again: for up to 32 KiB on
+/// a channel at once, for more when the receiver has them. '*token' names the operation, and may be null.
+///
+/// # Safety
+///
+/// 'domain' is null or attached. Until the completion (or isth_detach()) the 'len' bytes at 'data' are readable and
+/// nobody writes them. 'token' is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn isth_send(
+    domain: *mut Handle,
+    from: u32,
+    to: Address,
+    tag: u64,
+    data: *const c_void,
+    len: usize,
+    context: *mut c_void,
+    token: *mut u64,
+) -> i32 {
+    // SAFETY: as the caller promised; the buffer is used for a send, so it is only read.
+    unsafe {
+        domain::on(domain, |inner| {
+            let (from, to) = (index(from)?, address(to)?);
+            let buffer = lent(data.cast_mut(), len)?;
+            let posted = inner.domain.send(from, to, tag, buffer).map_err(|(refusal, _)| refusal)?;
+            inner.posted(posted, from, context, token)
+        })
+    }
+}
+
+/// Posts a receive of up to 'len' bytes. The oldest takes the oldest message; of a longer one, the first bytes. The
+/// completion has 'context' in it. '*token' names the operation, and may be null.
+///
+/// # Safety
+///
+/// 'domain' is null or attached. Until the completion (or isth_detach()) the 'len' bytes at 'data' are writable and
+/// nobody else uses them. 'token' is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn isth_receive(
+    domain: *mut Handle,
+    endpoint: u32,
+    data: *mut c_void,
+    len: usize,
+    context: *mut c_void,
+    token: *mut u64,
+) -> i32 {
+    // SAFETY: as the caller promised.
+    unsafe {
+        domain::on(domain, |inner| {
+            let at = index(endpoint)?;
+            let posted = inner.domain.receive(at, lent(data, len)?).map_err(|(refusal, _)| refusal)?;
+            inner.posted(posted, at, context, token)
+        })
+    }
+}
+
+/// Takes a posted receive back: 1 if it had not begun to receive, and its completion says ISTH_CANCELLED. Otherwise 0:
+/// it is over, or will be in its own time, as sends are.
+///
+/// # Safety
+///
+/// 'domain' is null or attached.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn isth_cancel(domain: *mut Handle, token: u64) -> i32 {
+    // SAFETY: as the caller promised.
+    unsafe {
+        domain::on(domain, |inner| {
+            let Some(&Operation { token, endpoint, .. }) = inner.pending.get(&token) else { return Ok(0) };
+            Ok(i32::from(inner.domain.cancel(endpoint, token)))
+        })
+    }
+}
+
+impl Inner {
+    /// Remembers what belongs to an operation.
+    ///
+    /// # Safety
+    ///
+    /// `number` is null or writable.
+    unsafe fn posted(
+        &mut self,
+        token: Token,
+        endpoint: EndpointIndex,
+        context: *mut c_void,
+        number: *mut u64,
+    ) -> Result<i32, Refusal> {
+        self.pending.insert(token.number(), Operation { token, endpoint, context: Context(context) });
+        if !number.is_null() {
+            // SAFETY: as promised.
+            unsafe { number.write(token.number()) };
+        }
+        Ok(0)
+    }
+}
+
+fn invalid(detail: &str) -> Refusal {
+    Refusal::new(Reason::RequestInvalid, detail)
+}
+
+fn index(number: u32) -> Result<EndpointIndex, Refusal> {
+    let index = u8::try_from(number).ok().and_then(EndpointIndex::new);
+    index.ok_or_else(|| Refusal::new(Reason::RequestInvalid, format!("there is no endpoint {number}")))
+}
+
+fn address(address: Address) -> Result<EndpointAddress, Refusal> {
+    let domain = DomainId::new(address.domain).ok_or_else(|| invalid("there is no domain 0"))?;
+    Ok(EndpointAddress { domain, endpoint: index(address.endpoint)? })
+}
+
+/// The program's memory as a buffer.
+///
+/// # Safety
+///
+/// As for [`Buffer::lent`].
+unsafe fn lent(data: *mut c_void, len: usize) -> Result<Buffer, Refusal> {
+    if data.is_null() && len > 0 {
+        return Err(invalid("data is null"));
+    }
+    if isize::try_from(len).is_err() {
+        return Err(Refusal::new(Reason::MessageTooLong, format!("{len} bytes")));
+    }
+    // SAFETY: as promised.
+    Ok(unsafe { Buffer::lent(data.cast(), len) })
+}
+
+/// Refuses a null pointer before anything is done whose result would have no place.
+fn check_out<T>(place: *mut T) -> Result<(), Refusal> {
+    if place.is_null() { Err(invalid("the place for the result is null")) } else { Ok(()) }
+}
+
+/// Hands a result out.
+///
+/// # Safety
+///
+/// `place` is null or writable.
+pub(crate) unsafe fn put<T>(place: *mut T, value: T) -> Result<i32, Refusal> {
+    check_out(place)?;
+    // SAFETY: not null, so writable as promised.
+    unsafe { place.write(value) };
+    Ok(0)
+}

@@ -1,0 +1,82 @@
+//! Completions: by looking, by waiting, and by a descriptor.
+
+use crate::domain::{self, Handle};
+use crate::types::Completion;
+use isthmus_client::{Reason, Refusal};
+use std::time::Duration;
+
+/// The next completion, if there is one: 1 and the completion, or 0. Looks once and never waits. Everything that goes
+/// on in a domain goes on in here and in isth_wait().
+///
+/// # Safety
+///
+/// 'domain' is null or attached. 'completion' is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn isth_poll(domain: *mut Handle, completion: *mut Completion) -> i32 {
+    // SAFETY: as the caller promised.
+    unsafe {
+        domain::on(domain, |inner| {
+            check(completion)?;
+            let found = inner.domain.poll().map(|over| inner.translate(over));
+            Ok(give(found, completion))
+        })
+    }
+}
+
+/// The next completion: 1 and the completion, or 0 after 'timeout_ms' milliseconds (-1: waits for ever). A signal
+/// handler does not end the wait. Other threads may use the domain meanwhile.
+///
+/// # Safety
+///
+/// 'domain' is null or attached. 'completion' is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn isth_wait(domain: *mut Handle, completion: *mut Completion, timeout_ms: i32) -> i32 {
+    let limit = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
+    // SAFETY: as the caller promised.
+    unsafe {
+        domain::with(domain, |handle| {
+            check(completion)?;
+            Ok(give(handle.wait(limit)?, completion))
+        })
+    }
+}
+
+/// A descriptor for poll(2), epoll(7) or any event loop: readable when isth_poll() may find something, once isth_arm()
+/// has answered 1. It is not to be read or closed, and stays the same until isth_detach().
+///
+/// # Safety
+///
+/// 'domain' is null or attached.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn isth_fd(domain: *const Handle) -> i32 {
+    // SAFETY: as the caller promised.
+    unsafe { domain::with(domain, |handle| handle.locked(|_| Ok(handle.fd()))) }
+}
+
+/// Says that the program will sleep on isth_fd(). 1: sleep; 0: there is something already, so call isth_poll() until it
+/// answers 0 and try again. Any other call on the domain, by any thread, ends this: arm as the last thing before each sleep.
+///
+/// # Safety
+///
+/// 'domain' is null or attached.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn isth_arm(domain: *mut Handle) -> i32 {
+    // SAFETY: as the caller promised.
+    unsafe { domain::on(domain, |inner| Ok(i32::from(inner.domain.arm()))) }
+}
+
+fn check(completion: *mut Completion) -> Result<(), Refusal> {
+    if completion.is_null() { Err(Refusal::new(Reason::RequestInvalid, "completion is null")) } else { Ok(()) }
+}
+
+/// Hands a completion out and says how many that were.
+///
+/// # Safety
+///
+/// `place` is writable.
+unsafe fn give(found: Option<Completion>, place: *mut Completion) -> i32 {
+    let Some(completion) = found else { return 0 };
+    // SAFETY: as promised.
+    unsafe { place.write(completion) };
+    1
+}
