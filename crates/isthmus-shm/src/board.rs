@@ -89,5 +89,5 @@ impl<M: Words> Marker<M> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;

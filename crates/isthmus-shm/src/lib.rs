@@ -29,7 +29,7 @@
 
 pub mod board;
 pub mod buffer;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod delayed;
 pub mod fault;
 pub mod fork_guard;

@@ -359,5 +359,5 @@ impl<M: Words> Consumer<M> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 pub(crate) mod tests;

@@ -173,5 +173,5 @@ impl<M: Words> SlabConsumer<M> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;

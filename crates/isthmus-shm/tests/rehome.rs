@@ -1,4 +1,5 @@
 //! The cache of re-homed buffers against the kernel: what is warm, what is stale, what is left alone.
+#![cfg(not(miri))] // No memory files, mappings of them, or forks there.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod rehome_common;

@@ -1,5 +1,6 @@
 //! What a peer may do with a granted region (read it), may not do (anything else), and what it does not let itself be
 //! given.
+#![cfg(not(miri))] // No memory files, mappings of them, or forks there.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod rehome_common;

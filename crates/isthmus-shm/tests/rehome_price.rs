@@ -1,4 +1,5 @@
 //! Prices, printed and not judged: `cargo test --release -p isthmus-shm --test rehome_price -- --ignored --nocapture`.
+#![cfg(not(miri))] // No memory files, mappings of them, or forks there.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod rehome_common;

@@ -1,4 +1,5 @@
 //! Forks, limits and locked memory: each in a process of its own.
+#![cfg(not(miri))] // No memory files, mappings of them, or forks there.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod rehome_common;

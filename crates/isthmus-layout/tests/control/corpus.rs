@@ -48,6 +48,7 @@ fn one_of_each<M: std::fmt::Debug>(
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "the corpus is large: minutes of parsing, and parsers have no unsafe code")]
 fn control_messages_are_all_in_the_corpus() {
     let serial = RequestSerial::new(1);
     for message in one_of_each(to_daemon(), ToDaemon::TABLE, ToDaemon::kind) {

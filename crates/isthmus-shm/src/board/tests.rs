@@ -1,3 +1,6 @@
+//! Marks, one peer and many, honest and not.
+#![cfg(not(loom))]
+
 use super::*;
 use crate::{Mapping, Window};
 use isthmus_layout::board::SIZE;

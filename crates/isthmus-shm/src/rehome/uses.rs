@@ -99,6 +99,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "a hundred thousand uses take minutes, and touch no memory but a map's")]
     fn the_least_recently_used_makes_room() {
         let mut uses = Uses::new();
         for page in 1..=100_000usize {

@@ -1,4 +1,5 @@
 //! The ring against a queue, with stores that arrive late and positions that wrap; and against forged memory.
+#![cfg(not(loom))]
 
 use super::*;
 use crate::delayed::{Delayed, affordable, cases, positions};

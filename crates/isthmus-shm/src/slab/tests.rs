@@ -1,4 +1,5 @@
 //! The slab as a channel uses it, with stores that arrive late and positions that wrap; and against forged memory.
+#![cfg(not(loom))]
 
 use super::*;
 use crate::delayed::{Delayed, affordable, cases, positions};
@@ -156,6 +157,49 @@ fn reserve_refuses_a_head_that_cannot_be_and_does_not_keep_it() {
     }
     window.store(consumer.at.consumer + SLAB_HEAD, SLAB, Relaxed);
     assert_eq!(producer.reserve(1, 1), Ok(Some(Piece { offset: 0, len: 1 })));
+}
+
+/// Miri sees a race if one copy is not ordered after the other.
+#[test]
+fn pieces_cross_between_two_threads() {
+    const PIECES: usize = affordable(2000);
+    let (window, mut slab_out, mut slab_in) = slab();
+    let at = geometry().direction(Direction::Zero);
+    let (mut producer, mut consumer) = (Producer::new(window.clone(), at), Consumer::new(window.clone(), at));
+    let theirs = window.clone();
+    let sender = std::thread::spawn(move || {
+        for number in 0..PIECES {
+            let len = (number as u32).wrapping_mul(7919) % QUARTER + 1;
+            let piece = loop {
+                if producer.has_room().unwrap()
+                    && let Some(piece) = slab_out.reserve(len, len).unwrap()
+                {
+                    break piece;
+                }
+                std::thread::yield_now();
+            };
+            theirs.copy_in(slab_out.byte(piece), &vec![number as u8; len as usize]);
+            producer.push(1, &[piece.offset, piece.len], &[]).unwrap();
+        }
+    });
+    let mut record = RecordBuffer::default();
+    for number in 0..PIECES {
+        while !consumer.pop(&mut record).unwrap() {
+            slab_in.publish();
+            std::thread::yield_now();
+        }
+        let piece = Piece { offset: record.words()[0], len: record.words()[1] };
+        let mut bytes = vec![0; piece.len as usize];
+        window.copy_out(slab_in.span(piece).unwrap().start(), &mut bytes);
+        assert!(bytes == vec![number as u8; bytes.len()], "piece {number} was changed before it was taken");
+        if slab_in.give_back(piece) {
+            slab_in.publish();
+        }
+        if consumer.owes() {
+            consumer.publish();
+        }
+    }
+    sender.join().unwrap();
 }
 
 #[derive(Clone, Debug)]

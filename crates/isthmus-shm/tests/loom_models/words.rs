@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 /// How the words of cells behave that no ordering is ever asked of.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Bodies {
+pub(super) enum Bodies {
     /// As the real ones do: each load answers with some store.
     Atomic,
     /// As memory on which nothing may race.
@@ -28,7 +28,7 @@ pub(crate) enum Bodies {
 
 /// One ordering that a handle leaves out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Weaken {
+pub(super) enum Weaken {
     /// Loads of these words are relaxed.
     Load(RangeInclusive<u32>),
     /// Stores to these words are relaxed.
@@ -71,17 +71,17 @@ const REGION_WORDS: u32 = 1 << 16;
 
 /// Makes a [`Handle`]. Words are made in order and before any thread starts, as loom wants it.
 #[derive(Default)]
-pub(crate) struct Builder(Memory);
+pub(super) struct Builder(Memory);
 
 impl Builder {
     /// Words of region 0 that start as zero.
-    pub(crate) fn atomics(mut self, words: impl IntoIterator<Item = u32>) -> Self {
+    pub(super) fn atomics(mut self, words: impl IntoIterator<Item = u32>) -> Self {
         self.0.words.extend(words.into_iter().map(|at| (at, Word::Atomic(AtomicU32::new(0)))));
         self
     }
 
     /// A board, for the marks of `places`.
-    pub(crate) fn board(mut self, region: u32, places: &[Place]) -> Self {
+    pub(super) fn board(mut self, region: u32, places: &[Place]) -> Self {
         let first = region * REGION_WORDS;
         for at in places.iter().map(|place| place.word()).chain([ANY]) {
             self.0.words.insert(first + at, Word::Atomic(AtomicU32::new(0)));
@@ -91,7 +91,7 @@ impl Builder {
     }
 
     /// A ring, of whose cells a model uses the first `words`.
-    pub(crate) fn ring(mut self, words: u32, bodies: Bodies) -> Self {
+    pub(super) fn ring(mut self, words: u32, bodies: Bodies) -> Self {
         let at = layout();
         for cell in 0..RING_CELLS {
             let first = at.ring + cell * CELL_WORDS;
@@ -111,19 +111,19 @@ impl Builder {
     }
 
     /// A slab, of which a model copies one byte at each of `starts`.
-    pub(crate) fn slab(mut self, starts: impl IntoIterator<Item = u64>) -> Self {
+    pub(super) fn slab(mut self, starts: impl IntoIterator<Item = u64>) -> Self {
         self.0.copies = starts.into_iter().map(|at| (layout().slab + at, UnsafeCell::new(0))).collect();
         self.atomics([layout().consumer + SLAB_HEAD])
     }
 
     /// A first handle, which weakens nothing.
-    pub(crate) fn build(self) -> Handle {
+    pub(super) fn build(self) -> Handle {
         Handle { memory: Arc::new(self.0), region: 0, weak: None }
     }
 }
 
 /// Where the models' ring and slab lie.
-pub(crate) fn layout() -> DirectionLayout {
+pub(super) fn layout() -> DirectionLayout {
     Geometry { slab: slab_size() }.direction(Direction::Zero)
 }
 
@@ -133,7 +133,7 @@ fn slab_size() -> SlabSize {
 
 /// One side's view of the memory, which may leave out one ordering.
 #[derive(Clone)]
-pub(crate) struct Handle {
+pub(super) struct Handle {
     memory: Arc<Memory>,
     region: u32,
     weak: Option<Weaken>,
@@ -141,28 +141,28 @@ pub(crate) struct Handle {
 
 impl Handle {
     /// The same memory, weakened.
-    pub(crate) fn weakened(&self, weak: Option<Weaken>) -> Self {
+    pub(super) fn weakened(&self, weak: Option<Weaken>) -> Self {
         Self { memory: self.memory.clone(), region: self.region, weak }
     }
 
     /// Another region of the same table.
-    pub(crate) fn in_region(&self, region: u32) -> Self {
+    pub(super) fn in_region(&self, region: u32) -> Self {
         Self { memory: self.memory.clone(), region, weak: None }
     }
 
-    pub(crate) fn producer(&self) -> Producer<Self> {
+    pub(super) fn producer(&self) -> Producer<Self> {
         Producer::new(self.clone(), layout())
     }
 
-    pub(crate) fn consumer(&self) -> Consumer<Self> {
+    pub(super) fn consumer(&self) -> Consumer<Self> {
         Consumer::new(self.clone(), layout())
     }
 
-    pub(crate) fn slab_producer(&self) -> SlabProducer<Self> {
+    pub(super) fn slab_producer(&self) -> SlabProducer<Self> {
         SlabProducer::new(self.clone(), layout(), slab_size())
     }
 
-    pub(crate) fn slab_consumer(&self) -> SlabConsumer<Self> {
+    pub(super) fn slab_consumer(&self) -> SlabConsumer<Self> {
         SlabConsumer::new(self.clone(), layout(), slab_size())
     }
 

@@ -1,0 +1,71 @@
+//! How a model is run: as it is, or with one ordering left out.
+
+mod board;
+mod path;
+mod ring;
+mod slab;
+mod words;
+
+use std::ops::RangeInclusive;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use words::{Bodies, Weaken};
+
+/// What is left out, on either side of a model: "sends" is who publishes something, "receives" is who takes it.
+#[derive(Clone)]
+struct Setting {
+    sends: Option<Weaken>,
+    receives: Option<Weaken>,
+    bodies: Bodies,
+    /// How often at most a thread is interrupted where it does not wait.
+    preemptions: Option<usize>,
+}
+
+/// Nothing is left out, and loom tries every order it knows.
+const WHOLE: Setting = Setting { sends: None, receives: None, bodies: Bodies::Plain, preemptions: None };
+
+fn sends(weak: Weaken) -> Setting {
+    Setting { sends: Some(weak), ..WHOLE }
+}
+
+fn receives(weak: Weaken) -> Setting {
+    Setting { receives: Some(weak), ..WHOLE }
+}
+
+fn only(word: u32) -> RangeInclusive<u32> {
+    word..=word
+}
+
+// How models fail.
+const RACE: &str = "Causality violation";
+const TORN: &str = "assertion `left == right` failed";
+const FORGOTTEN: &str = "asleep, and nobody will";
+const EARLY: &str = "marked before it was written";
+const LOST: &str = "a mark is left, and nobody looks";
+const DEADLOCK: &str = "deadlock";
+
+impl Setting {
+    fn atomic(self) -> Self {
+        Self { bodies: Bodies::Atomic, ..self }
+    }
+
+    /// For models with too many orders to try all.
+    fn bounded(self) -> Self {
+        Self { preemptions: Some(4), ..self }
+    }
+
+    fn passes(self, model: fn(&Setting)) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = self.preemptions;
+        builder.max_branches = 10_000;
+        builder.check(move || model(&self));
+    }
+
+    /// Loom must find an order in which `model` ends with the words `why`.
+    fn fails(self, why: &str, model: fn(&Setting)) {
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.passes(model)));
+        let panic = outcome.expect_err("loom does not see the difference");
+        let said = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        let said = said.expect("panics say something");
+        assert!(said.contains(why), "loom fails for another reason: {said}");
+    }
+}

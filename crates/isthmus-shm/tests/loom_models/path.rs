@@ -1,0 +1,135 @@
+//! The whole path: who sleeps is woken, by a record or by room for one.
+
+use super::words::{Bodies, Builder, Handle, Weaken};
+use super::{DEADLOCK, Setting, WHOLE, only, receives, sends};
+use isthmus_layout::board::{ANY, Place};
+use isthmus_layout::limits::RING_CELLS;
+use isthmus_shm::{Board, Consumer, Marker, Producer, RecordBuffer};
+use loom::sync::Notify;
+use loom::thread;
+use std::sync::Arc;
+
+/// One end of a path: the ring's memory, the board that this end sleeps on, the other end's board, and the doorbells of both.
+struct End {
+    ring: Handle,
+    own: Handle,
+    theirs: Handle,
+    doorbell: Arc<Notify>,
+    their_doorbell: Arc<Notify>,
+}
+
+impl End {
+    /// Sender and receiver; `ring` and `boards` leave something out of either.
+    fn both(ring: &Setting, boards: &Setting) -> [Self; 2] {
+        let places = [Place::DOMAIN_RING];
+        let memory = Builder::default().ring(3, Bodies::Plain).board(1, &places).board(2, &places).build();
+        let boards_of = [memory.in_region(1), memory.in_region(2)];
+        let doorbells = [Arc::new(Notify::new()), Arc::new(Notify::new())];
+        [0, 1].map(|end| {
+            let weak = |setting: &Setting| if end == 0 { setting.sends.clone() } else { setting.receives.clone() };
+            Self {
+                ring: memory.weakened(weak(ring)),
+                own: boards_of[end].weakened(weak(boards)),
+                theirs: boards_of[1 - end].weakened(weak(boards)),
+                doorbell: doorbells[end].clone(),
+                their_doorbell: doorbells[1 - end].clone(),
+            }
+        })
+    }
+
+    fn notify(&self) {
+        if Marker::new(&self.theirs, Place::DOMAIN_RING).mark() {
+            self.their_doorbell.notify();
+        }
+    }
+
+    /// As the inbox of a domain sleeps, until it finds a mark. Loom reports a deadlock if that is for good.
+    fn sleep(&self) {
+        let board = Board::new(&self.own);
+        let mut is_marked = false;
+        while !is_marked {
+            if board.sleep() {
+                self.doorbell.wait();
+            }
+            board.wake();
+            board.take(|place| is_marked |= place == Place::DOMAIN_RING);
+        }
+    }
+
+    fn send(&self, producer: &mut Producer<Handle>, number: u32) {
+        while producer.push(1, &[number], &[]).is_err() {
+            producer.block();
+            if !producer.has_room().unwrap() {
+                self.sleep();
+            }
+        }
+        if producer.wake() {
+            self.notify();
+        }
+    }
+
+    fn receive(&self, consumer: &mut Consumer<Handle>, number: u32) {
+        let mut record = RecordBuffer::default();
+        while !consumer.pop(&mut record).unwrap() {
+            if consumer.park().unwrap() {
+                self.sleep();
+                consumer.unpark();
+            }
+        }
+        assert_eq!(record.words(), [number]);
+        if consumer.owes() && consumer.publish() {
+            self.notify();
+        }
+    }
+}
+
+fn messages_wake_their_receiver(ring: &Setting, boards: &Setting) {
+    let [sends, receives] = End::both(ring, boards);
+    let mut producer = sends.ring.producer();
+    let mut consumer = receives.ring.consumer();
+    let sender = thread::spawn(move || (0..2).for_each(|number| sends.send(&mut producer, number)));
+    (0..2).for_each(|number| receives.receive(&mut consumer, number));
+    sender.join().unwrap();
+}
+
+fn room_wakes_its_sender(ring: &Setting, boards: &Setting) {
+    let [sends, receives] = End::both(ring, boards);
+    let mut producer = sends.ring.producer();
+    let mut consumer = receives.ring.consumer();
+    for number in 0..RING_CELLS {
+        producer.push(1, &[number], &[]).unwrap();
+    }
+    let sender = thread::spawn(move || sends.send(&mut producer, RING_CELLS));
+    (0..=RING_CELLS).for_each(|number| receives.receive(&mut consumer, number));
+    sender.join().unwrap();
+}
+
+#[test]
+fn a_message_reaches_a_receiver_whenever_it_sleeps() {
+    WHOLE.bounded().passes(|_| messages_wake_their_receiver(&WHOLE, &WHOLE));
+}
+
+#[test]
+fn a_message_does_not_reach_a_sleeping_receiver_without_e_f_k_l_o_or_p() {
+    let any = only(ANY);
+    for ring in [receives(Weaken::Fence), sends(Weaken::Fence)] {
+        ring.bounded().fails(DEADLOCK, |ring| messages_wake_their_receiver(ring, &WHOLE));
+    }
+    for board in
+        [receives(Weaken::Swap(any.clone())), sends(Weaken::Or(any)), receives(Weaken::Fence), sends(Weaken::Fence)]
+    {
+        board.bounded().fails(DEADLOCK, |boards| messages_wake_their_receiver(&WHOLE, boards));
+    }
+}
+
+#[test]
+fn room_reaches_a_sender_whenever_it_sleeps() {
+    WHOLE.bounded().passes(|_| room_wakes_its_sender(&WHOLE, &WHOLE));
+}
+
+#[test]
+fn room_does_not_reach_a_sleeping_sender_without_g_or_h() {
+    for ring in [receives(Weaken::Fence), sends(Weaken::Fence)] {
+        ring.bounded().fails(DEADLOCK, |ring| room_wakes_its_sender(ring, &WHOLE));
+    }
+}
