@@ -1,7 +1,10 @@
 //! The connection to the daemon: requests, their replies, and news.
 
 use crate::error::Refusal;
-use isthmus_layout::control::{Hello, Magic, MalformedControl, Name, RequestSerial, ToClient, ToDaemon, version};
+use isthmus_layout::DomainId;
+use isthmus_layout::control::{
+    Granted, Hello, Magic, MalformedControl, Name, RequestSerial, ToClient, ToDaemon, version,
+};
 use isthmus_layout::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX};
 use isthmus_layout::reason::Reason;
 use isthmus_platform::seqpacket::{self, ReceiveError, SendError};
@@ -65,8 +68,21 @@ impl Control {
 
     /// Asks, and waits for the reply; news that come meanwhile are kept. A refusal is an error.
     pub(crate) fn request(&mut self, message: ToDaemon, fds: &[BorrowedFd<'_>]) -> Result<News, Refusal> {
-        let serial = self.tell(message, fds)?;
-        self.next_reply(Some(serial))
+        match self.tell(message, fds) {
+            Ok(serial) => self.next_reply(Some(serial)),
+            Err(refusal) if refusal.reason == Reason::DaemonGone => Err(self.last_word().unwrap_or(refusal)),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// Why the daemon has ended the connection, if it said so before.
+    fn last_word(&mut self) -> Option<Refusal> {
+        while let Ok(Some(news)) = self.receive(None) {
+            if let (None, ToClient::Refused(refused)) = (news.serial, news.message) {
+                return Some(Refusal::new(refused.reason, refused.text.to_string()));
+            }
+        }
+        None
     }
 
     /// The next reply to a request; news that come meanwhile are kept. A refusal is an error.
@@ -76,7 +92,9 @@ impl Control {
             let Some(news) = self.receive(Some(deadline))? else {
                 return Err(Refusal::new(Reason::DaemonGone, "no reply within 5 s"));
             };
-            if news.serial != serial {
+            // Without a serial it is not one request that is refused but the connection.
+            let ends = news.serial.is_none() && matches!(news.message, ToClient::Refused(_));
+            if news.serial != serial && !ends {
                 self.waiting.push_back(news);
                 continue;
             }
@@ -113,6 +131,24 @@ impl Control {
         }
     }
 
+    /// What `peer` has granted among the news there are. The others are kept in their order.
+    pub(crate) fn take_grants(&mut self, peer: DomainId) -> Vec<(Granted, OwnedFd)> {
+        // An end of the connection is met again by whoever asks for news.
+        while let Ok(Some(news)) = self.receive(None) {
+            self.waiting.push_back(news);
+        }
+        let mut granted = Vec::new();
+        for mut news in std::mem::take(&mut self.waiting) {
+            match &news.message {
+                ToClient::Granted(message) if message.peer == peer && !news.lost => {
+                    granted.push((message.clone(), news.fd()));
+                }
+                _ => self.waiting.push_back(news),
+            }
+        }
+        granted
+    }
+
     /// The next message; with a deadline, waits for it.
     fn receive(&mut self, deadline: Option<Instant>) -> Result<Option<News>, Refusal> {
         loop {
@@ -136,6 +172,7 @@ impl Control {
 
     /// A message whose descriptors are gone, whatever their number was.
     fn parse_lost(&mut self, bytes: usize) -> Result<News, Refusal> {
+        self.fds.clear(); // Those that could be taken.
         let packet = &self.packet[..bytes];
         let parsed = (0..=CONTROL_FDS_MAX).find_map(|fds| ToClient::parse(packet, fds).ok());
         let (serial, message) = parsed.ok_or_else(|| Refusal::from(Reason::NotIsthmus))?;

@@ -10,7 +10,7 @@ use crate::peer::{Into, Making, Peer, PeerIndex};
 use crate::peers::Peers;
 use crate::resume::RECONNECT;
 use crate::sleep::Sleeper;
-use isthmus_channel::{BoardIndex, ChannelKey, Inbox};
+use isthmus_channel::{BoardIndex, Channel, ChannelKey, Inbox};
 use isthmus_layout::control::{self, Close, Name, Owner, RequestSerial, Ticket, ToDaemon};
 use isthmus_layout::ids::ChannelId;
 use isthmus_layout::reason::Reason;
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 /// Records taken in one poll before the caller gets its completions.
 const BATCH: usize = 32;
 
-/// Empty polls between looks at the daemon's socket: a daemon that died marks no board.
+/// Polls between looks at the daemon's socket: a daemon that died marks no board.
 const LOOK_EVERY: u32 = 1 << 16;
 
 /// How long a channel must be silent before its slab's pages are given back.
@@ -77,7 +77,9 @@ pub(crate) struct Core {
     /// Why there are no channels at all, where there are none.
     pub(crate) no_channels: Option<Reason>,
     pub(crate) sleeper: Sleeper,
+    /// When a daemon was looked for last, and since when there is none.
     pub(crate) lost_at: Option<Instant>,
+    pub(crate) alone_since: Option<Instant>,
     pub(crate) last_refusal: Option<Refusal>,
     pub(crate) last_flight: String,
     pub(crate) faults: u64,
@@ -87,7 +89,7 @@ pub(crate) struct Core {
     asleep: bool,
     /// Some slab has pages that could be given back.
     pub(crate) dirty: bool,
-    empty_polls: u32,
+    polls: u32,
     next_token: u64,
     next_serial: u32,
 }
@@ -122,6 +124,7 @@ impl Core {
             no_channels: options.no_channels.then_some(Reason::ChannelsSwitchedOff),
             sleeper: Sleeper::new()?,
             lost_at: None,
+            alone_since: None,
             last_refusal: None,
             last_flight: String::new(),
             faults: 0,
@@ -130,15 +133,21 @@ impl Core {
             guard,
             asleep: false,
             dirty: false,
-            empty_polls: 0,
+            polls: 0,
             next_token: 0,
             next_serial: 0,
         })
     }
 
+    /// In a child of a fork everything that is shared belongs to the parent.
+    #[inline]
+    pub(crate) fn is_child(&self) -> bool {
+        self.guard.is_child()
+    }
+
     #[inline]
     pub(crate) fn check_alive(&self) -> Result<(), Refusal> {
-        if self.guard.is_child() {
+        if self.is_child() {
             return Err(Refusal::new(Reason::StillAttached, "this process is a child of the one that attached"));
         }
         Ok(())
@@ -154,6 +163,7 @@ impl Core {
         self.check_alive()?;
         let mut answer = Err(Refusal::from(Reason::DaemonGone));
         for _ in 0..2 {
+            self.lost_at = self.lost_at.map(|_| Instant::now() - RECONNECT); // Somebody waits for it: look at once.
             self.reconnect();
             let Some(control) = &mut self.control else { break };
             answer = ask(control);
@@ -184,8 +194,8 @@ impl Core {
         if !self.owing.is_empty() {
             self.give_credit();
         }
-        self.empty_polls = if taken == 0 { self.empty_polls + 1 } else { 0 };
-        if self.empty_polls >= LOOK_EVERY {
+        self.polls += 1;
+        if self.polls >= LOOK_EVERY {
             self.look_around();
         }
     }
@@ -193,7 +203,7 @@ impl Core {
     /// What need not happen at each poll.
     #[cold]
     fn look_around(&mut self) {
-        self.empty_polls = 0;
+        self.polls = 0;
         if self.check_alive().is_ok() {
             self.take_news();
             self.reconnect();
@@ -242,6 +252,10 @@ impl Core {
 
     /// Has every peer that we have no room toward say so when there is room again. False if there is some already.
     fn block_unsent(&mut self) -> bool {
+        if let (false, Some(ring)) = (self.owing.is_empty(), self.ring) {
+            self.inbox.channel(ring).into_iter().for_each(Channel::block);
+            self.give_credit();
+        }
         for at in self.listed.clone() {
             if !self.peers.has(at) {
                 continue;
@@ -296,15 +310,12 @@ impl Core {
 
     /// Everything under way to and from a peer fails.
     pub(crate) fn fail_peer(&mut self, at: PeerIndex, reason: Reason) {
+        self.peers[at].urgent.clear();
+        self.fail_sends(at, reason);
         let peer = &mut self.peers[at];
-        peer.urgent.clear();
-        let mut sends: Vec<_> = peer.queue.drain(..).chain(peer.streams.drain(..)).collect();
-        sends.extend(peer.announced.drain().map(|(_, message)| message));
-        sends.extend(peer.credit.abandon());
         let begun = peer.started.take().map(|(_, incoming)| incoming);
         let receives: Vec<_> = begun.into_iter().chain(peer.pulled.drain().map(|(_, incoming)| incoming)).collect();
         let id = peer.id;
-        sends.into_iter().for_each(|message| self.failed(message, reason));
         for incoming in receives {
             if let Into::Posted(posted) = incoming.into {
                 self.endpoints.complete(posted, incoming.envelope.to, Outcome::Failed(reason));
@@ -320,7 +331,17 @@ impl Core {
         }
     }
 
-    /// The same, but what was not begun to be sent goes by another way.
+    /// Everything under way to a peer fails.
+    pub(crate) fn fail_sends(&mut self, at: PeerIndex, reason: Reason) {
+        let peer = &mut self.peers[at];
+        let mut sends: Vec<_> = peer.credit.abandon();
+        sends.extend(peer.announced.drain().map(|(_, message)| message));
+        sends.extend(peer.streams.drain(..).chain(peer.queue.drain(..)));
+        sends.sort_unstable_by_key(|message| message.token);
+        sends.into_iter().for_each(|message| self.failed(message, reason));
+    }
+
+    /// As [`Self::fail_peer`], but what was not begun to be sent goes by another way.
     pub(crate) fn lose(&mut self, at: PeerIndex, reason: Reason) {
         let queue = &mut self.peers[at].queue;
         let begun = queue.iter().take_while(|message| message.sent > 0).count();

@@ -92,7 +92,11 @@ impl Domain {
         for message in &endpoint.unexpected {
             self.core.drop_unexpected(message);
         }
-        self.core.request(CloseEndpoint { index }.into()).map(drop)
+        match self.core.request(CloseEndpoint { index }.into()) {
+            // A daemon that died and came back never knew it.
+            Err(refusal) if !matches!(refusal.reason, Reason::EndpointClosed | Reason::DaemonGone) => Err(refusal),
+            _ => Ok(()),
+        }
     }
 
     /// The domain of this name, or of this number as in `d7`.
@@ -151,6 +155,9 @@ impl Domain {
 
     /// Takes a posted receive back. True if it had not begun to receive; its completion says cancelled.
     pub fn cancel(&mut self, at: EndpointIndex, token: Token) -> bool {
+        if self.core.check_alive().is_err() {
+            return false;
+        }
         let posted = self.core.endpoints.at(at).and_then(|endpoint| endpoint.cancel(token));
         posted.is_some_and(|posted| {
             self.core.endpoints.complete(posted, at, Outcome::Cancelled);
@@ -161,6 +168,9 @@ impl Domain {
     /// The next completion, if there is one. Looks once, never waits; everything that goes on goes on in here.
     #[inline]
     pub fn poll(&mut self) -> Option<Completion> {
+        if self.core.is_child() {
+            return None;
+        }
         if let Some(completion) = self.core.endpoints.completions.pop_front() {
             return Some(completion);
         }
@@ -204,6 +214,9 @@ impl Domain {
 
     /// Says that the program will sleep on [`Self::fd`]. False if something is there already: poll first.
     pub fn arm(&mut self) -> bool {
+        if self.core.is_child() {
+            return false;
+        }
         self.core.sleeper.sleep(Some(Duration::ZERO)); // Takes events that were for earlier news.
         self.core.progress(&mut self.record);
         self.core.endpoints.completions.is_empty() && self.core.may_sleep()

@@ -98,6 +98,7 @@ impl Core {
 
     /// Asks the daemon to pass a region on to a peer.
     fn grant(&mut self, at: PeerIndex, region: RegionKey) {
+        self.revoke_released(); // What is new often takes the place of something old.
         let Ok(grant) = self.rehome.grant(region) else { return };
         let peer = self.peers[at].id;
         let id = RegionId(region.number());
@@ -116,6 +117,15 @@ impl Core {
             for peer in holders {
                 self.tell(isthmus_layout::control::Revoke { peer, region }.into(), &[]);
             }
+        }
+    }
+
+    /// Takes what a peer has granted us, and leaves all other news where they are: we are in the middle of something.
+    fn take_grants(&mut self, at: PeerIndex) {
+        let peer = self.peers[at].id;
+        let came = self.control.as_mut().map(|control| control.take_grants(peer)).unwrap_or_default();
+        for (granted, fd) in came {
+            self.granted(at, granted.region, granted.start, granted.bytes, &fd);
         }
     }
 
@@ -157,7 +167,13 @@ impl Core {
     }
 
     fn pulled(&mut self, at: PeerIndex, envelope: Envelope, serial: Serial, posted: Posted) {
-        self.peers[at].pulled.insert(serial, Incoming { envelope, received: 0, into: Into::Posted(posted) });
+        let incoming = Incoming { envelope, received: 0, into: Into::Posted(posted) };
+        // A peer that gives two messages one name loses the first, and its receive must not wait for ever.
+        if let Some(Incoming { envelope, into: Into::Posted(posted), .. }) =
+            self.peers[at].pulled.insert(serial, incoming)
+        {
+            self.endpoints.complete(posted, envelope.to, crate::endpoint::Outcome::Failed(Reason::PeerFault));
+        }
     }
 
     /// Copies a message out of its sender's region. None if we do not have the region, or it does not hold the message.
@@ -170,7 +186,7 @@ impl Core {
         posted: &mut Posted,
     ) -> Option<()> {
         if !self.peers[at].regions.contains_key(&mapped.region) {
-            self.take_news(); // Its grant may wait on the control socket: it was sent before the announcement.
+            self.take_grants(at); // It may wait on the control socket: it was sent before the announcement.
         }
         self.clock += 1;
         let clock = self.clock;

@@ -213,16 +213,15 @@ impl Core {
     /// A channel is over: what lies in it is taken; what was sent by it and not taken is lost with it.
     pub(crate) fn channel_closed(&mut self, id: ChannelId, reason: Reason) {
         let Some((at, key)) = self.by_id(id) else { return };
-        let peer = &mut self.peers[at];
-        match (peer.out, peer.inward) {
-            // Nobody has used it.
-            (Path::Ordinary, Path::Ordinary) if peer.leaving.is_none() && !self.inbox.has_records(key) => {
-                self.forget_channel(at, key, id, reason);
-            }
-            // The policy ends it, and both are there: each says so in the channel before it leaves, and nothing is lost.
-            (Path::Channel(_), Path::Channel(_)) if reason == Reason::ChannelsForbidden => {
-                (peer.leaving, peer.switch) = (Some(reason), Some(Path::Ordinary));
+        match reason {
+            Reason::ChannelNoAnswer => self.forget_channel(at, key, id, reason), // It never was open.
+            // Both are there: each says in the channel that it leaves it, and nothing is lost.
+            Reason::ChannelsForbidden => {
+                let peer = &mut self.peers[at];
+                peer.leaving = Some(reason);
+                peer.switch = (peer.out == Path::Channel(key)).then_some(Path::Ordinary);
                 self.advance(at);
+                self.maybe_close_channel(at);
             }
             _ => self.break_channel(at, reason),
         }
@@ -264,11 +263,14 @@ impl Core {
         peer.regions.clear();
     }
 
-    /// Both directions may have left the channel: then it can go.
+    /// Both directions may have left the channel: then it can go. A listener that has not left cannot know that its connector never
+    /// will have to: it keeps the channel until it is offered another one.
     pub(crate) fn maybe_close_channel(&mut self, at: PeerIndex) {
         let peer = &self.peers[at];
-        let both_left = peer.out == Path::Ordinary && peer.inward == Path::Ordinary;
-        if let (true, Some(reason), Making::Made { id, key, .. }) = (both_left, peer.leaving, peer.making) {
+        let ordinary = peer.out == Path::Ordinary && peer.inward == Path::Ordinary && peer.epoch_out == peer.epoch_in;
+        if let (true, Some(reason), Making::Made { id, key, connector, .. }) = (ordinary, peer.leaving, peer.making)
+            && (connector || peer.epoch_out > 0)
+        {
             self.forget_channel(at, key, id, reason);
         }
     }

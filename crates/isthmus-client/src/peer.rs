@@ -91,12 +91,22 @@ pub(crate) enum Granted {
     Refused,
 }
 
+/// A record under way through the daemon.
+#[derive(Debug)]
+struct UnderWay {
+    cost: u32,
+    /// The send that is over when the peer has taken this record.
+    over: Option<Outgoing>,
+    /// Its send has failed already, so nobody needs to hear it again if it comes back.
+    abandoned: bool,
+}
+
 /// Flow on the ordinary path, both ways.
 #[derive(Debug)]
 pub(crate) struct Credit {
     left: u32,
-    /// Records under way, oldest first: their cost, and the send that is over when the peer has taken it.
-    flight: VecDeque<(u32, Option<Outgoing>)>,
+    /// Records under way, oldest first.
+    flight: VecDeque<UnderWay>,
     returned: u32,
     /// Cost of what we took and did not give credit for yet.
     pub(crate) owed: u32,
@@ -114,14 +124,17 @@ impl Credit {
         self.left = self.left.saturating_add(bytes).min(ORDINARY_CREDIT_BYTES);
         self.returned = self.returned.saturating_add(bytes);
         let mut over = Vec::new();
-        while let Some((cost, _)) = self.flight.front() {
-            if *cost > self.returned {
-                break;
-            }
-            self.returned -= cost;
-            over.extend(self.flight.pop_front().and_then(|(_, done)| done));
+        while let Some(record) = self.flight.pop_front_if(|record| record.cost <= self.returned) {
+            self.returned -= record.cost;
+            over.extend(record.over);
         }
         over
+    }
+
+    /// A record came back. True if its send has failed before: then this says nothing of what was sent later.
+    pub(crate) fn came_back(&mut self) -> bool {
+        let abandoned = self.flight.iter_mut().find(|record| record.abandoned);
+        abandoned.is_some_and(|record| std::mem::take(&mut record.abandoned))
     }
 
     /// The way is gone and its account with it: the sends that fail.
@@ -133,7 +146,11 @@ impl Credit {
 
     /// What is under way will not be taken: the sends that fail. The daemon's account goes on.
     pub(crate) fn abandon(&mut self) -> Vec<Outgoing> {
-        self.flight.iter_mut().filter_map(|(_, done)| done.take()).collect()
+        let abandon = |record: &mut UnderWay| {
+            record.abandoned = true;
+            record.over.take()
+        };
+        self.flight.iter_mut().filter_map(abandon).collect()
     }
 
     /// True while something is under way.
@@ -253,7 +270,7 @@ impl Lane<'_> {
         }
         self.channel.send(route, record, message)?;
         self.credit.left -= cost;
-        self.credit.flight.push_back((cost, None));
+        self.credit.flight.push_back(UnderWay { cost, over: None, abandoned: false });
         Ok(())
     }
 
@@ -262,8 +279,8 @@ impl Lane<'_> {
     #[inline]
     pub(crate) fn finish(&mut self, message: Outgoing) -> Option<Outgoing> {
         match (self.peer, self.credit.flight.back_mut()) {
-            (Some(_), Some((_, done))) => {
-                *done = Some(message);
+            (Some(_), Some(record)) => {
+                record.over = Some(message);
                 None
             }
             _ => Some(message),

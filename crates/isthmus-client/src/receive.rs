@@ -401,8 +401,13 @@ impl Core {
             self.failed(message, reason);
         }
         // Not one endpoint is missing but the whole domain, or the leave to talk to it.
-        if reason != Reason::EndpointClosed {
-            self.fail_peer(at, reason);
+        if reason != Reason::EndpointClosed && !self.peers[at].credit.came_back() {
+            match reason {
+                // It may come back, and what it sends us is under way by another road.
+                Reason::NoSuchDomain => self.fail_sends(at, reason),
+                reason => self.fail_peer(at, reason),
+            }
+            self.peers[at].credit.came_back(); // This one.
         }
     }
 

@@ -8,7 +8,7 @@ use crate::control::{Control, News};
 use crate::core::Core;
 use crate::error::Refusal;
 use crate::news::map;
-use crate::peer::{Granted, Making, Path};
+use crate::peer::{Credit, Granted, Making, Path, PeerIndex};
 use isthmus_channel::{BoardIndex, Channel, Ends};
 use isthmus_layout::board;
 use isthmus_layout::channel::{Direction, Geometry};
@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 /// How often a daemon that went away is looked for.
 pub(crate) const RECONNECT: Duration = Duration::from_millis(100);
 
+/// How long messages wait for a daemon that went away before they fail.
+const GIVE_UP: Duration = Duration::from_secs(1);
+
 impl Core {
     /// The connection to the daemon broke. Channels go on. What was under way through the daemon is lost, and its senders
     /// hear of it.
@@ -30,48 +33,31 @@ impl Core {
             return;
         }
         self.lost_at = Some(Instant::now() - RECONNECT);
-        if let Some(ring) = self.ring.take() {
+        self.alone_since = Some(Instant::now());
+        if let Some(ring) = self.ring {
+            self.drain(ring); // What it brought us before it died.
+            self.ring = None;
             self.inbox.remove(ring);
         }
         self.owing.clear();
         self.asked.clear();
         for at in self.peers.indices() {
-            let peer = &mut self.peers[at];
-            for grant in peer.granted.values_mut() {
-                if matches!(grant, Granted::Asked(_)) {
-                    *grant = Granted::Refused;
-                }
-            }
-            let lost = peer.credit.lose();
-            match peer.making {
-                // The listener may not have it: as if it had never been offered.
-                Making::Made { id, key, connector: true, open: false } => {
-                    self.inbox.remove(key);
-                    self.held.remove(&id);
-                    peer.making = Making::Not;
-                }
-                Making::Made { key, connector, .. } => {
-                    // Our word that we change paths may be lost; the listener thinks of it too.
-                    if connector && peer.out == Path::Ordinary {
-                        (peer.out, peer.switch) = (Path::Channel(key), None);
-                        peer.epoch_out = peer.epoch_out.wrapping_add(1);
-                    }
-                    // And so may the peer's: what it sends by the channel is all that still comes.
-                    if peer.inward == Path::Ordinary {
-                        peer.inward = Path::Channel(key);
-                        peer.epoch_in = peer.epoch_in.wrapping_add(1);
-                        self.inbox.unmute(key);
-                    }
-                }
-                Making::Asked => peer.making = Making::Not,
-                Making::Not | Making::Refused { .. } => {}
-            }
-            if peer.out == Path::Ordinary {
-                peer.started = None;
-            }
-            lost.into_iter().for_each(|message| self.failed(message, Reason::DaemonGone));
-            self.list(at);
+            self.lose_daemon(at);
         }
+    }
+
+    /// What was under way through the daemon, to or from a peer, is lost, and so is a channel that it was about to hand over: the
+    /// daemon may have died with a word about it.
+    fn lose_daemon(&mut self, at: PeerIndex) {
+        let peer = &mut self.peers[at];
+        peer.granted.retain(|_, grant| !matches!(grant, Granted::Asked(_)));
+        if let (Path::Channel(_), Path::Channel(_)) = (peer.out, peer.inward) {
+            let lost = peer.credit.lose();
+            return lost.into_iter().for_each(|message| self.failed(message, Reason::DaemonGone));
+        }
+        self.break_channel(at, Reason::DaemonGone);
+        let peer = &mut self.peers[at];
+        (peer.making, peer.tries, peer.credit) = (Making::Not, 0, Credit::default());
     }
 
     /// Looks for a daemon to resume with, now and then.
@@ -85,6 +71,18 @@ impl Core {
         if let Err(refusal) = self.try_resume() {
             self.control = None;
             self.last_refusal = Some(refusal);
+            if self.alone_since.is_some_and(|since| since.elapsed() >= GIVE_UP) {
+                self.give_up();
+            }
+        }
+    }
+
+    /// What waits for a daemon has waited long enough.
+    fn give_up(&mut self) {
+        for at in self.peers.indices() {
+            if self.peers[at].out == Path::Ordinary && self.peers[at].has_work() {
+                self.fail_peer(at, Reason::DaemonGone);
+            }
         }
     }
 
@@ -102,19 +100,27 @@ impl Core {
             let Some(board_index) = isthmus_layout::control::BoardIndex::new(at as u8) else { continue };
             let Some(owner) = board.owner else { continue };
             let adopt = AdoptBoard { board: board_index, owner };
-            control.request(adopt.into(), &[board.memory.as_fd(), board.doorbell.as_fd()])?;
+            unless_refused(control.request(adopt.into(), &[board.memory.as_fd(), board.doorbell.as_fd()]))?;
         }
+        let mut over = Vec::new();
         for held in self.held.values() {
-            control.request(held.channel.clone().into(), &[held.memory.as_fd()])?;
+            let answer = control.request(held.channel.clone().into(), &[held.memory.as_fd()]);
+            over.extend(unless_refused(answer)?.map(|reason| (held.channel.clone(), reason)));
         }
         for (index, endpoint) in self.endpoints.all() {
             let open = OpenEndpoint { index: Some(index), label: endpoint.label.clone() };
-            control.request(open.into(), &[])?;
+            unless_refused(control.request(open.into(), &[]))?;
         }
         self.take_ring(&welcome, &mut news).map_err(Refusal::from)?;
+        self.sleeper.watch_control(&control);
         self.control = Some(control);
-        self.lost_at = None;
-        self.sleeper.watch_control(self.control.as_ref().expect("set a line above"));
+        (self.lost_at, self.alone_since) = (None, None);
+        for (channel, reason) in over {
+            match reason {
+                Reason::PeerVanished => self.peer_gone(channel.peer, reason),
+                reason => self.channel_closed(channel.channel, reason),
+            }
+        }
         Ok(())
     }
 
@@ -138,5 +144,14 @@ impl Core {
         self.inbox.unmute(key);
         self.ring = Some(key);
         Ok(())
+    }
+}
+
+/// Why a daemon does not take over what we have; an error only if it is gone itself.
+fn unless_refused(answer: Result<News, Refusal>) -> Result<Option<Reason>, Refusal> {
+    match answer {
+        Ok(_) => Ok(None),
+        Err(refusal) if refusal.reason == Reason::DaemonGone => Err(refusal),
+        Err(refusal) => Ok(Some(refusal.reason)),
     }
 }

@@ -32,11 +32,12 @@ pub struct ChannelStatus {
 
 impl ChannelStatus {
     pub(crate) fn of(peer: &Peer, sent: Counters) -> Self {
-        let path = match (peer.out, peer.making) {
-            (Path::Channel(_), Making::Made { id, .. }) => PathKind::Channel(id),
-            (_, Making::Not) => PathKind::Ordinary(Reason::ChannelNotAsked),
-            (_, Making::Asked | Making::Made { .. }) => PathKind::Ordinary(Reason::ChannelPending),
-            (_, Making::Refused { reason, .. }) => PathKind::Ordinary(reason),
+        let path = match (peer.out, peer.making, peer.leaving) {
+            (Path::Channel(_), Making::Made { id, .. }, _) => PathKind::Channel(id),
+            (_, Making::Made { .. }, Some(reason)) => PathKind::Ordinary(reason),
+            (_, Making::Not, _) => PathKind::Ordinary(Reason::ChannelNotAsked),
+            (_, Making::Asked | Making::Made { .. }, _) => PathKind::Ordinary(Reason::ChannelPending),
+            (_, Making::Refused { reason, .. }, _) => PathKind::Ordinary(reason),
         };
         let name = peer.name.as_ref().map(|name| name.as_str().to_owned());
         Self { peer: peer.id, peer_name: name, path, sent, queued: peer.queue.len() + peer.streams.len() }

@@ -33,6 +33,7 @@ use isthmus_service::{Event, Permit};
 
 use crate::directory::Directory;
 use crate::directory::channels::{Channels, Due};
+use crate::disposal::{self, Given, WAITING_MAX};
 use crate::journal::Journal;
 use crate::policy::{Identity, Policy};
 use crate::tickets::{Survivor, Tickets};
@@ -78,6 +79,8 @@ pub struct Broker {
     /// Domains of the daemon before, which may still come back.
     expected: BTreeMap<DomainId, Survivor>,
     pub(crate) homes: BTreeMap<DomainId, Home>,
+    /// Domains that are gone but for what their worker still delivers: why they went, and who has to hear of it.
+    leaving: BTreeMap<DomainId, (Reason, Vec<DomainId>)>,
     sessions: BTreeMap<SessionId, Session>,
     pub(crate) workers: WorkerBoards,
     identities: Identities,
@@ -104,6 +107,7 @@ impl Broker {
             tickets,
             expected,
             homes: BTreeMap::new(),
+            leaving: BTreeMap::new(),
             sessions: BTreeMap::new(),
             workers: WorkerBoards::new(plane),
             identities: Identities::default(),
@@ -151,8 +155,12 @@ impl Broker {
     }
 
     /// A packet has come.
-    pub fn packet(&mut self, id: SessionId, packet: &[u8], fds: Vec<OwnedFd>) {
+    pub fn packet(&mut self, id: SessionId, packet: &[u8], fds: Vec<Given>) {
         let Some(session) = self.sessions.get(&id) else { return };
+        if !fds.is_empty() && disposal::waiting(session.peer.uid) > WAITING_MAX {
+            let text = format!("{WAITING_MAX} file descriptors that this user has sent take too long to close");
+            return self.end_session(id, &Refusal::new(Reason::RequestInvalid, text));
+        }
         match session.stage {
             Stage::Over => {}
             Stage::Greeting => self.greet(id, packet, fds.len()),
@@ -221,7 +229,7 @@ impl Broker {
                     self.end_session(home.session, &Refusal::new(reason, text));
                 }
             }
-            Event::Removed { domain } => self.workers.removed(*domain),
+            Event::Removed { domain } => self.left(*domain),
             Event::Stopped { worker } => tracing::debug!(worker = worker.0, "worker has ended"),
         }
     }

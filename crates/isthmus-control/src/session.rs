@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use isthmus_layout::board::Place;
-use isthmus_layout::control::{ANSWER_BYTES_MAX, Answer, Bytes, Nudge, RequestSerial, ToClient, serial_of};
+use isthmus_layout::control::{
+    ANSWER_BYTES_MAX, Answer, Bytes, HEADER_BYTES, Nudge, RequestSerial, ToClient, serial_of,
+};
 use isthmus_layout::limits::CONTROL_FDS_MAX;
 use isthmus_platform::seqpacket::{self, ReceiveError, SendError};
 use isthmus_shm::{Marker, Window};

@@ -3,6 +3,7 @@
 //! All that two containers need in common is that socket. Memory has no name anywhere, so nothing is left when its last user is
 //! gone, however it went.
 
+use crate::seqpacket::{self, ReceiveError};
 use crate::{Listen, Platform, PlatformError, Ring};
 use isthmus_layout::RegionSize;
 use isthmus_shm::{Access, Mapping};
@@ -10,7 +11,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::SendFlags;
 use rustix::process::{Resource, getrlimit};
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,8 +66,8 @@ impl Doorbell {
 
     /// A doorbell for domains of different owners: where it is heard, and what rings it.
     pub fn across() -> Result<(Self, Self), PlatformError> {
-        let (listener, ringer) = crate::seqpacket::pair()
-            .map_err(|source| PlatformError::Refused { operation: "creating a doorbell", source })?;
+        let (listener, ringer) =
+            seqpacket::pair().map_err(|source| PlatformError::Refused { operation: "creating a doorbell", source })?;
         let bell = |end| Self { file: Arc::new(end), kind: DoorbellKind::Socket };
         Ok((bell(listener), bell(ringer)))
     }
@@ -77,9 +78,21 @@ impl Doorbell {
             DoorbellKind::Event => {
                 let _ = rustix::io::read(&self.file, &mut [0; 8]);
             }
-            DoorbellKind::Socket => {
-                let mut packet = [0; NUDGE.len()];
-                while let Ok((1.., _)) = rustix::net::recv(&self.file, &mut packet, RecvFlags::DONTWAIT) {}
+            DoorbellKind::Socket => self.clear_socket(),
+        }
+    }
+
+    /// Takes rings, a bounded number of them: whoever rings without end does not keep us here. What comes later is an event of its own.
+    fn clear_socket(&self) {
+        let (mut packet, mut fds) = ([0; NUDGE.len()], Vec::new());
+        for _ in 0..RINGS_MAX {
+            match seqpacket::receive(&self.file, &mut packet, &mut fds, false) {
+                Ok(_) | Err(ReceiveError::TooLong | ReceiveError::DescriptorsLost { .. }) => {}
+                Err(_) => return,
+            }
+            // Rings carry no descriptors. One that does is meant to have us wait when we close it, as sockets that linger do.
+            for fd in fds.drain(..) {
+                let _ = rustix::net::sockopt::set_socket_linger(&fd, None);
             }
         }
     }
@@ -89,6 +102,9 @@ impl Doorbell {
         self.kind == DoorbellKind::Socket
     }
 }
+
+/// Rings taken at once; more than a socket holds unless somebody fills it while we empty it.
+const RINGS_MAX: usize = 1024;
 
 /// The control message `Nudge`, which rings a socket: the daemon rings a domain on its control socket.
 const NUDGE: [u8; 8] = [143, 0, 0, 0, 0, 0, 0, 0];

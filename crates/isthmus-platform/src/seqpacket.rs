@@ -12,6 +12,9 @@ use std::path::Path;
 /// Descriptors that one packet carries at most.
 pub const FDS_MAX: usize = isthmus_layout::limits::CONTROL_FDS_MAX;
 
+/// Descriptors that the kernel lets anybody put into one packet (`SCM_MAX_FD`).
+const KERNEL_FDS_MAX: usize = 253;
+
 /// Why no packet came.
 #[derive(Debug, thiserror::Error)]
 pub enum ReceiveError {
@@ -24,10 +27,8 @@ pub enum ReceiveError {
     /// The packet was longer than any message; its content is lost.
     #[error("a packet longer than any control message")]
     TooLong,
-    /// Its descriptors could not all be taken: there are more than any message has, or this process may not open as many.
-    #[error(
-        "descriptors were lost: this process may not open more (RLIMIT_NOFILE), or there were more than any message has"
-    )]
+    /// Its descriptors could not all be taken: this process may not open as many.
+    #[error("descriptors were lost: this process may not open more (RLIMIT_NOFILE)")]
     DescriptorsLost {
         /// Bytes of the packet, which lie in the buffer all the same.
         bytes: usize,
@@ -100,10 +101,12 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(
     }
 }
 
-/// Receives one packet into `into`, its descriptors into `fds`; answers its bytes. Descriptors of a packet that is refused
-/// are closed. With `wait`, a blocking socket waits for one.
+/// Receives one packet into `into`, its descriptors into `fds`; answers its bytes. There are the descriptors of a packet that is
+/// refused, too, for the caller to close: that may take as long as their sender likes. With `wait`, a blocking socket waits for
+/// one.
 pub fn receive(socket: impl AsFd, into: &mut [u8], fds: &mut Vec<OwnedFd>, wait: bool) -> Result<usize, ReceiveError> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    // What finds no room here the kernel closes before it lets us go on.
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_FDS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
     fds.clear();
@@ -121,7 +124,6 @@ pub fn receive(socket: impl AsFd, into: &mut [u8], fds: &mut Vec<OwnedFd>, wait:
         }
     }
     if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-        fds.clear();
         let long = message.flags.contains(ReturnFlags::TRUNC);
         return Err(if long { ReceiveError::TooLong } else { ReceiveError::DescriptorsLost { bytes: message.bytes } });
     }
@@ -150,7 +152,7 @@ mod tests {
         assert!(matches!(receive(&b, &mut bytes, &mut fds, false), Err(ReceiveError::Empty)));
         send(&a, &[7; 200], &[memory.as_fd()]).unwrap();
         assert!(matches!(receive(&b, &mut bytes, &mut fds, false), Err(ReceiveError::TooLong)));
-        assert!(fds.is_empty());
+        assert_eq!(fds.len(), 1);
         drop(a);
         assert!(matches!(receive(&b, &mut bytes, &mut fds, false), Err(ReceiveError::Closed)));
         assert!(matches!(send(&b, b"x", &[]), Err(SendError::Closed)));

@@ -9,11 +9,11 @@ use isthmus_layout::control::{Adopt, AdoptBoard};
 use isthmus_layout::ids::{ChannelId, DomainId};
 use isthmus_layout::reason::Reason;
 
-use super::attach::SECOND_HALF_TIMEOUT;
+use super::attach::{SECOND_HALF_TIMEOUT, SHOW_TIMEOUT};
 use super::grants::sealed;
 use super::{Broker, Refusal};
-use crate::disposal::Given;
 use crate::directory::channels::{Channel, End, Half, Stage};
+use crate::disposal::Given;
 
 impl Broker {
     pub(super) fn adopt_board(&mut self, domain: DomainId, adopt: &AdoptBoard) -> Result<(), Refusal> {
@@ -27,6 +27,9 @@ impl Broker {
         let invalid = |text: &str| Refusal::new(Reason::RequestInvalid, format!("channel {channel}: {text}"));
         if peer == domain || self.channels.knows(channel, domain) || self.channel_of(domain, peer).is_some() {
             return Err(invalid("it is there already"));
+        }
+        if self.channels.is_to_come(channel) {
+            return Err(invalid("no daemon has given out this number yet"));
         }
         sealed(&memory, Some(Geometry { slab: adopt.slab }.size().0))?;
         let file = file(&memory)?;
@@ -63,7 +66,7 @@ impl Broker {
         match self.expected.get(&peer) {
             Some(survivor) if survivor.process.is_some() => Ok(u64::MAX),
             Some(_) => Ok(soon),
-            None if self.directory.get(peer).is_some() => Ok(soon),
+            None if self.directory.get(peer).is_some() => Ok(self.now.saturating_add(SHOW_TIMEOUT)),
             None => Err(Reason::PeerVanished.into()),
         }
     }
@@ -96,7 +99,7 @@ impl Broker {
     }
 }
 
-fn file(memory: &OwnedFd) -> Result<(u64, u64), Refusal> {
+fn file(memory: &Given) -> Result<(u64, u64), Refusal> {
     let stat = rustix::fs::fstat(memory).map_err(|error| Refusal::from(std::io::Error::from(error)))?;
     Ok((stat.st_dev, stat.st_ino))
 }

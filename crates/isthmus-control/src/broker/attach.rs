@@ -1,7 +1,7 @@
 //! Attaching: a connection becomes a domain, a new one or one that was attached to the daemon before.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::Arc;
 
 use isthmus_channel::Ends;
@@ -16,15 +16,20 @@ use isthmus_platform::{Doorbell, local};
 use isthmus_service::{DomainCounters, NewDomain};
 use isthmus_shm::{Access, Mapping, Window};
 
+use super::grants::sealed;
 use super::home::{BoardFds, Home, NewBoard};
 use super::workers::Seat;
 use super::{Broker, Outgoing, Refusal, SessionId, Stage};
 use crate::directory::Applicant;
+use crate::disposal::Given;
 use crate::policy::Identity;
 use crate::tickets::Survivor;
 
-/// Nanoseconds that the other end of a channel from before a restart has to show it too, once its domain is back or could not be watched.
+/// Nanoseconds that the other end of a channel from before a restart has to come back and show it too, where it cannot be watched.
 pub(super) const SECOND_HALF_TIMEOUT: u64 = 10_000_000_000;
+
+/// Nanoseconds that it has once its domain is back: it shows its channels at once, so what it does not show it does not have.
+pub(super) const SHOW_TIMEOUT: u64 = 2_000_000_000;
 
 /// The daemon's side of a domain's furniture, and what goes to the domain.
 struct Furnished {
@@ -72,7 +77,7 @@ impl Broker {
         self.welcome(id, serial, Identity { name, owner }, domain, furnished);
         if resumed.is_some() {
             self.expected.remove(&domain);
-            self.channels.rearm(domain, self.now + SECOND_HALF_TIMEOUT);
+            self.channels.rearm(domain, self.now + SHOW_TIMEOUT);
         }
         Ok(())
     }
@@ -195,10 +200,11 @@ fn map(memory: &OwnedFd, size: RegionSize) -> Result<Window, Refusal> {
 }
 
 /// The board of a domain that comes back. Its doorbell will be handed to its owner's other domains, so it has to be what it was.
-fn adopted_board(memory: OwnedFd, bell: OwnedFd) -> Result<BoardFds, Refusal> {
-    let kind = std::fs::read_link(format!("/proc/self/fd/{}", bell.as_raw_fd()));
-    if kind.is_ok_and(|kind| kind.as_os_str() != "anon_inode:[eventfd]") {
+fn adopted_board(memory: Given, bell: Given) -> Result<BoardFds, Refusal> {
+    let kind = std::fs::read_link(format!("/proc/self/fd/{}", bell.as_fd().as_raw_fd()));
+    if !kind.is_ok_and(|kind| kind.as_os_str() == "anon_inode:[eventfd]") {
         return Err(Reason::DoorbellInvalid.into());
     }
-    Ok(BoardFds { memory: Arc::new(memory), ringer: Arc::new(bell) })
+    sealed(&memory, Some(board::SIZE.0))?;
+    Ok(BoardFds { memory: Arc::new(memory.keep()), ringer: Arc::new(bell.keep()) })
 }

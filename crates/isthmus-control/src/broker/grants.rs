@@ -43,11 +43,18 @@ impl Broker {
     }
 }
 
+/// What the kernel calls the file system of memory files of plain pages.
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
+
 /// Refuses memory that could shrink under its reader, or that ends before `end`.
 pub(super) fn sealed(memory: &Given, end: Option<u64>) -> Result<(), Refusal> {
     let seals = rustix::fs::fcntl_get_seals(memory).unwrap_or(rustix::fs::SealFlags::empty());
     if !seals.contains(rustix::fs::SealFlags::SHRINK) {
         return Err(Reason::RegionNotSealed.into());
+    }
+    if rustix::fs::fstatfs(memory).is_ok_and(|system| system.f_type != TMPFS_MAGIC) {
+        let text = "huge pages, sealed or not, may be missing when they are touched";
+        return Err(Refusal::new(Reason::RegionNotSealed, text));
     }
     let have = rustix::fs::fstat(memory).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
     match end {

@@ -37,13 +37,20 @@ impl Broker {
         }
         self.change_identities(|identities| drop(identities.remove(&domain)));
         let Some((_, watchers)) = self.directory.detach(domain) else { return };
-        for watcher in watchers {
-            self.tell(watcher, PeerGone { peer: domain, reason }.into());
-        }
+        self.leaving.insert(domain, (reason, watchers.into_iter().collect()));
         self.workers.remove(domain, reason);
         self.tickets.leave(domain);
         self.homes.remove(&domain);
         tracing::debug!(%domain, %reason, "gone");
+    }
+
+    /// A domain's worker has delivered what it had sent. Now its peers hear of its end, as the last they hear of it.
+    pub(super) fn left(&mut self, domain: DomainId) {
+        self.workers.removed(domain);
+        let Some((reason, watchers)) = self.leaving.remove(&domain) else { return };
+        for watcher in watchers {
+            self.tell(watcher, PeerGone { peer: domain, reason }.into());
+        }
     }
 
     /// A domain of the daemon before will not come back: its process has ended.
@@ -62,9 +69,10 @@ impl Broker {
         if let Some(domain) = self.directory.get_mut(domain) {
             domain.boards.give_back(half.end.board, half.end.place);
         }
-        let reason = Reason::PeerVanished;
+        let is_there = self.directory.get(half.peer).is_some();
+        let reason = if is_there { Reason::ClosedByPeer } else { Reason::PeerVanished };
         self.tell(domain, ChannelClosed { channel, reason }.into());
-        if self.directory.get(half.peer).is_none() {
+        if !is_there {
             self.tell(domain, PeerGone { peer: half.peer, reason }.into());
         }
     }

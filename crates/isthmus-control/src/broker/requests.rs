@@ -8,6 +8,9 @@ use super::{Broker, Outgoing, Refusal, SessionId, Stage};
 use crate::answer;
 use crate::disposal::Given;
 
+/// Messages and reports that a connection has not taken yet, from which on it gets no more reports: they are long.
+const REPORTS_MAX: usize = 32;
+
 type Request = (Option<RequestSerial>, ToDaemon, Vec<Given>);
 
 impl Broker {
@@ -101,6 +104,10 @@ impl Broker {
 
     fn query(&mut self, id: SessionId, serial: Option<RequestSerial>, query: &Query) -> Result<(), Refusal> {
         self.may_attach(id)?;
+        if self.sessions[&id].backlog >= REPORTS_MAX {
+            let text = format!("{REPORTS_MAX} messages wait to be read; another report comes when they were");
+            return Err(Refusal::new(Reason::TooManyRequests, text));
+        }
         let json = answer::answer(self, query.topic, &query.arguments)?;
         self.outgoing.push_back(Outgoing::Report { to: id, serial, json });
         Ok(())

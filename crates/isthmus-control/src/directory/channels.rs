@@ -145,6 +145,11 @@ impl<M> Channels<M> {
         id
     }
 
+    /// True for a number that [`Self::number`] will answer some day.
+    pub fn is_to_come(&self, id: ChannelId) -> bool {
+        id.0 >= self.next && id.0 >> 32 == self.next >> 32
+    }
+
     /// Adds one.
     pub fn insert(&mut self, channel: Channel<M>) {
         if let Stage::Offered { until, .. } = channel.stage {
