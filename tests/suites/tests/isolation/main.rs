@@ -1,0 +1,89 @@
+//! Containers that have nothing in common but the folder of the daemon's socket: they talk as fast paths go, and see of one
+//! another what they were given and nothing else.
+//!
+//! ```text
+//!   channels ── one owner: by a channel, by mapped regions, whatever each side runs in
+//!   owners ──── two owners: refused, or by a channel alone
+//!   seen ────── which memory and which doorbells two processes share, out of /proc
+//! ```
+
+mod channels;
+mod owners;
+mod seen;
+
+use isthmus_suites::{Actor, PATIENCE};
+use isthmus_testbed::{Daemon, Deadline, Sandbox};
+use serde_json::Value;
+
+/// Messages of each kind: in the record, in pieces, announced; at the borders between them too.
+const EVERY_LENGTH: &str = "0-130,1000,2047-2049,4096,16385,32767-32769,65536,100003,1048576,3x4194304";
+
+/// Whether sandboxes can be made here. If not, says why the test is skipped; under CI that is a failure.
+fn possible() -> bool {
+    match Sandbox::check() {
+        Ok(()) => true,
+        Err(why) if std::env::var_os("CI").is_none() => {
+            eprintln!("skipped: {why}");
+            false
+        }
+        Err(why) => panic!("no sandbox: {why}"),
+    }
+}
+
+/// Whether processes of other users can be started.
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: only root can start processes of other users");
+    }
+    root
+}
+
+/// Every length both ways at once, between two that may be anywhere.
+#[track_caller]
+fn exchange(one: &mut Actor, other: &mut Actor, names: [&str; 2], lengths: &str, how: &str) {
+    one.say(&format!("exchange 0 {}.e0 1000 {lengths} 9000 {lengths} {how}", names[1]));
+    other.say(&format!("exchange 0 {}.e0 9000 {lengths} 1000 {lengths} {how}", names[0]));
+    let answers = [one.answer(), other.answer()];
+    assert!(answers.iter().all(|answer| answer.starts_with("exchanged ")), "{answers:?}");
+}
+
+/// A report of the daemon, asked for by a domain.
+fn report(actor: &mut Actor, query: &str) -> Value {
+    let answer = actor.ask(&format!("query {query}"));
+    let json = answer.strip_prefix("report ").unwrap_or_else(|| panic!("{query}: {answer}"));
+    serde_json::from_str(json).unwrap_or_else(|error| panic!("{error}: {json}"))
+}
+
+/// Exchanges short messages until both send by the channel.
+#[track_caller]
+fn meet(one: &mut Actor, other: &mut Actor, names: [&str; 2]) {
+    let by_channel = |actor: &mut Actor| actor.ask("channels").contains(" channel ");
+    let deadline = Deadline::secs(PATIENCE);
+    while !deadline.passed() {
+        exchange(one, other, names, "20x8", "");
+        if by_channel(one) && by_channel(other) {
+            return;
+        }
+    }
+    let paths = [one.ask("channels"), other.ask("channels")];
+    panic!("no channel: {paths:?}, {}", report(one, &format!("why {} {}", names[0], names[1])));
+}
+
+/// What a domain has sent and received through the daemon.
+fn ordinary_records(daemon: &mut Actor, name: &str) -> [u64; 2] {
+    let domains = report(daemon, "domains");
+    let rows = domains["domains"].as_array().expect("a list of domains");
+    let row = rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("no {name} in {domains}"));
+    ["ordinary_sent_bytes", "ordinary_received_bytes"].map(|key| row[key].as_u64().expect("a number"))
+}
+
+/// A sandbox like all others, down to its host name.
+fn twin() -> Sandbox {
+    Sandbox::new().hostname("twin")
+}
+
+/// Actors in sandboxes of their own.
+fn apart<const N: usize>(daemon: &Daemon, names: [&str; N]) -> [Actor; N] {
+    names.map(|name| Actor::apart(daemon, twin(), name))
+}

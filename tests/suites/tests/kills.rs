@@ -1,0 +1,270 @@
+//! SIGKILL at random moments: whoever survives gets an error or goes on, soon, and keeps nothing of the dead.
+//!
+//! `ISTHMUS_KILLS=1000 cargo test --test kills` kills so many in all; CI kills fewer. A failure prints its seed.
+
+use isthmus_layout::limits::PEER_REGIONS_MAX;
+use isthmus_suites::actor::program;
+use isthmus_suites::{Actor, PATIENCE, daemon};
+use isthmus_testbed::{Daemon, Deadline, Leftovers, Mapping, Schedule, Scratch, View, eventually};
+use std::time::Duration;
+
+/// How long a survivor may take to notice, in milliseconds. Twice what is promised: other tests run beside this one.
+const NOTICE_MS: u64 = 4000;
+
+/// Messages of every kind, without end as far as a kill is concerned.
+const ENDLESS: &str = "500x8,50x1000,20x9000,40x0,10x70000,300x100,9000x8,900x3000,300x33000,20x1100000,100000x64";
+
+/// As many, to their end: some tenths of a second.
+const MANY: &str = "500x8,50x1000,20x9000,40x0,10x70000,300x100,900x8,100x3000,30x33000,6x1100000,2000x64";
+
+/// How many of the kills a test makes, given its share of them.
+fn kills(tenths: u64) -> u64 {
+    let all = std::env::var("ISTHMUS_KILLS").map_or(150, |text| text.parse().expect("ISTHMUS_KILLS is a number"));
+    (all * tenths / 10).max(3)
+}
+
+/// Its own buffers in shared memory: kept to be used again, up to a limit of the cache's. They need its /proc/self/maps, once.
+const OWN_BUFFERS: &str = "isthmus-rehomed";
+
+/// What a process holds, apart from its own buffers.
+#[derive(Debug, PartialEq, Eq)]
+struct Held {
+    fds: usize,
+    shared: usize,
+}
+
+impl Held {
+    fn of(view: &View) -> Self {
+        let fds = view.fds().expect("the process is there").into_iter();
+        let fds = fds.filter(|fd| !fd.target.contains(OWN_BUFFERS) && !fd.target.ends_with("/maps"));
+        let own = |map: &Mapping| map.name.contains(OWN_BUFFERS) && map.is_writable();
+        let shared = view.shared_maps().expect("the process is there").into_iter().filter(|map| !own(map));
+        Self { fds: fds.count(), shared: shared.count() }
+    }
+}
+
+/// Takes what is left of the last round out of an actor: by closing the endpoint it was on.
+fn clean(actor: &mut Actor) {
+    actor.expect("wait 20", "nothing");
+    actor.expect("close 0", "closed e0");
+    actor.expect("open 0", "open e0");
+}
+
+/// Waits until `view` holds no more than `before`.
+#[track_caller]
+fn holds_no_more(who: &str, view: &View, before: &Held) {
+    let fits = || {
+        let now = Held::of(view);
+        now.fds <= before.fds && now.shared <= before.shared
+    };
+    let last = eventually(Deadline::secs(PATIENCE / 6), fits);
+    assert!(last.is_ok(), "{who} holds {:?}, before {before:?}: {:#?}", Held::of(view), view.fds());
+}
+
+fn is_end_of_peer(answer: &str) -> bool {
+    ["failed peer-vanished", "failed no-such-domain", "refused no domain", "refused the other domain"]
+        .iter()
+        .any(|begin| answer.starts_with(begin))
+}
+
+#[test]
+fn a_survivor_hears_of_a_killed_peer_and_keeps_nothing_of_it() {
+    let mut schedule = Schedule::new();
+    println!("ISTHMUS_SEED={:#x}", schedule.seed());
+    let scratch = Scratch::new().unwrap();
+    let daemon = daemon(&scratch, "");
+    let mut survivor = Actor::beside(&daemon, "survivor");
+    let mut before = None;
+    for round in 0..kills(4) {
+        let path = if schedule.once_in(4) { "channels=no" } else { "" };
+        let mut victim = Actor::attached(daemon.beside(program()), "victim", path);
+        let warm = schedule.once_in(2);
+        if warm {
+            survivor.say("exchange 0 victim.e0 1 20x8,2x50000 1 20x8");
+            victim.expect("exchange 0 survivor.e0 1 20x8 1 20x8,2x50000", "exchanged sent 20 of 20 received 22 of 22");
+            survivor.answer();
+        }
+        survivor.say(&format!("exchange 0 victim.e0 9000 {ENDLESS} 70000 {ENDLESS} window=8"));
+        victim.say(&format!("exchange 0 survivor.e0 70000 {ENDLESS} 9000 {ENDLESS} window=8"));
+        schedule.loiter(Duration::from_millis(30));
+        victim.kill();
+        let answer = survivor.answer_within(Deadline::after(Duration::from_millis(NOTICE_MS)));
+        let answer = answer.unwrap_or_else(|error| panic!("round {round} {path}: {error}"));
+        assert!(is_end_of_peer(&answer), "round {round} {path} warm {warm}: {answer}");
+        if answer.starts_with("failed") {
+            survivor.expect(&format!("settle {NOTICE_MS}"), "settled");
+        }
+        clean(&mut survivor);
+        match &before {
+            Some(before) => {
+                holds_no_more("survivor", &survivor.view(), before);
+            }
+            None if round >= 2 => before = Some(Held::of(&survivor.view())),
+            None => {}
+        }
+    }
+}
+
+#[test]
+fn a_daemon_keeps_nothing_of_domains_killed_while_they_attach() {
+    let mut schedule = Schedule::new();
+    println!("ISTHMUS_SEED={:#x}", schedule.seed());
+    let scratch = Scratch::new().unwrap();
+    let daemon = daemon(&scratch, "");
+    let mut other = Actor::beside(&daemon, "other");
+    let view = daemon.view().unwrap();
+    let before = Held::of(&view);
+    for _ in 0..kills(3) {
+        let mut victim = Actor::start(daemon.beside(program()));
+        for order in ["attach name=victim", "open", "exchange 0 other.e0 1 9x8,2x50000 1 9x8", "drop"] {
+            victim.say(order);
+        }
+        other.say("exchange 0 victim.e0 1 9x8 1 9x8,2x50000 ms=20");
+        schedule.loiter(Duration::from_millis(15));
+        victim.kill();
+        other.answer();
+        let settled = other.ask(&format!("settle {NOTICE_MS}"));
+        assert!(settled == "settled" || settled.starts_with("what? nothing"), "{settled}");
+        clean(&mut other);
+    }
+    let mut last = Actor::beside(&daemon, "victim");
+    last.say("exchange 0 other.e0 1 9x8,2x50000 1 9x8");
+    other.expect("exchange 0 victim.e0 1 9x8 1 9x8,2x50000", "exchanged sent 9 of 9 received 11 of 11");
+    last.answer();
+    last.kill();
+    holds_no_more("daemon", &view, &before);
+}
+
+/// Waits until the daemon that came back has them again.
+fn reconnected(actors: &mut [&mut Actor]) {
+    for actor in actors {
+        let report = actor.ask("query status"); // Whoever was busy on its channels has not looked for its daemon.
+        assert!(report.starts_with("report "), "{report}");
+        actor.expect(&format!("connected {NOTICE_MS}"), "connected true");
+    }
+}
+
+/// Both do the same at the same time.
+fn together(a: &mut Actor, b: &mut Actor, order: &str) -> [String; 2] {
+    a.say(order);
+    b.say(order);
+    [a.answer(), b.answer()]
+}
+
+fn connect(a: &mut Actor, b: &mut Actor) {
+    for _ in 0..1000 {
+        a.say("exchange 0 b.e0 1 2x8 1 2x8");
+        b.expect("exchange 0 a.e0 1 2x8 1 2x8", "exchanged sent 2 of 2 received 2 of 2");
+        a.answer();
+        if a.ask("channels").contains(" channel ") && b.ask("channels").contains(" channel ") {
+            return;
+        }
+    }
+    panic!("no channel: {}", a.ask("channels"));
+}
+
+#[test]
+fn channels_do_not_notice_that_the_daemon_is_killed() {
+    let mut schedule = Schedule::new();
+    println!("ISTHMUS_SEED={:#x}", schedule.seed());
+    let scratch = Scratch::new().unwrap();
+    let mut daemon = daemon(&scratch, "");
+    let (mut a, mut b) = (Actor::beside(&daemon, "a"), Actor::beside(&daemon, "b"));
+    connect(&mut a, &mut b);
+    let before = [&a, &b].map(|actor| Held::of(&actor.view()));
+    for round in 0..kills(2) {
+        a.say(&format!("exchange 0 d2.e0 9000 {MANY} 70000 {MANY} window=8 buffers=reused"));
+        b.say(&format!("exchange 0 d1.e0 70000 {MANY} 9000 {MANY} window=8 buffers=reused"));
+        schedule.loiter(Duration::from_millis(60));
+        if schedule.once_in(2) {
+            daemon.kill_and_restart(Deadline::secs(PATIENCE)).unwrap();
+        } else {
+            let stopped = daemon.kill(Deadline::secs(PATIENCE)).unwrap();
+            schedule.loiter(Duration::from_millis(100));
+            daemon = stopped.start(Deadline::secs(PATIENCE)).unwrap();
+        }
+        for actor in [&mut a, &mut b] {
+            let answer = actor.answer();
+            assert!(answer.starts_with("exchanged "), "round {round}: {answer}");
+        }
+        reconnected(&mut [&mut a, &mut b]);
+        let report = a.ask("query channels");
+        assert!(report.contains("\"a\"") && report.contains("\"b\""), "round {round}: not re-adopted: {report}");
+        a.expect("lookup b", "found d2");
+    }
+    // Regions of the peer's buffers stay mapped, up to a limit.
+    for (actor, before) in [&a, &b].into_iter().zip(before) {
+        let now = Held::of(&actor.view());
+        assert!(now.fds <= before.fds && now.shared <= before.shared + PEER_REGIONS_MAX, "{now:?} {before:?}");
+    }
+}
+
+#[test]
+fn the_ordinary_path_fails_with_the_daemon_and_works_with_the_next() {
+    let mut schedule = Schedule::new();
+    println!("ISTHMUS_SEED={:#x}", schedule.seed());
+    let scratch = Scratch::new().unwrap();
+    let mut daemon = daemon(&scratch, "policy.channels = false\n");
+    let (mut a, mut b) = (Actor::beside(&daemon, "a"), Actor::beside(&daemon, "b"));
+    for round in 0..kills(1) {
+        a.say(&format!("exchange 0 b.e0 9000 {ENDLESS} 70000 {ENDLESS} window=8 ms=1000"));
+        b.say(&format!("exchange 0 a.e0 70000 {ENDLESS} 9000 {ENDLESS} window=8 ms=1000"));
+        schedule.loiter(Duration::from_millis(30));
+        daemon.kill_and_restart(Deadline::secs(PATIENCE)).unwrap();
+        for actor in [&mut a, &mut b] {
+            let answer = actor.answer();
+            // Whoever had nothing under way at that moment waits for what the other one will not send.
+            let right = answer.starts_with("failed daemon-gone") || answer.starts_with("late");
+            // Whoever comes back first finds the other one not there yet.
+            let right = right || answer.starts_with("failed no-such-domain");
+            let early = answer.starts_with("refused the connection to the daemon broke");
+            assert!(right || early || answer.starts_with("receive "), "round {round}: {answer}");
+        }
+        // Messages that are only announced wait for a receive, and these are taken back: their endpoint has to go.
+        reconnected(&mut [&mut a, &mut b]);
+        let settled = together(&mut a, &mut b, "settle 300");
+        together(&mut a, &mut b, "tend 50");
+        for actor in [&mut a, &mut b] {
+            actor.expect("close 0", "closed e0");
+            actor.expect("open 0", "open e0");
+        }
+        for (at, settled) in settled.into_iter().enumerate().filter(|(_, settled)| settled.starts_with("stuck")) {
+            let (stuck, other) = if at == 0 { (&mut a, &mut b) } else { (&mut b, &mut a) };
+            other.say("tend 500");
+            let now = stuck.ask(&format!("settle {NOTICE_MS}"));
+            other.answer();
+            assert_eq!(
+                now,
+                "settled",
+                "round {round}: {settled}; {}; {}",
+                stuck.ask("channels"),
+                other.ask("channels")
+            );
+        }
+        a.say("exchange 0 b.e0 1 20x8,2x50000 1 20x8 ms=10000");
+        b.say("exchange 0 a.e0 1 20x8 1 20x8,2x50000 ms=10000");
+        let answers = [a.answer(), b.answer()];
+        assert!(answers.iter().all(|answer| answer.starts_with("exchanged ")), "round {round}: {answers:#?}");
+    }
+}
+
+#[test]
+fn nothing_is_left_behind_when_everybody_is_killed() {
+    let scratch = Scratch::new().unwrap();
+    let before = Leftovers::snapshot().unwrap();
+    let daemon: Daemon = daemon(&scratch, "");
+    let (mut a, mut b) = (Actor::beside(&daemon, "a"), Actor::beside(&daemon, "b"));
+    connect(&mut a, &mut b);
+    let pids: Vec<i32> = [a.view().pid(), b.view().pid(), daemon.view().unwrap().pid()].to_vec();
+    a.say(&format!("exchange 0 b.e0 1 {ENDLESS} 2 {ENDLESS}"));
+    b.say(&format!("exchange 0 a.e0 2 {ENDLESS} 1 {ENDLESS}"));
+    a.kill();
+    drop(daemon.kill(Deadline::secs(PATIENCE)).unwrap());
+    b.kill();
+    let place = scratch.path().to_owned();
+    drop(scratch);
+    let left = Leftovers::snapshot().unwrap().since(&before);
+    assert!(left.memfds.iter().all(|memfd| !pids.contains(&memfd.pid)), "{left}");
+    assert!(left.files.iter().all(|file| !file.starts_with(&place)), "{left}");
+    assert!(left.sysv.is_empty() && left.abstract_sockets.iter().all(|name| !name.contains("isthmus")), "{left}");
+}
