@@ -40,6 +40,7 @@ pub(crate) fn connect(options: &Options) -> Result<(OwnedFd, PathBuf), Refusal> 
         match connect_trusted(path, path == user) {
             Ok(socket) => return Ok((socket, path.to_owned())),
             Err(refused) if refused.reason == Reason::DaemonUnreachable => {}
+            Err(refused) if refused.reason == Reason::SocketUntrusted => return Err(refused), // A new one would refuse it too.
             Err(refused) => denied = denied.or(Some(refused)),
         }
     }

@@ -341,13 +341,15 @@ impl Core {
         sends.into_iter().for_each(|message| self.failed(message, reason));
     }
 
-    /// As [`Self::fail_peer`], but what was not begun to be sent goes by another way.
+    /// As [`Self::fail_peer`], but what goes through the daemon goes on, and what was not begun to be sent goes by another way.
     pub(crate) fn lose(&mut self, at: PeerIndex, reason: Reason) {
         let queue = &mut self.peers[at].queue;
         let begun = queue.iter().take_while(|message| message.sent > 0).count();
         let kept = queue.split_off(begun);
+        let credit = std::mem::take(&mut self.peers[at].credit);
         self.fail_peer(at, reason);
-        self.peers[at].queue = kept;
+        let peer = &mut self.peers[at];
+        (peer.queue, peer.credit) = (kept, credit);
         self.list(at);
     }
 

@@ -201,11 +201,13 @@ impl Core {
 
     fn channel_refused(&mut self, peer: DomainId, reason: Reason, last: bool) {
         if let Some(at) = self.known(peer) {
-            // What the listener did not accept in time is over.
+            // What the listener did not accept is over. The tries go on being counted.
+            let tries = self.peers[at].tries;
             if let Making::Made { id, key, .. } = self.peers[at].making {
                 self.forget_channel(at, key, id, reason);
             }
-            self.peers[at].making = Making::Refused { reason, last };
+            let peer = &mut self.peers[at];
+            (peer.making, peer.tries) = (Making::Refused { reason, last }, tries);
             self.ask_for_channel(at);
         }
     }
@@ -229,13 +231,32 @@ impl Core {
 
     /// A channel is over, in whatever state: both begin anew on the ordinary path.
     pub(crate) fn break_channel(&mut self, at: PeerIndex, reason: Reason) {
-        self.take_what_came(at);
+        let used = self.is_channel_used(at);
+        if used {
+            self.take_what_came(at);
+        }
         if let Making::Made { id, key, .. } = self.peers[at].making {
             self.forget_channel(at, key, id, reason);
         }
-        let peer = &mut self.peers[at];
-        (peer.epoch_out, peer.epoch_in) = (0, 0);
-        self.lose(at, reason);
+        if matches!(reason, Reason::DaemonGone | Reason::Replaced | Reason::ClosedByPeer) {
+            self.peers[at].making = Making::Not; // The next message may ask for another one.
+        }
+        if used {
+            let peer = &mut self.peers[at];
+            (peer.epoch_out, peer.epoch_in) = (0, 0);
+            self.lose(at, reason);
+        }
+    }
+
+    /// True if messages go by the channel with a peer, or wait in it.
+    fn is_channel_used(&mut self, at: PeerIndex) -> bool {
+        if let (Path::Ordinary, Some(ring)) = (self.peers[at].inward, self.ring) {
+            self.drain(ring); // The peer's word that it uses it now may be there.
+        }
+        let peer = &self.peers[at];
+        let Making::Made { key, .. } = peer.making else { return false };
+        let waits = self.inbox.channel(key).is_some_and(|channel| !matches!(channel.look(), Ok(false)));
+        waits || peer.out == Path::Channel(key) || peer.inward == Path::Channel(key)
     }
 
     /// Takes what a peer has sent before its channel, or the peer itself, came to its end: what came through the daemon first.

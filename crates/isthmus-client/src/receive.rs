@@ -183,6 +183,9 @@ impl Core {
                 over.into_iter().for_each(|message| self.sent(message));
                 self.list(at);
             }
+            Record::Bounce { reason, .. } if !ordinary && reason == Reason::DaemonGone as u16 => {
+                self.break_channel(at, Reason::DaemonGone); // See `give_up_channel`.
+            }
             Record::Bounce { serial, reason } => self.take_bounce(at, serial, reason),
         }
         Ok(())

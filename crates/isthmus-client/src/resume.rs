@@ -8,12 +8,14 @@ use crate::control::{Control, News};
 use crate::core::Core;
 use crate::error::Refusal;
 use crate::news::map;
-use crate::peer::{Credit, Granted, Making, Path, PeerIndex};
+use crate::peer::{Between, Granted, Making, Path, PeerIndex};
 use isthmus_channel::{BoardIndex, Channel, Ends};
 use isthmus_layout::board;
 use isthmus_layout::channel::{Direction, Geometry};
 use isthmus_layout::control::{AdoptBoard, Attach, OpenEndpoint, Resume, ToClient, Welcome};
+use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::reason::Reason;
+use isthmus_layout::record::{Record, Serial};
 use isthmus_platform::Doorbell;
 use rustix::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -51,13 +53,30 @@ impl Core {
     fn lose_daemon(&mut self, at: PeerIndex) {
         let peer = &mut self.peers[at];
         peer.granted.retain(|_, grant| !matches!(grant, Granted::Asked(_)));
+        let lost = peer.credit.lose();
+        lost.into_iter().for_each(|message| self.failed(message, Reason::DaemonGone));
+        let peer = &self.peers[at];
         if let (Path::Channel(_), Path::Channel(_)) = (peer.out, peer.inward) {
-            let lost = peer.credit.lose();
-            return lost.into_iter().for_each(|message| self.failed(message, Reason::DaemonGone));
+            return;
         }
+        self.give_up_channel(at);
         self.break_channel(at, Reason::DaemonGone);
+        self.lose(at, Reason::DaemonGone);
         let peer = &mut self.peers[at];
-        (peer.making, peer.tries, peer.credit) = (Making::Not, 0, Credit::default());
+        (peer.epoch_out, peer.epoch_in, peer.making, peer.tries) = (0, 0, Making::Not, 0);
+    }
+
+    /// The peer may be further than we are, and use the channel: it is told by the last record in it.
+    fn give_up_channel(&mut self, at: PeerIndex) {
+        let peer = &mut self.peers[at];
+        let Path::Channel(_) = peer.out else { return };
+        let nobody = EndpointIndex::new(0).expect("the first endpoint is one");
+        if let Some(mut lane) = peer.lane(&mut self.inbox, None) {
+            let over = Record::Bounce { serial: Serial(0), reason: Reason::DaemonGone as u16 };
+            // Where it is full, the peer hears of it from the next daemon, a little later.
+            let _ = lane.send(Between { from: nobody, to: nobody }, &over, &[], 0);
+            lane.channel.flush();
+        }
     }
 
     /// Looks for a daemon to resume with, now and then.

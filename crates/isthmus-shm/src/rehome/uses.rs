@@ -4,12 +4,16 @@ const SETS: usize = 64;
 const WAYS: usize = 4;
 /// How often a disappointment doubles the uses that are asked for.
 const DOUBLINGS_MAX: u32 = 6;
+/// So many disappointments, by whatever buffers, double the uses that are asked of every buffer.
+const DOUBTS_EACH: u32 = 2;
 
 /// Use counts by the address of a buffer's first whole page. Lengths may vary from use to use.
 #[derive(Debug)]
 pub(super) struct Uses {
     sets: Box<[[Candidate; WAYS]; SETS]>,
     clock: u64,
+    /// Disappointments since a buffer was last worth it: a program whose buffers come and go does so with all of them.
+    doubts: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,15 +26,16 @@ struct Candidate {
 
 impl Uses {
     pub(super) fn new() -> Self {
-        Self { sets: Box::new([[Candidate::default(); WAYS]; SETS]), clock: 0 }
+        Self { sets: Box::new([[Candidate::default(); WAYS]; SETS]), clock: 0, doubts: 0 }
     }
 
     /// Counts a use of the buffer at `address`; true when it has now been used `needed` times, or more often if
     /// it has disappointed us before.
     pub(super) fn count(&mut self, address: usize, needed: u32) -> bool {
+        let doubts = self.doubts / DOUBTS_EACH;
         let candidate = self.candidate(address);
         candidate.uses = candidate.uses.saturating_add(1);
-        candidate.uses >= needed.saturating_mul(1 << candidate.doublings)
+        candidate.uses >= needed.saturating_mul(1 << candidate.doublings.max(doubts))
     }
 
     /// The buffer is re-homed: counting starts anew when it is lost.
@@ -44,6 +49,7 @@ impl Uses {
         let candidate = self.candidate(address);
         candidate.uses = 0;
         candidate.doublings = (candidate.doublings + 1).min(DOUBLINGS_MAX);
+        self.doubts = (self.doubts + 1).min(DOUBTS_EACH * DOUBLINGS_MAX);
     }
 
     /// It was worth it: no doubts are left.
@@ -51,6 +57,7 @@ impl Uses {
         let candidate = self.candidate(address);
         candidate.uses = 0;
         candidate.doublings = 0;
+        self.doubts = 0;
     }
 
     fn candidate(&mut self, address: usize) -> &mut Candidate {
@@ -96,6 +103,17 @@ mod tests {
         assert_eq!(needed, Some(2 << DOUBLINGS_MAX), "there is an end to it");
         uses.content(0x1000);
         assert_eq!([1, 2].map(|_| uses.count(0x1000, 2)), [false, true]);
+    }
+
+    #[test]
+    fn buffers_that_come_and_go_make_every_buffer_wait() {
+        let mut uses = Uses::new();
+        for buffer in 1..=DOUBTS_EACH as usize {
+            uses.disappointed(buffer << 20);
+        }
+        assert_eq!([1, 2, 3, 4].map(|_| uses.count(0x7000, 2)), [false, false, false, true]);
+        uses.content(1 << 20);
+        assert_eq!([1, 2].map(|_| uses.count(0x8000, 2)), [false, true]);
     }
 
     #[test]
