@@ -94,8 +94,9 @@ fn abi(log: &Log) -> Result<Outcome> {
         let manifest: toml::Table = manifest.parse()?;
         let package = manifest["package"]["name"].as_str().unwrap_or_default().to_owned();
         let out = name.replace(".map", ".so");
-        let mut link = Command::new(std::env::current_exe()?);
-        link.current_dir(cmd::root()).args(["link-abi", &package, "--map", map, "--out", &out]);
+        // By way of cargo: a build of the whole workspace may have replaced this program's file meanwhile.
+        let mut link = cargo(&["run", "--quiet", "--package", "xtask", "--", "link-abi"]);
+        link.args([&package, "--map", map, "--out", &out]);
         let linked = log.run(link)?;
         outcome = Some(outcome.into_iter().fold(linked, |all, one| one.and(all)));
     }
