@@ -62,7 +62,7 @@ channel = false
 to = "vault"
 allow = false
 [limits]
-domains_max = 4096
+domains_max = 4000
 domains_per_user_max = 100
 endpoints_per_domain_max = 1
 channels_per_domain_max = 0
