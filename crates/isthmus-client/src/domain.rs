@@ -251,7 +251,8 @@ impl Domain {
         self.core.control.is_some()
     }
 
-    /// Leaves in order: what was sent is delivered as far as `limit` allows, pending operations complete as cancelled.
+    /// Leaves in order: what was sent is delivered as far as `limit` allows. Receives that are still posted complete as cancelled,
+    /// sends that are not over as failed with [`Reason::ClosedHere`].
     pub fn detach(mut self, limit: Duration) -> Vec<Completion> {
         let deadline = Instant::now() + limit;
         let mut over = Vec::new();

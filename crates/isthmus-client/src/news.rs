@@ -124,10 +124,10 @@ impl Core {
             peer.making = Making::Refused { reason, last: true };
             return;
         }
-        peer.tries += 1;
-        let (peer, attempt) = (peer.id, peer.tries as u8);
-        if let Some(serial) = self.tell(RequestChannel { peer, attempt }.into(), &[]) {
-            self.peers[at].making = Making::Asked;
+        let (id, tries) = (peer.id, peer.tries + 1);
+        if let Some(serial) = self.tell(RequestChannel { peer: id, attempt: tries as u8 }.into(), &[]) {
+            let peer = &mut self.peers[at];
+            (peer.making, peer.tries) = (Making::Asked, tries);
             self.asked.retain(|(_, asked)| *asked != at);
             self.asked.push((serial, at));
         }

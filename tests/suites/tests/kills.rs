@@ -1,6 +1,7 @@
 //! SIGKILL at random moments: whoever survives gets an error or goes on, soon, and keeps nothing of the dead.
 //!
 //! `ISTHMUS_KILLS=1000 cargo test --test kills` kills so many in all; CI kills fewer. A failure prints its seed.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use isthmus_layout::limits::PEER_REGIONS_MAX;
 use isthmus_suites::actor::program;
@@ -151,6 +152,26 @@ fn together(a: &mut Actor, b: &mut Actor, order: &str) -> [String; 2] {
     [a.answer(), b.answer()]
 }
 
+/// Ends what a failed exchange left under way, on both sides.
+#[track_caller]
+fn recover(a: &mut Actor, b: &mut Actor) {
+    reconnected(&mut [a, b]);
+    let settled = together(a, b, "settle 300");
+    // Messages that are only announced wait for a receive, and these are taken back: their endpoint has to go.
+    together(a, b, "tend 50");
+    for actor in [&mut *a, &mut *b] {
+        actor.expect("close 0", "closed e0");
+        actor.expect("open 0", "open e0");
+    }
+    for (at, settled) in settled.into_iter().enumerate().filter(|(_, settled)| settled.starts_with("stuck")) {
+        let (stuck, other) = if at == 0 { (&mut *a, &mut *b) } else { (&mut *b, &mut *a) };
+        other.say("tend 500");
+        let now = stuck.ask(&format!("settle {NOTICE_MS}"));
+        other.answer();
+        assert_eq!(now, "settled", "{settled}; {}; {}", stuck.ask("channels"), other.ask("channels"));
+    }
+}
+
 fn connect(a: &mut Actor, b: &mut Actor) {
     for _ in 0..1000 {
         a.say("exchange 0 b.e0 1 2x8 1 2x8");
@@ -220,31 +241,43 @@ fn the_ordinary_path_fails_with_the_daemon_and_works_with_the_next() {
             let early = answer.starts_with("refused the connection to the daemon broke");
             assert!(right || early || answer.starts_with("receive "), "round {round}: {answer}");
         }
-        // Messages that are only announced wait for a receive, and these are taken back: their endpoint has to go.
-        reconnected(&mut [&mut a, &mut b]);
-        let settled = together(&mut a, &mut b, "settle 300");
-        together(&mut a, &mut b, "tend 50");
-        for actor in [&mut a, &mut b] {
-            actor.expect("close 0", "closed e0");
-            actor.expect("open 0", "open e0");
-        }
-        for (at, settled) in settled.into_iter().enumerate().filter(|(_, settled)| settled.starts_with("stuck")) {
-            let (stuck, other) = if at == 0 { (&mut a, &mut b) } else { (&mut b, &mut a) };
-            other.say("tend 500");
-            let now = stuck.ask(&format!("settle {NOTICE_MS}"));
-            other.answer();
-            assert_eq!(
-                now,
-                "settled",
-                "round {round}: {settled}; {}; {}",
-                stuck.ask("channels"),
-                other.ask("channels")
-            );
-        }
+        recover(&mut a, &mut b);
         a.say("exchange 0 b.e0 1 20x8,2x50000 1 20x8 ms=10000");
         b.say("exchange 0 a.e0 1 20x8 1 20x8,2x50000 ms=10000");
         let answers = [a.answer(), b.answer()];
         assert!(answers.iter().all(|answer| answer.starts_with("exchanged ")), "round {round}: {answers:#?}");
+    }
+}
+
+#[test]
+fn a_daemon_killed_while_channels_are_made_leaves_no_pair_broken() {
+    let mut schedule = Schedule::new();
+    println!("ISTHMUS_SEED={:#x}", schedule.seed());
+    let scratch = Scratch::new().unwrap();
+    let mut daemon = daemon(&scratch, "");
+    for round in 0..kills(1) {
+        let (mut a, mut b) = (Actor::beside(&daemon, "a"), Actor::beside(&daemon, "b"));
+        let [to_a, to_b] = ["a", "b"].map(|name| a.ask(&format!("lookup {name}")).replace("found ", ""));
+        a.say(&format!("exchange 0 {to_b}.e0 1 {MANY} 70000 {MANY} window=8 ms=2000"));
+        b.say(&format!("exchange 0 {to_a}.e0 70000 {MANY} 1 {MANY} window=8 ms=2000"));
+        schedule.loiter(Duration::from_millis(2));
+        daemon.kill_and_restart(Deadline::secs(PATIENCE)).unwrap();
+        let answers = [a.answer(), b.answer()];
+        let fair = |answer: &String| {
+            ["exchanged", "failed daemon-gone", "failed no-such-domain", "late", "receive "]
+                .iter()
+                .any(|begin| answer.starts_with(begin))
+        };
+        assert!(answers.iter().all(fair), "round {round}: {answers:#?}");
+        recover(&mut a, &mut b);
+        for _ in 0..3 {
+            a.say(&format!("exchange 0 {to_b}.e0 1 20x8,2x50000 1 20x8 ms=10000"));
+            b.say(&format!("exchange 0 {to_a}.e0 1 20x8 1 20x8,2x50000 ms=10000"));
+            let answers = [a.answer(), b.answer()];
+            let exchanged = answers.iter().all(|answer| answer.starts_with("exchanged "));
+            assert!(exchanged, "round {round}: {answers:#?} {} {}", a.ask("channels"), b.ask("channels"));
+        }
+        connect(&mut a, &mut b);
     }
 }
 

@@ -1,4 +1,5 @@
 //! What programs do to the library by mistake, and at its edges: an error or a documented meaning, and never a hang.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use isthmus_client::{Domain, EndpointAddress, EndpointIndex, Options, Outcome};
 use isthmus_suites::{Actor, PATIENCE, daemon, pattern};

@@ -1,4 +1,5 @@
 //! Messages of every length class, by every path, arrive whole and in order and touch nothing else.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use isthmus_suites::actor::program;
 use isthmus_suites::{Actor, daemon};

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! attach [name=N] [wait=spin|sleep|adaptive] [channels=no] [rehoming=no]  attached d3 N   (once more: another domain, @1)
-//! open [INDEX] | close INDEX | lookup NAME                                open e0 | closed e0 | found d7
+//! open [INDEX] | close INDEX | lookup NAME | whoami                       open e0 | closed e0 | found d7 | domain d3
 //! send AT TO LEN TAG | receive AT LEN                                     posted 5
 //! inject AT TO LEN TAG                                                    injected true
 //! wait MS | cancel AT TOKEN | channels | arm | sleep-on-fd MS
 //! exchange AT TO SEED LENGTHS SEED LENGTHS [window=W] [room=exact|less|more] [buffers=fresh|reused] [ms=MS]
 //! settle MS             ends what a failed exchange left under way
 //! tend MS               calls the library for so long, as if something were still to come
+//! mesh AT N LEN MS      one message to each of the domains d1 … dN, and one from each of them
 //! query TOPIC [ARGS]    the report, on one line
 //! detach MS | drop | exit CODE | spin MS | connected MS | limit-fds N
 //! ```
@@ -125,6 +126,7 @@ impl Place {
                 let index = order.endpoint(1)?;
                 domain.close(index).map(|()| format!("closed {index}")).map_err(refused)
             }
+            "whoami" => Ok(format!("domain {}", domain.id())),
             "lookup" => domain.lookup(order.word(1)?).map(|found| format!("found {found}")).map_err(refused),
             "send" => {
                 let (at, to, tag) = (order.endpoint(1)?, order.address(2, domain)?, order.number(4)?);
@@ -164,6 +166,7 @@ impl Place {
             "exchange" => self.exchange(order),
             "settle" => self.settle(order.ms(1)?),
             "tend" => self.tend(order.ms(1)?),
+            "mesh" => mesh(domain, order),
             "query" => {
                 let report = domain.query(topic(order.word(1)?)?, &order.words[2..]).map_err(refused)?;
                 Ok(format!("report {report}"))
@@ -215,6 +218,40 @@ impl Place {
             }
         }
     }
+}
+
+/// All do this at once, so everybody talks with everybody.
+fn mesh(domain: &mut Domain, order: &Order<'_>) -> Answer {
+    let (at, domains, len) = (order.endpoint(1)?, order.number(2)? as u32, order.number(3)? as usize);
+    let end = Instant::now() + order.ms(4)?;
+    let (own, others) = (domain.id(), domains as usize - 1);
+    for _ in 0..others {
+        domain.receive(at, vec![GUARD; len].into()).map_err(|(refusal, _)| refused(refusal))?;
+    }
+    for peer in (1..=domains).filter_map(DomainId::new).filter(|peer| *peer != own) {
+        let tag = u64::from(own.number()) << 32 | u64::from(peer.number());
+        let to = EndpointAddress { domain: peer, endpoint: at };
+        domain.send(at, to, tag, pattern::message(tag, len).into()).map_err(|(refusal, _)| refused(refusal))?;
+    }
+    let (mut sent, mut received) = (0, 0);
+    while sent < others || received < others {
+        let left = end.saturating_duration_since(Instant::now());
+        let Some(completion) = domain.wait(Some(left)) else {
+            return Err(format!("late: sent {sent} received {received} of {others} {}", channels(domain)));
+        };
+        match completion.outcome {
+            Outcome::Sent => sent += 1,
+            Outcome::Received { from, tag, .. } => {
+                let right = u64::from(from.domain.number()) << 32 | u64::from(own.number());
+                if tag != right || pattern::first_wrong(tag, len, completion.buffer.as_slice()).is_some() {
+                    return Err(describe(&completion, true));
+                }
+                received += 1;
+            }
+            _ => return Err(describe(&completion, true)),
+        }
+    }
+    Ok(format!("meshed {others}"))
 }
 
 impl Place {

@@ -1,0 +1,147 @@
+//! Nothing needs to be set up on one machine: the library starts a daemon of the user's own, one for all who come, and it leaves when it
+//! is not needed any more.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use isthmus_suites::actor::program;
+use isthmus_suites::{Actor, PATIENCE};
+use isthmus_testbed::{Deadline, Launch, Scratch, View, binary, eventually};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+const SYSTEM_SOCKET: &str = "/run/isthmus/isthmus.sock";
+
+fn launch(runtime: &Path) -> Launch {
+    let launch = Launch::new(program()).env("XDG_RUNTIME_DIR", runtime);
+    launch.env_remove("ISTHMUS_SOCKET").env_remove("ISTHMUS_AUTOSTART")
+}
+
+/// The process that listens at a socket, as the socket says.
+fn daemon_of(socket: &Path) -> i32 {
+    let connected = isthmus_platform::seqpacket::connect(socket).unwrap();
+    rustix::net::sockopt::socket_peercred(&connected).unwrap().pid.as_raw_nonzero().get()
+}
+
+#[test]
+fn racing_libraries_start_one_daemon_and_it_leaves_nothing_behind() {
+    if Path::new(SYSTEM_SOCKET).exists() {
+        return println!("skipped: a daemon serves all users of this machine, at {SYSTEM_SOCKET}");
+    }
+    binary("isthmusd", "isthmusd").unwrap();
+    let runtime = Scratch::new().unwrap();
+    let mut actors: Vec<_> = (0..4).map(|_| Actor::start(launch(runtime.path()))).collect();
+    for (number, actor) in actors.iter_mut().enumerate() {
+        actor.say(&format!("attach name=actor{number}"));
+    }
+    for actor in &mut actors {
+        let answer = actor.answer();
+        assert!(answer.starts_with("attached "), "{answer}");
+        actor.expect("open", "open e0");
+    }
+    // All four found the same one.
+    for actor in &mut actors {
+        for number in 0..4 {
+            let answer = actor.ask(&format!("lookup actor{number}"));
+            assert!(answer.starts_with("found "), "{answer}");
+        }
+    }
+    let socket = runtime.join("isthmus/isthmus.sock");
+    let daemon = View::of(daemon_of(&socket));
+    assert_eq!(daemon.status("Name").unwrap(), "isthmusd");
+    // It is nobody's child: not of the program that happened to start it.
+    let parents: Vec<_> = actors.iter().map(|actor| actor.view().pid().to_string()).collect();
+    assert!(!parents.contains(&daemon.status("PPid").unwrap()));
+    for actor in &actors {
+        let children = format!("/proc/{0}/task/{0}/children", actor.view().pid());
+        assert_eq!(std::fs::read_to_string(children).unwrap_or_default(), "");
+    }
+    drop(actors);
+    let gone = eventually(Deadline::secs(PATIENCE), || !socket.exists() && daemon.status("Name").is_err());
+    gone.unwrap_or_else(|late| panic!("the daemon stays: {late}"));
+    let left: Vec<_> = runtime.content().unwrap().into_iter().filter(|path| !path.is_dir()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn no_daemon_is_started_where_that_is_switched_off() {
+    if Path::new(SYSTEM_SOCKET).exists() {
+        return println!("skipped: a daemon serves all users of this machine, at {SYSTEM_SOCKET}");
+    }
+    let runtime = Scratch::new().unwrap();
+    let mut actor = Actor::start(launch(runtime.path()).env("ISTHMUS_AUTOSTART", "0"));
+    let answer = actor.ask("attach");
+    assert!(answer.starts_with("refused ") && answer.ends_with("[daemon-unreachable]"), "{answer}");
+    assert!(runtime.content().unwrap().is_empty());
+}
+
+#[test]
+fn a_place_that_others_can_write_to_is_not_trusted() {
+    if Path::new(SYSTEM_SOCKET).exists() {
+        return println!("skipped: a daemon serves all users of this machine, at {SYSTEM_SOCKET}");
+    }
+    let runtime = Scratch::new().unwrap();
+    let folder = runtime.dir("isthmus").unwrap();
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
+    for autostart in ["0", "1"] {
+        let mut actor = Actor::start(launch(runtime.path()).env("ISTHMUS_AUTOSTART", autostart));
+        let answer = actor.ask("attach");
+        assert!(answer.starts_with("refused "), "{answer}");
+        assert!(answer.contains("socket-untrusted"), "{autostart}: {answer}");
+    }
+}
+
+/// The actor in a folder of its own, where no daemon lies beside it.
+fn alone(folder: &Scratch) -> Launch {
+    let copy = folder.join("actor");
+    std::fs::copy(program(), &copy).unwrap();
+    Launch::new(copy).env_remove("ISTHMUS_SOCKET").env_remove("ISTHMUS_AUTOSTART")
+}
+
+#[test]
+fn a_daemon_that_cannot_be_started_is_named() {
+    if Path::new(SYSTEM_SOCKET).exists() {
+        return println!("skipped: a daemon serves all users of this machine, at {SYSTEM_SOCKET}");
+    }
+    let (runtime, folder) = (Scratch::new().unwrap(), Scratch::new().unwrap());
+    let mut actor = Actor::start(alone(&folder).env("XDG_RUNTIME_DIR", runtime.path()).env("PATH", "/nonexistent"));
+    let answer = actor.ask("attach");
+    assert!(answer.contains("isthmusd: No such file") && answer.ends_with("[daemon-not-started]"), "{answer}");
+}
+
+#[test]
+fn a_socket_that_is_closed_to_this_user_is_named() {
+    const SOMEBODY: u32 = 4321;
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root can be two users");
+    }
+    let (shared, folder) = (Scratch::shared().unwrap(), Scratch::shared().unwrap());
+    let daemon = isthmus_suites::daemon(&shared, "");
+    std::fs::set_permissions(daemon.run_dir(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    let launch = alone(&folder).env("ISTHMUS_SOCKET", daemon.socket()).owner(SOMEBODY);
+    let answer = Actor::start(launch).ask("attach");
+    assert!(answer.contains("Permission denied") && answer.ends_with("[socket-denied]"), "{answer}");
+}
+
+#[test]
+fn who_only_asks_hears_that_the_daemon_leaves() {
+    use isthmus_layout::control::{ToClient, ToDaemon};
+    use std::os::fd::AsFd;
+    let scratch = Scratch::new().unwrap();
+    let mut daemon = isthmus_suites::daemon(&scratch, "daemon.idle_exit_s = 1\n");
+    let socket = isthmus_platform::seqpacket::connect(&daemon.socket()).unwrap();
+    let hello = isthmus_layout::control::Hello {
+        magic: isthmus_layout::control::Magic,
+        spoken: isthmus_layout::control::Spoken::CURRENT,
+        library: isthmus_layout::control::Name::new("asker").unwrap(),
+    };
+    let serial = isthmus_layout::control::RequestSerial::new(1);
+    isthmus_platform::seqpacket::send(&socket, &ToDaemon::from(hello).emit(serial), &[]).unwrap();
+    let (mut bytes, mut fds, mut last) = (vec![0; 16384], Vec::new(), None);
+    loop {
+        Deadline::secs(PATIENCE).readable([socket.as_fd()]).unwrap();
+        let Ok(len) = isthmus_platform::seqpacket::receive(&socket, &mut bytes, &mut fds, false) else { break };
+        last = Some(ToClient::parse(&bytes[..len], fds.len()).unwrap().1);
+    }
+    let Some(ToClient::Refused(refused)) = last else { panic!("{last:?}") };
+    assert_eq!(refused.reason.name(), "daemon-idle");
+    assert!(daemon.proc().wait(Deadline::secs(PATIENCE)).unwrap().success());
+}

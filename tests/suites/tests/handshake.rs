@@ -1,0 +1,128 @@
+//! Recorded handshakes of other versions, played to a real daemon and to a real library: one minor version apart works, anything else
+//! is refused with the reason.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use isthmus_client::{AttachError, Domain, Options, Reason};
+use isthmus_layout::control::{Attach, Name, RequestSerial, Spoken, ToClient, ToDaemon, Version};
+use isthmus_layout::limits::CONTROL_BYTES_MAX;
+use isthmus_platform::seqpacket;
+use isthmus_suites::{PATIENCE, daemon};
+use isthmus_testbed::{Deadline, Scratch};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+struct Recording {
+    name: String,
+    library: Vec<u8>,
+    daemon: Vec<u8>,
+}
+
+/// The recordings of `isthmus-layout`: what a library of some version said first, and what was answered.
+fn recordings() -> Vec<Recording> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/isthmus-layout/tests/handshakes");
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let recordings = files.map(|path| {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let side = |who: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(who)).unwrap().trim();
+            (0..line.len()).step_by(2).map(|at| u8::from_str_radix(&line[at..at + 2], 16).unwrap()).collect()
+        };
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        Recording { name, library: side("library"), daemon: side("daemon") }
+    });
+    recordings.collect()
+}
+
+fn receive(socket: &OwnedFd) -> (Option<RequestSerial>, ToClient) {
+    let (mut bytes, mut fds) = (vec![0; CONTROL_BYTES_MAX], Vec::new());
+    Deadline::secs(PATIENCE).readable([socket.as_fd()]).unwrap();
+    let len = seqpacket::receive(socket, &mut bytes, &mut fds, false).unwrap();
+    ToClient::parse(&bytes[..len], fds.len()).unwrap()
+}
+
+/// What matters of an answer.
+fn outcome(answer: &ToClient) -> Result<Version, Reason> {
+    match answer {
+        ToClient::HelloBack(back) => Ok(Version { major: back.major, minor: back.minor }),
+        ToClient::Refused(refused) => Err(refused.reason),
+        other => panic!("{} is no answer to a handshake", other.name()),
+    }
+}
+
+fn is_todays() -> bool {
+    Spoken::CURRENT == Spoken::new(Version { major: 1, minor: 1 }, 0).unwrap()
+}
+
+#[test]
+fn a_running_daemon_answers_libraries_of_other_versions_as_recorded() {
+    if !is_todays() {
+        return println!("skipped: the recordings are of 1.1, and this is another version");
+    }
+    let scratch = Scratch::new().unwrap();
+    let daemon = daemon(&scratch, "");
+    let mut attached = Vec::new();
+    for recording in recordings().into_iter().filter(|recording| !recording.name.starts_with("daemon-")) {
+        let socket = seqpacket::connect(&daemon.socket()).unwrap();
+        seqpacket::send(&socket, &recording.library, &[]).unwrap();
+        let (serial, answer) = receive(&socket);
+        let (then_serial, then) = ToClient::parse(&recording.daemon, 0).unwrap();
+        assert_eq!((serial, outcome(&answer)), (then_serial, outcome(&then)), "{}", recording.name);
+        if let Ok(version) = outcome(&answer) {
+            // Not only a greeting: it becomes a domain.
+            let name = Name::new(&recording.name).unwrap();
+            let attach = ToDaemon::from(Attach { name: Some(name), resume: None });
+            seqpacket::send(&socket, &attach.emit(RequestSerial::new(2)), &[]).unwrap();
+            let (_, answer) = receive(&socket);
+            assert!(matches!(answer, ToClient::Welcome(_)), "{}: {}", recording.name, answer.name());
+            attached.push((recording.name, version, socket));
+        } else {
+            let ended = Deadline::secs(PATIENCE).readable([socket.as_fd()]);
+            assert!(ended.is_ok(), "{}: refused, and kept open", recording.name);
+        }
+    }
+    let minors: Vec<_> = attached.iter().map(|(name, version, _)| (name.as_str(), version.minor)).collect();
+    for right in [("current", 1), ("current-1", 0), ("current+1", 1)] {
+        assert!(minors.contains(&right), "{minors:?}");
+    }
+}
+
+#[test]
+fn a_library_takes_daemons_of_other_versions_as_recorded() {
+    if !is_todays() {
+        return println!("skipped: the recordings are of 1.1, and this is another version");
+    }
+    let expected = [
+        ("daemon-much-newer", Some(Reason::VersionTooOld)),
+        ("daemon-newer", None),
+        ("daemon-older", None),
+        ("daemon-other-major", Some(Reason::VersionOtherMajor)),
+    ];
+    let recordings = recordings();
+    for (name, reason) in expected {
+        let recording = recordings.iter().find(|recording| recording.name == name).unwrap();
+        let scratch = Scratch::new().unwrap();
+        let path = scratch.join("sock");
+        let listener = seqpacket::listen(&path, 1).unwrap();
+        let error = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                Deadline::secs(PATIENCE).readable([listener.as_fd()]).unwrap();
+                let socket = seqpacket::accept(&listener).unwrap();
+                let (mut bytes, mut fds) = (vec![0; CONTROL_BYTES_MAX], Vec::new());
+                for answer in [Some(&recording.daemon), None] {
+                    Deadline::secs(PATIENCE).readable([socket.as_fd()]).unwrap();
+                    let asked = seqpacket::receive(&socket, &mut bytes, &mut fds, false);
+                    let (Ok(_), Some(answer)) = (asked, answer) else { break };
+                    seqpacket::send(&socket, answer, &[]).unwrap();
+                }
+            });
+            let options = Options { socket: Some(path.clone()), no_autostart: true, ..Options::default() };
+            Domain::attach_with(&options).unwrap_err()
+        });
+        let AttachError::Refused(refusal) = error else { panic!("{name}: {error}") };
+        // One that is accepted asks to attach, and is hung up on.
+        assert_eq!(refusal.reason, reason.unwrap_or(Reason::DaemonGone), "{name}: {refusal}");
+        if reason == Some(Reason::VersionTooOld) || reason == Some(Reason::VersionOtherMajor) {
+            assert!(refusal.detail.contains("1.1"), "the text names both versions: {refusal}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! What there may be of what, and what it costs: many domains, many channels, few descriptors, nothing to do.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use isthmus_layout::channel::{Geometry, SlabSize};
+use isthmus_layout::limits::SLAB_BYTES_DEFAULT;
+use isthmus_suites::actor::program;
+use isthmus_suites::{Actor, PATIENCE, daemon};
+use isthmus_testbed::{Daemon, Deadline, Scratch, View, eventually};
+use std::os::unix::fs::MetadataExt;
+
+#[test]
+fn two_hundred_and_fifty_six_domains_of_thirty_two_endpoints() {
+    let scratch = Scratch::new().unwrap();
+    let daemon = daemon(&scratch, "");
+    let mut actors: Vec<_> = (0..8).map(|_| Actor::start(daemon.beside(program()))).collect();
+    for actor in &mut actors {
+        for place in 0..32 {
+            actor.say(&format!("@{place} attach"));
+            (0..32).for_each(|_| actor.say(&format!("@{place} open")));
+        }
+    }
+    for actor in &mut actors {
+        for _ in 0..32 {
+            let answer = actor.answer();
+            assert!(answer.starts_with("attached "), "{answer}");
+            for endpoint in 0..32 {
+                assert_eq!(actor.answer(), format!("open e{endpoint}"));
+            }
+        }
+    }
+    let status: serde_json::Value = report(&mut actors[0], "status");
+    assert_eq!((status["domains"].as_u64(), status["endpoints"].as_u64()), (Some(256), Some(8192)), "{status}");
+    // The last reaches the first, at the last endpoint of each.
+    let [first, .., last] = &mut actors[..] else { unreachable!() };
+    let names = [("@0", &mut *first), ("@31", &mut *last)].map(|(place, actor)| {
+        let found = actor.ask(&format!("{place} whoami"));
+        found.strip_prefix("domain ").expect("its number").to_owned()
+    });
+    last.say(&format!("@31 exchange 31 {}.e31 5 8,5000,100000 9 7", names[0]));
+    let answer = first.ask(&format!("@0 exchange 31 {}.e31 9 7 5 8,5000,100000", names[1]));
+    assert_eq!(answer, "exchanged sent 1 of 1 received 3 of 3");
+    assert_eq!(last.answer(), "exchanged sent 3 of 3 received 1 of 1");
+}
+
+fn report(actor: &mut Actor, topic: &str) -> serde_json::Value {
+    let answer = actor.ask(&format!("query {topic}"));
+    serde_json::from_str(answer.strip_prefix("report ").unwrap_or_else(|| panic!("{answer}"))).unwrap()
+}
+
+/// Bytes of each piece of shared memory that a process holds by descriptor: how large it is, and how much of it there is.
+fn memory(view: &View) -> Vec<(u64, u64)> {
+    let folder = format!("/proc/{}/fd", view.pid());
+    let files = view.fds().unwrap().into_iter().filter(|fd| fd.target.contains("memfd:isthmus"));
+    let files = files.filter_map(|fd| std::fs::metadata(format!("{folder}/{}", fd.number)).ok());
+    let mut all: Vec<_> = files.map(|file| (file.ino(), (file.size(), file.blocks() * 512))).collect();
+    all.sort_unstable();
+    all.dedup();
+    all.into_iter().map(|(_, sizes)| sizes).collect()
+}
+
+#[test]
+fn sixty_four_programs_talking_all_to_all_stay_small() {
+    const PROGRAMS: usize = 64;
+    const ALL_MAX: u64 = 128 << 20;
+    const IDLE_CHANNEL_MAX: u64 = 32 << 10;
+    let scratch = Scratch::new().unwrap();
+    let daemon = daemon(&scratch, "");
+    let view = daemon.view().unwrap();
+    let mut actors: Vec<_> = (0..PROGRAMS).map(|number| Actor::beside(&daemon, &format!("p{number}"))).collect();
+    for len in [8, 3000, 8] {
+        for actor in &mut actors {
+            actor.say(&format!("mesh 0 {PROGRAMS} {len} 50000"));
+        }
+        for actor in &mut actors {
+            assert_eq!(actor.answer(), format!("meshed {}", PROGRAMS - 1));
+        }
+        let all: u64 = memory(&view).iter().map(|(_, bytes)| bytes).sum();
+        println!("after {len} bytes: {} KiB shared", all >> 10);
+        assert!(all < ALL_MAX, "{all} bytes of shared memory");
+    }
+    let pairs = report(&mut actors[0], "channels");
+    let pairs = pairs["pairs"].as_array().map_or(0, Vec::len);
+    assert_eq!(pairs, PROGRAMS * (PROGRAMS - 1) / 2);
+    // Given back when they are silent.
+    let channel = Geometry { slab: SlabSize::new(SLAB_BYTES_DEFAULT).unwrap() }.size().0;
+    let largest = || memory(&view).into_iter().filter(|(size, _)| *size == channel).map(|(_, bytes)| bytes).max();
+    let trimmed = eventually(Deadline::secs(PATIENCE), || {
+        actors.iter_mut().for_each(|actor| actor.say("tend 1200"));
+        actors.iter_mut().for_each(|actor| assert_eq!(actor.answer(), "tended"));
+        largest().is_some_and(|bytes| bytes <= IDLE_CHANNEL_MAX)
+    });
+    trimmed.unwrap_or_else(|late| panic!("an idle channel has {:?} bytes: {late}", largest()));
+}
+
+#[test]
+fn without_descriptors_messages_go_the_ordinary_way_and_the_reason_names_the_limit() {
+    let scratch = Scratch::new().unwrap();
+    let daemon = daemon(&scratch, "");
+    for limited in ["a", "b"] {
+        let (mut a, mut b) = (Actor::beside(&daemon, "a"), Actor::beside(&daemon, "b"));
+        let actor = if limited == "a" { &mut a } else { &mut b };
+        assert!(actor.ask("limit-fds 0").starts_with("limited to "));
+        for _ in 0..3 {
+            a.say("exchange 0 b.e0 1 20x8,5x20000,2x100000 1 20x8 buffers=reused");
+            b.expect("exchange 0 a.e0 1 20x8 1 20x8,5x20000,2x100000", "exchanged sent 20 of 20 received 27 of 27");
+            assert!(a.answer().starts_with("exchanged"));
+        }
+        let paths = [&mut a, &mut b].map(|actor| {
+            actor.expect("tend 20", "tended"); // It may not have looked for the daemon's news yet.
+            actor.ask("channels")
+        });
+        let why = a.ask("query why a b");
+        assert!(paths.iter().all(|path| path.contains("ordinary out-of-fds")), "{limited}: {paths:?} {why}");
+        assert!(why.contains("out-of-fds") && why.contains("RLIMIT_NOFILE"), "{why}");
+    }
+}
+
+#[test]
+fn a_program_without_descriptors_is_told_which_limit_keeps_it_from_attaching() {
+    let scratch = Scratch::new().unwrap();
+    let daemon = daemon(&scratch, "");
+    let mut told = 0;
+    for more in 0..16 {
+        let mut actor = Actor::start(daemon.beside(program()));
+        assert!(actor.ask(&format!("limit-fds {more}")).starts_with("limited to "));
+        let answer = actor.ask("attach");
+        if answer.starts_with("attached ") {
+            break;
+        }
+        let names = answer.contains("RLIMIT_NOFILE") || answer.contains("file descriptor");
+        assert!(answer.starts_with("refused ") && names, "{more}: {answer}");
+        told += 1;
+    }
+    assert!((1..16).contains(&told), "{told}");
+}
+
+/// Lets time pass by having somebody uninvolved wait.
+fn pass(clock: &mut Actor, ms: u64) {
+    let answer = clock.ask(&format!("sleep-on-fd {ms}"));
+    assert!(answer.starts_with("nothing after "), "{answer}");
+}
+
+#[test]
+fn idle_is_idle() {
+    let scratch = Scratch::new().unwrap();
+    let (daemon, apart): (Daemon, _) = (daemon(&scratch, ""), Scratch::new().unwrap());
+    let other = isthmus_suites::daemon(&apart, "");
+    let mut clock = Actor::beside(&other, "clock");
+    pass(&mut clock, 10);
+    let mut actors: Vec<_> = (0..10).map(|number| Actor::beside(&daemon, &format!("p{number}"))).collect();
+    for actor in &mut actors {
+        actor.say("mesh 0 10 3000 50000");
+    }
+    for actor in &mut actors {
+        assert_eq!(actor.answer(), "meshed 9");
+    }
+    for actor in &mut actors {
+        actor.say("wait 7000");
+    }
+    pass(&mut clock, 2500); // Slabs are given back after a second; then nothing is left to do.
+    let views: Vec<_> = actors.iter().map(Actor::view).chain([daemon.view().unwrap()]).collect();
+    let look = || views.iter().map(|view| (view.sleeps().unwrap(), view.cpu_fine().unwrap())).collect::<Vec<_>>();
+    let before = look();
+    pass(&mut clock, 2000);
+    assert_eq!(look(), before);
+    for actor in &mut actors {
+        assert_eq!(actor.answer(), "nothing");
+    }
+}
