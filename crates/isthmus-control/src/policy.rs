@@ -1,4 +1,4 @@
-//! What the configured policy says about two domains, as reasons. Pure: the settings come from [`config`](crate::config).
+//! What the configured policy says about two domains, as reasons. Pure: the settings come from [`config`].
 
 use isthmus_layout::control::{Name, Owner};
 use isthmus_layout::reason::Reason;

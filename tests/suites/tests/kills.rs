@@ -20,9 +20,12 @@ const MANY: &str = "500x8,50x1000,20x9000,40x0,10x70000,300x100,900x8,100x3000,3
 
 /// How many of the kills a test makes, given its share of them.
 fn kills(tenths: u64) -> u64 {
-    let all = std::env::var("ISTHMUS_KILLS").map_or(150, |text| text.parse().expect("ISTHMUS_KILLS is a number"));
+    let all = std::env::var("ISTHMUS_KILLS").map_or(300, |text| text.parse().expect("ISTHMUS_KILLS is a number"));
     (all * tenths / 10).max(3)
 }
+
+/// More than a survivor may have in the end, however many have died: what is under way at once, and its buffers in shared memory.
+const SURVIVOR_BYTES_MAX: u64 = 160 << 20;
 
 /// Its own buffers in shared memory: kept to be used again, up to a limit of the cache's. They need its /proc/self/maps, once.
 const OWN_BUFFERS: &str = "isthmus-rehomed";
@@ -104,6 +107,8 @@ fn a_survivor_hears_of_a_killed_peer_and_keeps_nothing_of_it() {
             None => {}
         }
     }
+    let memory = survivor.view().memory().unwrap();
+    assert!(memory.rss_bytes < SURVIVOR_BYTES_MAX, "{memory:?}");
 }
 
 #[test]
