@@ -87,7 +87,9 @@ fn what_is_there_is_listed() {
         (&pair["path"], &pair["a"]["name"], &pair["b"]["name"]),
         (&"channel".into(), &"web".into(), &"db".into())
     );
-    assert!(text(&daemon, &["status"]).contains("domains       2 of 1024"));
+    assert!(
+        text(&daemon, &["status"]).contains(&format!("domains       2 of {}", isthmus_layout::limits::DOMAINS_MAX))
+    );
     assert!(text(&daemon, &["domain", "list"]).contains(&format!("{}      web", web.id())));
     assert!(text(&daemon, &["endpoint", "list"]).contains("requests"));
     assert!(text(&daemon, &["channel", "list"]).lines().any(|line| line.contains("web") && line.contains("channel")));

@@ -59,7 +59,7 @@ pub struct Counts {
 
 impl Table {
     pub(super) fn new(config: Config) -> Self {
-        let (uses, counts) = (Uses::new(), Counts::default());
+        let (uses, counts) = (Uses::new(config.doubts_each), Counts::default());
         Self { config, entries: Vec::new(), uses, released: Vec::new(), clock: 0, in_child: false, counts }
     }
 
