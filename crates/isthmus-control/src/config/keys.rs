@@ -61,7 +61,7 @@ table! {
         /// Domains attached at once.
         domains_max: Integer<1, { limits::DOMAINS_MAX as u32 }> = "4096", Restart;
         /// Domains of one user. Where several users attach, one of them cannot keep the others out.
-        domains_per_user_max: Integer<1, { limits::DOMAINS_MAX as u32 }> = "2048", Restart;
+        domains_per_user_max: Integer<1, { limits::DOMAINS_MAX as u32 }> = "512", Restart;
         /// Endpoints of one domain.
         endpoints_per_domain_max: Integer<1, { limits::ENDPOINTS_MAX as u32 }> = "32", Restart;
         /// Channels of one domain. Those beyond it go through the daemon.

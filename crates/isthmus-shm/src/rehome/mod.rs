@@ -101,8 +101,6 @@ pub struct Config {
     pub enabled: bool,
     /// At which use of a buffer it is re-homed; 0 and 1 mean the first.
     pub uses_before: u32,
-    /// So many buffers that were re-homed in vain double the uses that are asked of every buffer, until one was worth it.
-    pub doubts_each: u32,
     /// Regions at most, each of which holds a file descriptor.
     pub entries_max: usize,
     /// Bytes in all regions at most.
@@ -116,15 +114,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self {
-            enabled: true,
-            uses_before: 2,
-            doubts_each: 2,
-            entries_max: 64,
-            bytes_max: 1 << 30,
-            smallest: 64 << 10,
-            unlocked: false,
-        }
+        Self { enabled: true, uses_before: 2, entries_max: 64, bytes_max: 1 << 30, smallest: 64 << 10, unlocked: false }
     }
 }
 

@@ -7,10 +7,6 @@ use super::region::{Locking, Region};
 use super::uses::Uses;
 use super::{ColdReason, Config, RegionKey, fork, survey};
 
-/// Regions at once that nobody has used again yet: a program whose buffers come and go at the same addresses, which look like
-/// buffers that are used again, shows it before we have paid for many.
-const UNPROVEN_MAX: usize = 8;
-
 /// A region which was warm this often was worth its price, whatever becomes of it.
 const WORTH_IT: u64 = 64;
 
@@ -59,7 +55,7 @@ pub struct Counts {
 
 impl Table {
     pub(super) fn new(config: Config) -> Self {
-        let (uses, counts) = (Uses::new(config.doubts_each), Counts::default());
+        let (uses, counts) = (Uses::new(), Counts::default());
         Self { config, entries: Vec::new(), uses, released: Vec::new(), clock: 0, in_child: false, counts }
     }
 
@@ -89,9 +85,6 @@ impl Table {
             return Err(ColdReason::Stale);
         }
         if !self.uses.count(range.start, self.config.uses_before) {
-            return Err(ColdReason::FirstUse);
-        }
-        if self.entries.iter().filter(|entry| entry.hits <= 1).count() >= UNPROVEN_MAX {
             return Err(ColdReason::FirstUse);
         }
         // SAFETY: the caller's promise, passed on.

@@ -10,10 +10,6 @@ const DOUBLINGS_MAX: u32 = 6;
 pub(super) struct Uses {
     sets: Box<[[Candidate; WAYS]; SETS]>,
     clock: u64,
-    /// Disappointments since a buffer was last worth it: a program whose buffers come and go does so with all of them.
-    doubts: u32,
-    /// So many of them double the uses that are asked of every buffer.
-    doubts_each: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,22 +21,16 @@ struct Candidate {
 }
 
 impl Uses {
-    pub(super) fn new(doubts_each: u32) -> Self {
-        Self {
-            sets: Box::new([[Candidate::default(); WAYS]; SETS]),
-            clock: 0,
-            doubts: 0,
-            doubts_each: doubts_each.max(1),
-        }
+    pub(super) fn new() -> Self {
+        Self { sets: Box::new([[Candidate::default(); WAYS]; SETS]), clock: 0 }
     }
 
     /// Counts a use of the buffer at `address`; true when it has now been used `needed` times, or more often if
     /// it has disappointed us before.
     pub(super) fn count(&mut self, address: usize, needed: u32) -> bool {
-        let doubts = self.doubts / self.doubts_each;
         let candidate = self.candidate(address);
         candidate.uses = candidate.uses.saturating_add(1);
-        candidate.uses >= needed.saturating_mul(1 << candidate.doublings.max(doubts))
+        candidate.uses >= needed.saturating_mul(1 << candidate.doublings)
     }
 
     /// The buffer is re-homed: counting starts anew when it is lost.
@@ -54,7 +44,6 @@ impl Uses {
         let candidate = self.candidate(address);
         candidate.uses = 0;
         candidate.doublings = (candidate.doublings + 1).min(DOUBLINGS_MAX);
-        self.doubts = (self.doubts + 1).min(self.doubts_each.saturating_mul(DOUBLINGS_MAX));
     }
 
     /// It was worth it: no doubts are left.
@@ -62,7 +51,6 @@ impl Uses {
         let candidate = self.candidate(address);
         candidate.uses = 0;
         candidate.doublings = 0;
-        self.doubts = 0;
     }
 
     fn candidate(&mut self, address: usize) -> &mut Candidate {
@@ -91,14 +79,14 @@ mod tests {
 
     #[test]
     fn count_is_ready_at_the_use_asked_for() {
-        let mut uses = Uses::new(2);
+        let mut uses = Uses::new();
         assert_eq!([1, 2, 3].map(|_| uses.count(0x1000, 2)), [false, true, true]);
         assert!(uses.count(0x2000, 1), "the first use can be enough");
     }
 
     #[test]
     fn disappointment_doubles_and_content_forgives() {
-        let mut uses = Uses::new(2);
+        let mut uses = Uses::new();
         uses.disappointed(0x1000);
         assert_eq!([1, 2, 3, 4].map(|_| uses.count(0x1000, 2)), [false, false, false, true]);
         for _ in 0..100 {
@@ -111,20 +99,9 @@ mod tests {
     }
 
     #[test]
-    fn buffers_that_come_and_go_make_every_buffer_wait() {
-        let mut uses = Uses::new(2);
-        for buffer in 1..=2 {
-            uses.disappointed(buffer << 20);
-        }
-        assert_eq!([1, 2, 3, 4].map(|_| uses.count(0x7000, 2)), [false, false, false, true]);
-        uses.content(1 << 20);
-        assert_eq!([1, 2].map(|_| uses.count(0x8000, 2)), [false, true]);
-    }
-
-    #[test]
     #[cfg_attr(miri, ignore = "a hundred thousand uses take minutes, and touch no memory but a map's")]
     fn the_least_recently_used_makes_room() {
-        let mut uses = Uses::new(2);
+        let mut uses = Uses::new();
         for page in 1..=100_000usize {
             uses.count(0x7000, 3);
             uses.count(0x1_0000 + page * 4096, 2);
