@@ -9,7 +9,19 @@
 //! rustc passes a version script of its own to the linker, and ours would be silently dropped; so the crate becomes a
 //! static library and `cc` links it. The linker refuses undefined symbols (`-z defs`) and names in the script that the
 //! crate does not have; we refuse exported names without a version.
+//!
+//! A library whose names were published without versions says which, in its manifest, beside the version script:
+//!
+//! ```toml
+//! [package.metadata.link-abi]
+//! unversioned = "libx.names"   # a name on each line
+//! also = ["liby.so.0"]         # further links to it
+//! ```
+//!
+//! A version script that hides all other names (`local: *`) would hide these too. So what the library needs is linked
+//! into one object first, in which all names but the published ones become local; that object is also its static library.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -66,11 +78,19 @@ pub(crate) fn link(root: &Path, args: &Args) -> Result<Linked> {
     let name = out.file_name().map(|name| name.to_string_lossy().into_owned()).context("--out needs a file name")?;
     let soname = args.soname.clone().unwrap_or_else(|| format!("{name}.{}", archive.major));
     let file = out.with_file_name(&soname);
-    link_shared(&archive.file, &map, &soname, &file)?;
+    let published = Published::beside(&map)?;
+    let whole = match &published.unversioned {
+        None => archive.file,
+        Some(names) => one_object(&archive.file, &map, names, &out)?,
+    };
+    link_shared(&whole, &map, &soname, &file)?;
     if file != out {
         point(&out, &soname)?;
     }
-    let symbols = exported(&file)?;
+    for link in &published.also {
+        point(&out.with_file_name(link), &soname)?;
+    }
+    let symbols = exported(&file, &published.unversioned.unwrap_or_default())?;
     let bytes = fs::metadata(&file)?.len();
     Ok(Linked { needed: needed(&file)?, file, soname, symbols, bytes })
 }
@@ -121,6 +141,70 @@ fn archive_in(message: &str) -> Option<Archive> {
     Some(Archive { file: file.into(), major })
 }
 
+/// What a package's manifest says of its library.
+#[derive(Default)]
+struct Published {
+    /// Names that have no version; None for a library in which all have one.
+    unversioned: Option<BTreeSet<String>>,
+    also: Vec<String>,
+}
+
+impl Published {
+    /// The manifest beside a version script, if there is one and it says something.
+    fn beside(map: &Path) -> Result<Self> {
+        let Ok(text) = fs::read_to_string(map.with_file_name("Cargo.toml")) else { return Ok(Self::default()) };
+        let manifest: toml::Table = text.parse()?;
+        let said = manifest.get("package").and_then(|package| package.get("metadata")?.get("link-abi"));
+        let unversioned = match said.and_then(|said| said.get("unversioned")?.as_str()) {
+            None => None,
+            Some(file) => {
+                let file = map.with_file_name(file);
+                let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+                Some(text.lines().filter(|line| !line.starts_with('#')).map(|line| line.trim().to_owned()).collect())
+            }
+        };
+        let also = said.and_then(|said| said.get("also")?.as_array()).into_iter().flatten();
+        Ok(Self { unversioned, also: also.filter_map(|link| link.as_str().map(str::to_owned)).collect() })
+    }
+}
+
+/// The names in a version script.
+fn versioned(map: &Path) -> Result<Vec<String>> {
+    let text = fs::read_to_string(map)?;
+    let names = text.lines().filter_map(|line| line.trim().strip_suffix(';'));
+    let is_name = |name: &&str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    Ok(names.filter(is_name).map(str::to_owned).collect())
+}
+
+/// What of the archive the published names need, as one object in a static library beside `out`: nothing else is global in it.
+fn one_object(archive: &Path, map: &Path, unversioned: &BTreeSet<String>, out: &Path) -> Result<PathBuf> {
+    let names: BTreeSet<String> = versioned(map)?.into_iter().chain(unversioned.iter().cloned()).collect();
+    let (object, list, library) = (out.with_extension("o"), out.with_extension("keep"), out.with_extension("a"));
+    let mut ld = Command::new("ld");
+    ld.args(["-r", "--gc-sections", "-o"]).arg(&object);
+    ld.args(names.iter().map(|name| format!("--undefined={name}"))).arg(archive);
+    done(&mut ld, "ld")?;
+    fs::write(&list, names.into_iter().collect::<Vec<_>>().join("\n") + "\n")?;
+    let mut keep = std::ffi::OsString::from("--keep-global-symbols=");
+    keep.push(&list);
+    // Bitcode of the standard library, put together by a linker that does not know what it is, confuses other tools.
+    let drop = ["--remove-section=.llvmbc", "--remove-section=.llvmcmd"];
+    done(Command::new("objcopy").arg(keep).args(drop).arg(&object), "objcopy")?;
+    if library.exists() {
+        fs::remove_file(&library)?;
+    }
+    done(Command::new("ar").arg("rcs").arg(&library).arg(&object), "ar")?;
+    fs::remove_file(&object)?;
+    fs::remove_file(&list)?;
+    Ok(library)
+}
+
+fn done(command: &mut Command, program: &str) -> Result<()> {
+    let output = command.output().with_context(|| format!("cannot start {program}"))?;
+    ensure!(output.status.success(), "{program}:\n{}", String::from_utf8_lossy(&output.stderr).trim_end());
+    Ok(())
+}
+
 fn link_shared(archive: &Path, map: &Path, soname: &str, file: &Path) -> Result<()> {
     let mut cc = Command::new("cc");
     cc.args(["-shared", "-o"]).arg(file);
@@ -149,13 +233,17 @@ fn point(link: &Path, name: &str) -> Result<()> {
     std::os::unix::fs::symlink(name, link).with_context(|| format!("cannot make {}", link.display()))
 }
 
-/// The names a library exports, each with its version; an error if one has none.
-fn exported(file: &Path) -> Result<Vec<String>> {
+/// The names a library exports, each with its version; an error if one has none, but for those that are known not to have one.
+fn exported(file: &Path, unversioned: &BTreeSet<String>) -> Result<Vec<String>> {
     let listing = tool("nm", &["-D", "--defined-only", "--with-symbol-versions"], file)?;
     let entries = listing.lines().filter_map(|line| line.split_whitespace().collect::<Vec<_>>().try_into().ok());
     let entries: Vec<[&str; 3]> = entries.filter(|[_, kind, _]: &[&str; 3]| *kind != "A").collect();
-    let bare: Vec<&str> = entries.iter().map(|[_, _, name]| *name).filter(|name| !name.contains('@')).collect();
-    ensure!(bare.is_empty(), "exported without a version: {}", bare.join(" "));
+    let bare: BTreeSet<&str> = entries.iter().map(|[_, _, name]| *name).filter(|name| !name.contains('@')).collect();
+    let published: BTreeSet<&str> = unversioned.iter().map(String::as_str).collect();
+    let extra: Vec<&str> = bare.difference(&published).copied().collect();
+    ensure!(extra.is_empty(), "exported without a version: {}", extra.join(" "));
+    let missing: Vec<&str> = published.difference(&bare).copied().collect();
+    ensure!(missing.is_empty(), "not exported: {}", missing.join(" "));
     ensure!(!entries.is_empty(), "{} exports nothing", file.display());
     let mut names: Vec<String> = entries.iter().map(|[_, _, name]| (*name).to_owned()).collect();
     names.sort();

@@ -10,7 +10,7 @@
 use crate::flight::{Event, Flight};
 use isthmus_layout::board::Place;
 use isthmus_layout::channel::{Direction, Geometry};
-use isthmus_layout::record::{Piece, Record, Route};
+use isthmus_layout::record::{self, Piece, Record, Route};
 use isthmus_platform::{Doorbell, Ring};
 use isthmus_shm::{
     Consumer, Counters, Marker, Payload, PeerFault, Producer, PushError, RecordBuffer, SlabConsumer, SlabProducer,
@@ -97,6 +97,16 @@ impl Channel {
         let emitted = record.emit(route);
         self.producer.push(emitted.kind, &emitted.words[..emitted.count], message)?;
         self.unflushed = true;
+        Ok(())
+    }
+
+    /// Sends a message of at most 128 bytes, as [`Self::send`] does, and counts it.
+    #[inline]
+    pub fn send_eager(&mut self, route: Route, tag: u64, message: &[u8]) -> Result<(), SendError> {
+        isthmus_shm::step!("send");
+        self.producer.push(record::EAGER, &record::eager_head(route.emit(), tag), message)?;
+        self.unflushed = true;
+        self.producer.count(message.len() as u64);
         Ok(())
     }
 

@@ -57,7 +57,7 @@ pub(crate) fn bare(record: &Record<'_>) -> Record<'static> {
         Record::Announce { tag, len, serial, mapped, .. } => {
             Record::Announce { tag, len, serial, piece: nowhere, mapped }
         }
-        Record::Pull { serial } => Record::Pull { serial },
+        Record::Pull { serial, bytes } => Record::Pull { serial, bytes },
         Record::Taken { serial, outcome, bytes } => Record::Taken { serial, outcome, bytes },
         Record::Switch => Record::Switch,
         Record::Credit { bytes } => Record::Credit { bytes },

@@ -135,7 +135,7 @@ mod tests {
         for round in 0..3_u32 {
             // Each round begins elsewhere in the ring of bytes, so that records wrap around its end.
             for at in 0..60_u32 {
-                let record = Record::Pull { serial: Serial(at + 1) };
+                let record = Record::Pull { serial: Serial(at + 1), bytes: 0 };
                 lane.hold(
                     Held { route, record, len: 7 * at + round },
                     &vec![at as u8; (7 * at + round) as usize],
@@ -147,7 +147,10 @@ mod tests {
                 let mut into = [0xff; 500];
                 lane.copy_first(&mut into);
                 assert!(into[..len].iter().all(|&byte| byte == at as u8) && into[len] == 0xff);
-                assert_eq!(lane.drop_first(&mut spare).unwrap().record, Record::Pull { serial: Serial(at + 1) });
+                assert_eq!(
+                    lane.drop_first(&mut spare).unwrap().record,
+                    Record::Pull { serial: Serial(at + 1), bytes: 0 }
+                );
             }
             assert!(lane.is_clear() && lane.first().is_none() && lane.drop_first(&mut spare).is_none());
             assert_eq!(spare.0.len(), 1);

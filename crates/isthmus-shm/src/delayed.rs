@@ -14,18 +14,22 @@ use std::rc::Rc;
 #[derive(Clone, Debug)]
 pub(crate) struct Delayed {
     window: Window,
-    waiting: Rc<RefCell<VecDeque<(u32, u32)>>>,
+    waiting: Waiting,
+    /// Those of the other side.
+    theirs: Waiting,
 }
 
-impl Delayed {
-    pub(crate) fn new(window: Window) -> Self {
-        Self { window, waiting: Rc::default() }
-    }
+type Waiting = Rc<RefCell<VecDeque<(u32, u32)>>>;
 
+impl Delayed {
     /// Two sides of zeroed memory.
     pub(crate) fn pair(size: RegionSize) -> [Self; 2] {
         let window = Window::new(Mapping::private(size));
-        [Self::new(window.clone()), Self::new(window)]
+        let (one, other) = (Waiting::default(), Waiting::default());
+        [
+            Self { window: window.clone(), waiting: one.clone(), theirs: other.clone() },
+            Self { window, waiting: other, theirs: one },
+        ]
     }
 
     /// Lets the oldest `stores` arrive.
@@ -56,6 +60,17 @@ impl Words for Delayed {
     }
     fn fence(&self) {
         self.arrive(usize::MAX);
+    }
+    fn light_fence(&self) {}
+    fn barrier(&self) -> bool {
+        self.arrive(usize::MAX);
+        for (at, value) in self.theirs.borrow_mut().drain(..) {
+            self.window.store(at, value, Ordering::Relaxed);
+        }
+        true
+    }
+    fn has_barrier(&self) -> bool {
+        true
     }
 }
 

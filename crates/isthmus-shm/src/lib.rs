@@ -27,7 +27,8 @@
 //! assert_eq!((record.kind(), record.bytes(), record.words()[0]), (1, 13, 7));
 //! ```
 
-pub mod board;
+pub mod barrier;
+mod board;
 pub mod buffer;
 #[cfg(test)]
 mod delayed;

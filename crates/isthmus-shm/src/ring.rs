@@ -15,7 +15,8 @@
 //!
 //! Two words keep anybody from having to poll. `PARKED`: the consumer looks elsewhere and wants its board marked. `BLOCKED`: the
 //! producer waits for room. Both follow one rule: say so, fence, look again; and after publishing: fence, look whether the
-//! other said so.
+//! other said so. A consumer that has been busy for a while says so too ([`LIGHT`]): then its producer's fence costs nothing,
+//! and parking costs the consumer a [barrier](Words::barrier) for both.
 //!
 //! What orders what: each letter stands in two places.
 //!
@@ -24,14 +25,15 @@
 //! | A, B | a full cell's stamp (B) | the same (A) | modelled |
 //! | C, D | the head (C) | the same (D) | modelled, on cells that must not race: a store that overtakes the copy is no order that loom tries |
 //! | E, F | `PARKED` and its fence (E), the stamp and its fence (F) | each the other's | modelled |
+//! | Q, R | the stamp and no fence but the compiler's (Q), `PARKED` and a barrier for both (R) | each the other's | by memory whose stores arrive late |
 //! | G, H | `BLOCKED` and its fence (G), the head and its fence (H) | each the other's | modelled |
 
 use crate::fault::PeerFault;
 use crate::words::Words;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use isthmus_layout::channel::{
-    BLOCKED, BYTES, CELL_WORDS, DirectionLayout, FIRST_BODY_WORDS, HEAD, MESSAGES, NEXT_BODY_WORDS, PARKED,
-    RECORD_HEAD, RINGS, RecordHead, STAMP, empty, full,
+    BLOCKED, BYTES, CELL_WORDS, DirectionLayout, FIRST_BODY_WORDS, HEAD, IS_PARKED, LIGHT, MESSAGES, NEXT_BODY_WORDS,
+    PARKED, RECORD_HEAD, RINGS, RecordHead, STAMP, empty, full,
 };
 use isthmus_layout::limits::{RECORD_CELLS_MAX, RING_CELLS};
 use isthmus_layout::record::BODY_WORDS_MAX;
@@ -41,6 +43,9 @@ use isthmus_layout::record::BODY_WORDS_MAX;
 /// so has more cells outstanding, even by the last head it was told of, so the telling that wakes it is still to come.
 const HEAD_STEP: u32 = RING_CELLS / 4;
 const _: () = assert!(HEAD_STEP + RECORD_CELLS_MAX <= RING_CELLS - HEAD_STEP);
+
+/// Records after which a consumer counts as busy: by then a barrier at its end is cheaper than a fence for each.
+const LIGHT_AFTER: u32 = 256;
 
 /// Why nothing was pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -61,6 +66,8 @@ pub struct Producer<M> {
     tail: u32,
     /// The consumer's head when we looked last.
     head: u32,
+    /// Our light fences hold.
+    light: bool,
     counters: Counters,
 }
 
@@ -108,7 +115,8 @@ impl RecordBuffer {
 impl<M: Words> Producer<M> {
     /// The sending side of the direction at `at`, from the start.
     pub fn new(memory: M, at: DirectionLayout) -> Self {
-        Self { memory, at, tail: 0, head: 0, counters: Counters::default() }
+        let light = memory.has_barrier();
+        Self { memory, at, tail: 0, head: 0, light, counters: Counters::default() }
     }
 
     /// Puts a record into the ring: `words`, then `message`. The consumer may see it at once; [`Self::wake`] must follow,
@@ -135,10 +143,17 @@ impl<M: Words> Producer<M> {
     /// After publishing: true if the consumer is parked and its board must be marked. Answers true to one caller only.
     #[inline]
     pub fn wake(&mut self) -> bool {
+        let parked = self.at.consumer + PARKED;
+        if self.light {
+            // Q, with R in `park` (by memory whose stores arrive late): the barrier is our fence.
+            self.memory.light_fence();
+            if self.memory.load(parked, Relaxed) == LIGHT {
+                return false;
+            }
+        }
         // F, with E in `park` (modelled): either we see the consumer parked, or it sees our stamp.
         self.memory.fence();
-        let parked = self.at.consumer + PARKED;
-        self.memory.load(parked, Relaxed) != 0 && self.memory.swap(parked, 0, Relaxed) != 0
+        self.memory.load(parked, Relaxed) & IS_PARKED != 0 && self.memory.swap(parked, 0, Relaxed) & IS_PARKED != 0
     }
 
     /// True if a record of the largest size fits now.
@@ -183,6 +198,7 @@ impl<M: Words> Producer<M> {
         self.their_head() == self.tail
     }
 
+    #[inline]
     fn show(&self, at: u32, value: u64) {
         let at = self.at.producer + at;
         self.memory.store(at, value as u32, Relaxed);
@@ -255,12 +271,17 @@ pub struct Consumer<M> {
     published: u32,
     /// What we have told the producer of our head, fence and all. Between two tellings it may see less than what is published.
     told: u32,
+    parked: bool,
+    /// Records since we were parked last.
+    busy: u32,
+    /// We have told the producer that a light fence will do.
+    light: bool,
 }
 
 impl<M: Words> Consumer<M> {
     /// The receiving side of the direction at `at`, from the start.
     pub fn new(memory: M, at: DirectionLayout) -> Self {
-        Self { memory, at, head: 0, published: 0, told: 0 }
+        Self { memory, at, head: 0, published: 0, told: 0, parked: false, busy: 0, light: false }
     }
 
     /// Takes the next record, if there is one, as a private copy.
@@ -277,18 +298,35 @@ impl<M: Words> Consumer<M> {
         crate::step!("pop");
         record.head = head;
         let words = usize::from(head.body_bytes).div_ceil(4);
-        let in_first = words.min(FIRST_BODY_WORDS as usize);
-        for (at, word) in record.words[..in_first].iter_mut().enumerate() {
-            *word = self.memory.load(first + RECORD_HEAD + 1 + at as u32, Relaxed);
-        }
-        for (cell, chunk) in record.words[in_first..words].chunks_mut(NEXT_BODY_WORDS as usize).enumerate() {
-            let next = self.cell(self.head.wrapping_add(1 + cell as u32));
-            for (at, word) in chunk.iter_mut().enumerate() {
-                *word = self.memory.load(next + STAMP + 1 + at as u32, Relaxed);
-            }
+        let body: [u32; FIRST_BODY_WORDS as usize] = self.memory.load_each(first + RECORD_HEAD + 1);
+        record.words[..body.len()].copy_from_slice(&body);
+        if words > body.len() {
+            self.pop_further(&mut record.words[body.len()..words]);
         }
         self.head = self.head.wrapping_add(head.cells());
+        self.busy = self.busy.saturating_add(1);
+        if self.busy == LIGHT_AFTER {
+            self.lighten();
+        }
         Ok(true)
+    }
+
+    /// The body of a record in the cells after its first.
+    fn pop_further(&self, words: &mut [u32]) {
+        for (cell, chunk) in words.chunks_mut(NEXT_BODY_WORDS as usize).enumerate() {
+            let next = self.cell(self.head.wrapping_add(1 + cell as u32));
+            let body: [u32; NEXT_BODY_WORDS as usize] = self.memory.load_each(next + STAMP + 1);
+            chunk.copy_from_slice(&body[..chunk.len()]);
+        }
+    }
+
+    /// Spares the producer its fences from now on. It may go on fencing for as long as it does not know.
+    #[cold]
+    fn lighten(&mut self) {
+        if self.memory.has_barrier() {
+            self.memory.store(self.at.consumer + PARKED, LIGHT, Relaxed);
+            self.light = true;
+        }
     }
 
     /// True if a record waits.
@@ -329,20 +367,28 @@ impl<M: Words> Consumer<M> {
 
     /// Stops looking: from now on the producer marks our board. False if a record came meanwhile; then nothing is parked.
     pub fn park(&mut self) -> Result<bool, PeerFault> {
-        let parked = self.at.consumer + PARKED;
-        self.memory.store(parked, 1, Relaxed);
+        (self.parked, self.busy) = (true, 0);
+        self.memory.store(self.at.consumer + PARKED, IS_PARKED, Relaxed);
         // E, with F in `wake` (modelled): either the producer sees us parked, or we see its stamp.
         self.memory.fence();
+        // R, with Q in `wake`: the same for a producer that we have spared its fence.
+        if std::mem::take(&mut self.light) && !self.memory.barrier() {
+            // Somebody has taken the barrier from us. No promise of ours is out any more: the next time a fence will do.
+            self.unpark();
+            return Ok(false);
+        }
         let came = self.look();
         if !matches!(came, Ok(false)) {
-            self.memory.store(parked, 0, Relaxed);
+            self.unpark();
         }
         came.map(|came| !came)
     }
 
-    /// Looks again.
+    /// Looks again, if we are parked.
     pub fn unpark(&mut self) {
-        self.memory.store(self.at.consumer + PARKED, 0, Relaxed);
+        if std::mem::take(&mut self.parked) {
+            self.memory.store(self.at.consumer + PARKED, 0, Relaxed);
+        }
     }
 
     /// What the producer says it sent. For display: it may say anything.

@@ -5,7 +5,7 @@
 
 use crate::words::{Payload, Words};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, Ordering, fence};
+use core::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
 use isthmus_layout::RegionSize;
 use rustix::fd::AsFd;
 use rustix::fs::SealFlags;
@@ -60,6 +60,9 @@ pub struct Mapping {
 
 #[derive(Debug)]
 enum Backing {
+    /// A memory file of this kernel's.
+    File,
+    /// A platform's.
     Pages,
     Heap(std::alloc::Layout),
 }
@@ -93,7 +96,7 @@ impl Mapping {
         let base = unsafe { rustix::mm::mmap(core::ptr::null_mut(), bytes, protection, MapFlags::SHARED, &memory, 0) };
         let base =
             NonNull::new(base.map_err(refused)?.cast()).expect("the kernel maps nothing at address zero unasked");
-        Ok(Self { base, bytes, backing: Backing::Pages })
+        Ok(Self { base, bytes, backing: Backing::File })
     }
 
     /// Takes over a mapping that a platform made.
@@ -133,7 +136,7 @@ impl Drop for Mapping {
         match self.backing {
             // SAFETY: base and bytes are those of a mapping which only we know (constructors), and no window is left,
             // because each holds the Arc that is being dropped.
-            Backing::Pages => unsafe {
+            Backing::File | Backing::Pages => unsafe {
                 let _ = rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes);
             },
             // SAFETY: allocated with this layout in `private`.
@@ -169,6 +172,7 @@ impl Window {
         unsafe { AtomicU32::from_ptr(self.mapping.base.as_ptr().add(4 * at as usize).cast()) }
     }
 
+    #[inline(always)]
     fn bytes(&self, at: u64, len: usize) -> *mut u8 {
         let end = usize::try_from(at).ok().and_then(|at| at.checked_add(len));
         assert!(end.is_some_and(|end| end <= self.mapping.bytes)); // Ours, as above.
@@ -196,7 +200,7 @@ impl Window {
     pub fn give_back(&self, at: u64, len: u64) {
         let len = usize::try_from(len).expect("a span of the mapping fits into memory");
         let start = self.bytes(at, len);
-        if matches!(self.mapping.backing, Backing::Pages) {
+        if matches!(self.mapping.backing, Backing::File | Backing::Pages) {
             // SAFETY: the range is inside the mapping (checked by `bytes`); nothing of ours holds a reference into it.
             // A refusal leaves the pages where they are, which costs memory and nothing else.
             let _ = unsafe { rustix::mm::madvise(start.cast(), len, Advice::LinuxRemove) };
@@ -208,6 +212,16 @@ impl Words for Window {
     #[inline(always)]
     fn load(&self, at: u32, order: Ordering) -> u32 {
         self.word(at).load(order)
+    }
+    /// By a copy, as in [`Payload`]: a cell of the ring is written in full before its stamp says so, and what a peer that does
+    /// not keep to that makes of it is checked afterwards.
+    #[inline(always)]
+    fn load_each<const N: usize>(&self, at: u32) -> [u32; N] {
+        let mut words = [0; N];
+        let from = self.bytes(4 * u64::from(at), 4 * N);
+        // SAFETY: the words are inside the mapping (checked by `bytes`) and `words` is not; any bytes are words.
+        unsafe { core::ptr::copy_nonoverlapping(from.cast::<u32>(), words.as_mut_ptr(), N) };
+        words
     }
     #[inline(always)]
     fn store(&self, at: u32, value: u32, order: Ordering) {
@@ -224,6 +238,17 @@ impl Words for Window {
     #[inline(always)]
     fn fence(&self) {
         fence(Ordering::SeqCst);
+    }
+    #[inline(always)]
+    fn light_fence(&self) {
+        compiler_fence(Ordering::SeqCst);
+    }
+    fn barrier(&self) -> bool {
+        crate::barrier::barrier()
+    }
+    /// Where all who map the memory run under this kernel. What a platform brought may be shared with another one.
+    fn has_barrier(&self) -> bool {
+        matches!(self.mapping.backing, Backing::File) && crate::barrier::is_registered()
     }
 }
 

@@ -11,6 +11,10 @@ use core::sync::atomic::Ordering;
 pub trait Words {
     /// Reads a word.
     fn load(&self, at: u32, order: Ordering) -> u32;
+    /// Reads the words from `at` on, in any order.
+    fn load_each<const N: usize>(&self, at: u32) -> [u32; N] {
+        core::array::from_fn(|word| self.load(at + word as u32, Ordering::Relaxed))
+    }
     /// Writes a word.
     fn store(&self, at: u32, value: u32, order: Ordering);
     /// Writes a word and answers what was there.
@@ -19,6 +23,19 @@ pub trait Words {
     fn or(&self, at: u32, bits: u32, order: Ordering);
     /// A sequentially consistent fence.
     fn fence(&self);
+    /// A fence that holds against a party that uses [`Self::barrier`], and against no other.
+    fn light_fence(&self) {
+        self.fence();
+    }
+    /// A fence of ours, and at the same moment one of every party that [`Self::has_barrier`]. False if there was none for them.
+    fn barrier(&self) -> bool {
+        self.fence();
+        false
+    }
+    /// True if this party's light fences hold, and it can itself ask for a barrier.
+    fn has_barrier(&self) -> bool {
+        false
+    }
 }
 
 /// Payload in shared memory: bytes that are moved, never looked at in place.
@@ -34,6 +51,9 @@ impl<T: Words + ?Sized> Words for &T {
     fn load(&self, at: u32, order: Ordering) -> u32 {
         (**self).load(at, order)
     }
+    fn load_each<const N: usize>(&self, at: u32) -> [u32; N] {
+        (**self).load_each(at)
+    }
     fn store(&self, at: u32, value: u32, order: Ordering) {
         (**self).store(at, value, order);
     }
@@ -45,6 +65,15 @@ impl<T: Words + ?Sized> Words for &T {
     }
     fn fence(&self) {
         (**self).fence();
+    }
+    fn light_fence(&self) {
+        (**self).light_fence();
+    }
+    fn barrier(&self) -> bool {
+        (**self).barrier()
+    }
+    fn has_barrier(&self) -> bool {
+        (**self).has_barrier()
     }
 }
 

@@ -7,8 +7,8 @@
 
 use isthmus_layout::board::Place;
 use isthmus_layout::channel::{
-    BODY_BYTES_MAX, Direction, DirectionLayout, FIRST_BODY_WORDS, Geometry, HEAD, RecordHead, SLAB_HEAD, SlabSize,
-    empty, full,
+    BODY_BYTES_MAX, Direction, DirectionLayout, FIRST_BODY_WORDS, Geometry, HEAD, NEXT_BODY_WORDS, RecordHead,
+    SLAB_HEAD, SlabSize, empty, full,
 };
 use isthmus_layout::limits::{BOARD_PLACES, RING_CELLS, SLAB_BYTES_MIN};
 use isthmus_layout::record::{BODY_WORDS_MAX, Piece};
@@ -121,7 +121,9 @@ fn believable(lengths: &[u16], lies: &[(u16, u32)]) -> Vec<u32> {
     for (number, body_bytes) in lengths.iter().enumerate() {
         let head = RecordHead { kind: KIND | number as u8, body_bytes: *body_bytes };
         script.extend([full(position), head.emit()]);
-        script.extend((0..u32::from(*body_bytes).div_ceil(4)).map(|word| 1_000_000 + word));
+        // Cells are read whole.
+        let words = FIRST_BODY_WORDS + (head.cells() - 1) * NEXT_BODY_WORDS;
+        script.extend((0..words).map(|word| 1_000_000 + word));
         position += head.cells();
     }
     script.push(empty(position));

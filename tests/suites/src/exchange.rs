@@ -173,7 +173,7 @@ impl Exchange {
 
     fn take_sent(&mut self, number: u64, bytes: Vec<u8>, outcome: Outcome) -> Result<(), String> {
         match outcome {
-            Outcome::Sent => {}
+            Outcome::Sent { .. } => {}
             Outcome::Failed(reason) => {
                 return Err(format!("failed {}: send {number}, {}", reason.name(), self.progress()));
             }

@@ -99,7 +99,8 @@ fn a_closed_endpoint_is_an_error_and_never_a_hang() {
         });
         outcomes.sort_by_key(|(token, _)| *token);
         let failed = Outcome::Failed(isthmus_client::Reason::EndpointClosed);
-        assert_eq!(outcomes, [(short, Outcome::Sent), (medium, Outcome::Sent), (long, failed)], "round {round}");
+        let sent = |taken| Outcome::Sent { taken };
+        assert_eq!(outcomes, [(short, sent(100)), (medium, sent(10_000)), (long, failed)], "round {round}");
     }
     // Closing completes what was posted, and drops what was announced.
     let posted = b.receive(to.endpoint, vec![0; 8].into()).unwrap();

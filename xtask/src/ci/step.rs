@@ -11,8 +11,8 @@ use crate::cmd;
 /// Seconds after which a command is ended: a check that hangs is a failure, with a log.
 const COMMAND_S_MAX: u32 = 1800;
 
-/// Lines of a failed command's log that are shown.
-const SHOWN_LINES: usize = 60;
+/// Lines of a failed command's log that are shown, at most.
+const SHOWN_LINES: usize = 100;
 
 /// Where the steps run.
 pub(super) struct Site {
@@ -130,8 +130,7 @@ impl Log {
     }
 
     fn failure(&self, counts: Counts, text: &str) -> Outcome {
-        let lines: Vec<&str> = text.lines().collect();
-        let shown = lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n");
+        let shown = what_failed(text).join("\n");
         let said = if counts.passed > 0 { describe(counts) } else { String::new() };
         let file = self.file.strip_prefix(cmd::root()).unwrap_or(&self.file);
         let said = format!("{said} (all of it in {})", file.display());
@@ -176,6 +175,25 @@ fn read_from(file: &Path, start: u64) -> Result<String> {
     let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     let start = usize::try_from(start).unwrap_or(0).min(bytes.len());
     Ok(String::from_utf8_lossy(&bytes[start..]).into_owned())
+}
+
+/// What of a failed command's output says why: what libtest prints of the tests that failed, or else its end.
+fn what_failed(text: &str) -> Vec<&str> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut shown = Vec::new();
+    let mut inside = false;
+    for line in &lines {
+        inside = (inside || *line == "failures:") && !line.starts_with("test result:");
+        if inside || line.starts_with("test result: FAILED") {
+            shown.push(*line);
+        }
+    }
+    if shown.is_empty() {
+        shown = lines;
+        shown.drain(..shown.len().saturating_sub(SHOWN_LINES));
+    }
+    shown.truncate(SHOWN_LINES);
+    shown
 }
 
 /// Why tests did not run here: each prints one line `skipped: why`, and returns.
@@ -231,6 +249,19 @@ mod tests {
         assert_eq!(skip_reasons(text), ["no user namespaces"]);
     }
 
+    #[test]
+    fn the_tests_that_failed_are_shown_wherever_they_stand() {
+        let mut text = "successes:\n\n---- good stdout ----\nfine\n\nfailures:\n\n---- bad stdout ----\npanicked\n\n\
+                        test result: FAILED. 1 passed; 1 failed; 0 ignored\n"
+            .to_owned();
+        text.push_str(&"successes:\n".repeat(200));
+        let shown = what_failed(&text);
+        assert_eq!(shown.first(), Some(&"failures:"));
+        assert!(shown.contains(&"panicked") && !shown.contains(&"fine"));
+        assert_eq!(shown.last(), Some(&"test result: FAILED. 1 passed; 1 failed; 0 ignored"));
+        assert_eq!(what_failed("one\ntwo\n"), ["one", "two"]);
+    }
+
     fn log(folder: &Path) -> Log {
         Site { logs: folder.to_path_buf(), fuzz_s: 1 }.log("step")
     }
@@ -244,10 +275,10 @@ mod tests {
     #[test]
     fn a_command_that_fails_shows_the_end_of_its_log() {
         let folder = tempfile::tempdir().unwrap();
-        let outcome = log(folder.path()).run(shell("seq 100; exit 3")).unwrap();
+        let outcome = log(folder.path()).run(shell("seq 140; exit 3")).unwrap();
         assert_eq!(outcome.counts().failed, 1);
         let shown = outcome.detail().unwrap();
-        assert!(shown.starts_with("41\n") && shown.ends_with("\n100"), "{shown}");
+        assert!(shown.starts_with("41\n") && shown.ends_with("\n140"), "{shown}");
     }
 
     #[test]

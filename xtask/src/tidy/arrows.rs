@@ -53,7 +53,7 @@ const ALLOWED: [(&str, &[&str]); 20] = [
     ("isthmusd", &[CONTROL, SERVICE, LAYOUT, SHM, PLATFORM, CHANNEL, KVM, XEN]),
     ("isthmus", &[CLIENT, CONTROL, LAYOUT, SHM, "isthmus-bench"]),
     ("isthmus-bench", &[CLIENT, SHM, LAYOUT, PLATFORM]),
-    ("abi", &[CLIENT, LAYOUT, SHM]),
+    ("abi", &[CLIENT, LAYOUT, SHM, MX]),
     ("xtask", &[]),
     ("isthmus-testbed", &[LAYOUT, SHM, PLATFORM, CHANNEL, SERVICE, CLIENT, CONTROL]),
 ];

@@ -14,6 +14,9 @@ const RULE: &str = "orderings";
 /// Where orderings are argued.
 const FOLDER: &str = "crates/isthmus-shm/src/";
 
+/// What fences: a fence itself, one that costs nothing, and the barrier that it relies on.
+const FENCES: [&str; 3] = ["fence", "light_fence", "barrier"];
+
 const STRONG: [&str; 4] = ["Acquire", "Release", "AcqRel", "SeqCst"];
 
 /// Lines between an ordering and the end of its comment.
@@ -58,7 +61,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
 }
 
 /// Lines of code, not test, that use a strong ordering or a fence. Names in a `use`, in patterns, and the bodies of
-/// functions called `fence` (they are what a lettered `.fence()` calls) are no uses.
+/// functions called as fences are (they are what a lettered `.fence()` calls) are no uses.
 fn ordering_lines(file: &RustFile) -> BTreeSet<usize> {
     let mut lines = BTreeSet::new();
     let (mut in_use, mut in_fence, mut depth) = (false, None, 0_usize);
@@ -73,12 +76,12 @@ fn ordering_lines(file: &RustFile) -> BTreeSet<usize> {
             }
             _ => {}
         }
-        if file.matches(at, &["fn", "fence"]) {
+        if FENCES.iter().any(|fence| file.matches(at, &["fn", fence])) {
             in_fence = Some(depth);
         }
         let is_pattern = ["|", "="].iter().any(|sign| file.matches(at + 1, &[sign]));
         let is_strong = STRONG.contains(&token.text.as_str()) && !in_use && !is_pattern;
-        let is_fence = file.matches(at, &[".", "fence", "("]);
+        let is_fence = FENCES.iter().any(|fence| file.matches(at, &[".", fence, "("]));
         if (is_strong || is_fence) && in_fence.is_none() && !file.is_test(token.line) {
             lines.insert(token.line);
         }

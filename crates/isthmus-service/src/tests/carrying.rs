@@ -20,7 +20,7 @@ fn every_kind_arrives_as_it_was_sent_but_for_who_sent_it() {
         (Record::Start { tag: 3, len: 9000, serial, piece: NONE }, vec![7; 5000]),
         (Record::More { serial, piece: NONE }, vec![9; 4000]),
         (Record::Announce { tag: 4, len: 1 << 33, serial, piece: NONE, mapped: None }, vec![]),
-        (Record::Pull { serial }, vec![]),
+        (Record::Pull { serial, bytes: 5 }, vec![]),
         (Record::Taken { serial, outcome: Outcome::Dropped, bytes: 1 << 34 }, vec![]),
         (Record::Switch, vec![]),
         (Record::Bounce { serial, reason: 66 }, vec![]),

@@ -224,7 +224,7 @@ fn any_record() -> impl Strategy<Value = (u32, Record<'static>, usize)> {
             (Record::Start { tag, len: 40_000, serial: Serial(serial | 1), piece: NONE }, len)
         }),
         (number(), len()).prop_map(|(serial, len)| (Record::More { serial: Serial(serial | 1), piece: NONE }, len)),
-        number().prop_map(|serial| (Record::Pull { serial: Serial(serial | 1) }, 0)),
+        number().prop_map(|serial| (Record::Pull { serial: Serial(serial | 1), bytes: 1 << 33 }, 0)),
         Just((Record::Switch, 0)),
         prop_oneof![4 => 1..400_u32, 1 => any::<u32>()].prop_map(|bytes| (Record::Credit { bytes }, 0)),
         (any::<u32>(), any::<u16>())

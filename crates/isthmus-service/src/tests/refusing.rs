@@ -17,7 +17,7 @@ fn messages_to_nobody_bounce_and_their_credit_comes_back() {
     a.send_piece(nobody, 6, &[1; 3000]);
     a.send(to(nobody), Record::Announce { tag: 1, len: 1 << 20, serial: Serial(8), piece: NONE, mapped: None }, &[]);
     a.send(to(nobody), Record::More { serial: Serial(7), piece: NONE }, &[1; 1000]);
-    a.send(to(nobody), Record::Pull { serial: Serial(9) }, &[]);
+    a.send(to(nobody), Record::Pull { serial: Serial(9), bytes: 7 }, &[]);
     a.send(to(nobody), Record::Taken { serial: Serial(9), outcome: Outcome::Copied, bytes: 0 }, &[]);
     let bounce = |serial| Record::Bounce { serial: Serial(serial), reason: Reason::NoSuchDomain.code() };
     let credit = Record::Credit { bytes: 6 * 128 + 5 + 3000 + 1000 };
@@ -46,10 +46,10 @@ fn the_policy_decides_about_messages_and_lets_their_answers_pass() {
     let (mut a, mut b) = (world.attach(), world.attach());
     a.send(to(b.id), Record::Announce { tag: 1, len: 1 << 20, serial: Serial(8), piece: NONE, mapped: None }, &[]);
     b.send_eager(a.id, 1, b"no");
-    b.send(to(a.id), Record::Pull { serial: Serial(8) }, &[]);
+    b.send(to(a.id), Record::Pull { serial: Serial(8), bytes: 7 }, &[]);
     world.settle();
     assert_eq!(b.receive().unwrap().from, a.id);
-    assert_eq!(a.receive().unwrap().record, Record::Pull { serial: Serial(8) });
+    assert_eq!(a.receive().unwrap().record, Record::Pull { serial: Serial(8), bytes: 7 });
     let refused = Record::Bounce { serial: Serial(0), reason: Reason::TalkForbidden.code() };
     assert_eq!(b.receive().unwrap().record, refused);
     assert_eq!(b.receive().unwrap().record, Record::Credit { bytes: 130 });
@@ -59,7 +59,7 @@ fn the_policy_decides_about_messages_and_lets_their_answers_pass() {
     world.settle();
     assert_eq!(a.receive().unwrap().record, Record::Credit { bytes: 128 });
     a.send_eager(b.id, 2, b"now neither");
-    b.send(to(a.id), Record::Pull { serial: Serial(8) }, &[]);
+    b.send(to(a.id), Record::Pull { serial: Serial(8), bytes: 7 }, &[]);
     world.settle();
     assert_eq!(a.receive().unwrap().record, refused);
     assert_eq!((b.receive().unwrap().record, b.receive().unwrap().record), (refused, Record::Credit { bytes: 128 }));

@@ -74,6 +74,7 @@ mod survey;
 mod table;
 mod uses;
 
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -101,6 +102,8 @@ pub struct Config {
     pub enabled: bool,
     /// At which use of a buffer it is re-homed; 0 and 1 mean the first.
     pub uses_before: u32,
+    /// So many buffers that were re-homed in vain double the uses that are asked of every buffer, until one is worth it.
+    pub doubts_each: u32,
     /// Regions at most, each of which holds a file descriptor.
     pub entries_max: usize,
     /// Bytes in all regions at most.
@@ -114,7 +117,15 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { enabled: true, uses_before: 2, entries_max: 64, bytes_max: 1 << 30, smallest: 64 << 10, unlocked: false }
+        Self {
+            enabled: true,
+            uses_before: 2,
+            doubts_each: 2,
+            entries_max: 64,
+            bytes_max: 1 << 30,
+            smallest: 64 << 10,
+            unlocked: false,
+        }
     }
 }
 
@@ -173,7 +184,7 @@ pub struct Warm {
 
 /// Names a region of this process: never used again for another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RegionKey(u64);
+pub struct RegionKey(NonZeroU64);
 
 impl RegionKey {
     fn fresh() -> Self {
@@ -182,7 +193,7 @@ impl RegionKey {
 
     /// The number, for a message to the peer.
     pub fn number(self) -> u64 {
-        self.0
+        self.0.get()
     }
 }
 
@@ -290,11 +301,11 @@ impl Drop for Cache {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct CacheId(u64);
+struct CacheId(NonZeroU64);
 
-fn fresh() -> u64 {
+fn fresh() -> NonZeroU64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
-    LAST.fetch_add(1, Ordering::Relaxed) + 1
+    NonZeroU64::MIN.saturating_add(LAST.fetch_add(1, Ordering::Relaxed))
 }
 
 macro_rules! cold_reasons {

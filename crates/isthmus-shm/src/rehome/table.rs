@@ -7,6 +7,13 @@ use super::region::{Locking, Region};
 use super::uses::Uses;
 use super::{ColdReason, Config, RegionKey, fork, survey};
 
+/// Regions at once that nobody has used again yet: a program whose buffers come and go at the same addresses, which look like
+/// buffers that are used again, shows it before we have paid for many.
+const UNPROVEN_MAX: usize = 8;
+
+/// A region that was warm this often is no accident: buffers of this program are used again.
+const PROVEN: u64 = 4;
+
 /// A region which was warm this often was worth its price, whatever becomes of it.
 const WORTH_IT: u64 = 64;
 
@@ -55,7 +62,7 @@ pub struct Counts {
 
 impl Table {
     pub(super) fn new(config: Config) -> Self {
-        let (uses, counts) = (Uses::new(), Counts::default());
+        let (uses, counts) = (Uses::new(config.doubts_each), Counts::default());
         Self { config, entries: Vec::new(), uses, released: Vec::new(), clock: 0, in_child: false, counts }
     }
 
@@ -85,6 +92,9 @@ impl Table {
             return Err(ColdReason::Stale);
         }
         if !self.uses.count(range.start, self.config.uses_before) {
+            return Err(ColdReason::FirstUse);
+        }
+        if self.entries.iter().filter(|entry| entry.hits <= 1).count() >= UNPROVEN_MAX {
             return Err(ColdReason::FirstUse);
         }
         // SAFETY: the caller's promise, passed on.
@@ -136,6 +146,9 @@ impl Table {
         entry.in_use += 1;
         entry.hits += 1;
         entry.last = self.clock;
+        if entry.hits == PROVEN {
+            self.uses.reassured();
+        }
         (entry.region.key, entry.region.offset(address))
     }
 

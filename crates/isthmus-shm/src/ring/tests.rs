@@ -285,3 +285,96 @@ proptest! {
         model.settle();
     }
 }
+
+/// A ring whose consumer has been busy for so long that its producer need not fence.
+fn busy_ring<M: Words + Clone>(sides: [M; 2]) -> (Producer<M>, Consumer<M>) {
+    let (mut producer, mut consumer) = ring_at(0, sides, geometry().direction(Direction::Zero));
+    let mut record = RecordBuffer::default();
+    for _ in 0..LIGHT_AFTER {
+        producer.push(1, &[], &[]).unwrap();
+        producer.memory.fence();
+        assert!(!producer.wake());
+        assert!(consumer.pop(&mut record).unwrap());
+        consumer.memory.fence();
+        if consumer.owes() {
+            assert!(!consumer.publish());
+        }
+    }
+    assert!(consumer.light);
+    (producer, consumer)
+}
+
+#[test]
+fn a_producer_that_does_not_fence_is_not_missed() {
+    let (mut producer, mut consumer) = busy_ring(Delayed::pair(geometry().size()));
+    producer.push(1, &[], &[]).unwrap();
+    assert!(!producer.wake(), "the consumer looks here");
+    assert_eq!(consumer.look(), Ok(false), "the record is still under way");
+    assert_eq!(consumer.park(), Ok(false), "the barrier brings it");
+    assert!(consumer.pop(&mut RecordBuffer::default()).unwrap());
+    // And the other way round.
+    assert_eq!(consumer.park(), Ok(true));
+    producer.push(1, &[], &[]).unwrap();
+    assert!(producer.wake());
+}
+
+/// A barrier that reaches its caller only, and what it answers.
+#[derive(Clone)]
+struct OneSided(Delayed, bool);
+
+impl Words for OneSided {
+    fn load(&self, at: u32, order: core::sync::atomic::Ordering) -> u32 {
+        self.0.load(at, order)
+    }
+    fn store(&self, at: u32, value: u32, order: core::sync::atomic::Ordering) {
+        self.0.store(at, value, order);
+    }
+    fn swap(&self, at: u32, value: u32, order: core::sync::atomic::Ordering) -> u32 {
+        self.0.swap(at, value, order)
+    }
+    fn or(&self, at: u32, bits: u32, order: core::sync::atomic::Ordering) {
+        self.0.or(at, bits, order);
+    }
+    fn fence(&self) {
+        self.0.fence();
+    }
+    fn light_fence(&self) {}
+    fn barrier(&self) -> bool {
+        self.0.fence();
+        self.1
+    }
+    fn has_barrier(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_barrier_for_one_side_only_would_miss_it() {
+    let (mut producer, mut consumer) = busy_ring(Delayed::pair(geometry().size()).map(|side| OneSided(side, true)));
+    producer.push(1, &[], &[]).unwrap();
+    assert!(!producer.wake());
+    assert_eq!(consumer.park(), Ok(true), "parked over a record, and nobody will mark the board");
+}
+
+#[test]
+fn without_barriers_nobody_is_spared_a_fence() {
+    let (_, mut producer, mut consumer) = ring();
+    let mut record = RecordBuffer::default();
+    for _ in 0..2 * LIGHT_AFTER {
+        producer.push(1, &[], &[]).unwrap();
+        assert!(consumer.pop(&mut record).unwrap());
+        if consumer.owes() {
+            consumer.publish();
+        }
+    }
+    assert!(!consumer.light && !producer.light);
+}
+
+#[test]
+fn who_was_refused_a_barrier_parks_with_a_fence_the_next_time() {
+    let (mut producer, mut consumer) = busy_ring(Delayed::pair(geometry().size()).map(|side| OneSided(side, false)));
+    assert_eq!(consumer.park(), Ok(false));
+    assert_eq!(consumer.park(), Ok(true));
+    producer.push(1, &[], &[]).unwrap();
+    assert!(producer.wake());
+}

@@ -136,9 +136,10 @@ pub(crate) fn small_cache(entries_max: usize, bytes_max: usize) -> Cache {
     Cache::new(Config { entries_max, bytes_max, ..config() })
 }
 
-/// The default, but for tests that run side by side under a low limit of locked memory.
+/// The default, but for tests that run side by side under a low limit of locked memory, and that lose buffers on purpose without
+/// wanting the others to be doubted for it.
 pub(crate) fn config() -> Config {
-    Config { unlocked: true, ..Config::default() }
+    Config { unlocked: true, doubts_each: u32::MAX, ..Config::default() }
 }
 
 /// Whether the kernel calls this page a private one (of whatever file).

@@ -240,7 +240,7 @@ fn mesh(domain: &mut Domain, order: &Order<'_>) -> Answer {
             return Err(format!("late: sent {sent} received {received} of {others} {}", channels(domain)));
         };
         match completion.outcome {
-            Outcome::Sent => sent += 1,
+            Outcome::Sent { .. } => sent += 1,
             Outcome::Received { from, tag, .. } => {
                 let right = u64::from(from.domain.number()) << 32 | u64::from(own.number());
                 if tag != right || pattern::first_wrong(tag, len, completion.buffer.as_slice()).is_some() {
@@ -307,7 +307,7 @@ fn channels(domain: &mut Domain) -> String {
 fn describe(completion: &Completion, check: bool) -> String {
     let number = completion.token.number();
     match completion.outcome {
-        Outcome::Sent => format!("sent {number}"),
+        Outcome::Sent { .. } => format!("sent {number}"),
         Outcome::Cancelled => format!("cancelled {number}"),
         Outcome::Failed(reason) => format!("failed {number} {}", reason.name()),
         Outcome::Received { from, tag, len } => {

@@ -11,7 +11,7 @@ fn talk(one: &mut Actor, other: &mut Actor, names: [&str; 2]) {
     meet(one, other, names);
     let before = [names[0], names[1]].map(|name| ordinary_records(one, name));
     exchange(one, other, names, EVERY_LENGTH, "window=4 buffers=fresh");
-    exchange(one, other, names, "12x1048576", "window=1 buffers=reused");
+    exchange(one, other, names, "48x1048576", "window=1 buffers=reused");
     exchange(one, other, names, "100003,8x262147,4194305,3x4194305", "window=2 buffers=reused");
     let after = [names[0], names[1]].map(|name| ordinary_records(one, name));
     assert_eq!(before, after, "bytes went through the daemon");
