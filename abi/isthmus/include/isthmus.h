@@ -47,6 +47,7 @@ enum isth_reason {
     ISTH_REASON_TOO_MANY_REQUESTS     =  27, /* the connection asks for more in a second than any program needs, and is read more slowly */
     ISTH_REASON_NOT_READING           =  28, /* the domain did not read its control socket, and what was kept for it reached the limit */
     ISTH_REASON_CONNECTIONS_FULL      =  29, /* the daemon has as many connections as it takes from one user, or in all */
+    ISTH_REASON_NOT_IN_VERSION        =  30, /* the version that the library and the daemon have in common does not know this request */
     ISTH_REASON_ATTACH_FORBIDDEN      =  40, /* the policy does not let this user attach */
     ISTH_REASON_TALK_FORBIDDEN        =  41, /* the policy does not let these two domains talk */
     ISTH_REASON_CHANNELS_FORBIDDEN    =  42, /* the policy keeps this pair on the ordinary path */
@@ -118,7 +119,15 @@ enum isth_reason {
     ISTH_REASON_BUFFER_FORKED         = 187, /* the process is a child of the one that keeps buffers */
     ISTH_REASON_BUFFER_DENIED         = 188, /* the kernel refused to move the buffer into shared memory */
     ISTH_REASON_BUFFER_LOCK_LIMIT     = 189, /* the limit of locked memory does not allow the buffer to be moved into shared memory */
-    ISTH_REASON_LIBRARY_BROKEN        = 200  /* the library met a mistake of its own, and nothing is known of the state of this domain */
+    ISTH_REASON_LIBRARY_BROKEN        = 200, /* the library met a mistake of its own, and nothing is known of the state of this domain */
+    ISTH_REASON_MX_NO_BOARD           = 210, /* there is no MX board of this number */
+    ISTH_REASON_MX_NO_NIC             = 211, /* no MX board that can be reached has this nic id */
+    ISTH_REASON_MX_ENDPOINT_BEYOND    = 212, /* the MX board does not have as many endpoint numbers */
+    ISTH_REASON_MX_ENDPOINT_TAKEN     = 213, /* the MX endpoint number is taken, or all are where any was asked for */
+    ISTH_REASON_MX_ENDPOINT_CLOSED    = 214, /* nobody has this MX endpoint number */
+    ISTH_REASON_MX_BAD_KEY            = 215, /* the MX endpoint was opened with another key */
+    ISTH_REASON_MX_NO_NUMBER          = 216, /* this endpoint has no MX endpoint number, and had none lately */
+    ISTH_REASON_MX_OWNER_FULL         = 217  /* this user has as many MX endpoint numbers as the daemon gives to one */
 };
 
 /**

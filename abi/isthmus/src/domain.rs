@@ -240,7 +240,7 @@ impl Inner {
             ..Completion::EMPTY
         };
         match over.outcome {
-            Outcome::Sent => completion.kind = crate::ISTH_SENT,
+            Outcome::Sent { .. } => completion.kind = crate::ISTH_SENT,
             Outcome::Received { from, tag, len } => {
                 completion.kind = crate::ISTH_RECEIVED;
                 completion.from = from.into();

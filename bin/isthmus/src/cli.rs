@@ -48,6 +48,14 @@ enum Noun {
     #[command(subcommand)]
     Endpoint(EndpointVerb),
 
+    /// MX boards of this host: to MX programs what network cards are.
+    #[command(subcommand)]
+    Board(BoardVerb),
+
+    /// MX boards that can be reached, this host's included.
+    #[command(subcommand)]
+    Peer(PeerVerb),
+
     /// Which way messages go between two domains, why not a faster one, and what would change that.
     ///
     /// The path is shown as each of the two sees it. Domains are named by name, or by number as in `d7`.
@@ -114,7 +122,19 @@ enum ChannelVerb {
 
 #[derive(Subcommand)]
 enum EndpointVerb {
-    /// Lists them.
+    /// Lists them, with the MX endpoint numbers they have.
+    List,
+}
+
+#[derive(Subcommand)]
+enum BoardVerb {
+    /// Lists them: address (nic id), name, and how many of their endpoint numbers are taken.
+    List,
+}
+
+#[derive(Subcommand)]
+enum PeerVerb {
+    /// Lists them: address (nic id) and name, as `mx_hostname_to_nic_id` knows them.
     List,
 }
 
@@ -207,6 +227,8 @@ fn run(noun: Noun, output: Output, socket: Option<PathBuf>) -> Result<Ended> {
         Noun::Domain(DomainVerb::List) => daemon::domains(output, socket),
         Noun::Channel(ChannelVerb::List) => daemon::channels(output, socket),
         Noun::Endpoint(EndpointVerb::List) => daemon::endpoints(output, socket),
+        Noun::Board(BoardVerb::List) => daemon::boards(output, socket),
+        Noun::Peer(PeerVerb::List) => daemon::peers(output, socket),
         Noun::Why { from, to } => daemon::why(output, socket, &from, &to),
         Noun::Reason(ReasonVerb::List) => reason::list(output),
         Noun::Reason(ReasonVerb::Show { reason }) => reason::show(output, &reason),

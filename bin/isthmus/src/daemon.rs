@@ -4,6 +4,7 @@
 //! all stand in `--json`.
 
 mod channels;
+mod mx;
 mod why;
 
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ use serde_json::Value;
 use crate::output::{Ended, Lean, Output, Table, bytes, duration};
 
 pub(crate) use channels::{has_channel, list as channels, text as channels_text};
+pub(crate) use mx::{boards, peers};
 pub(crate) use why::why;
 
 /// A connection that asks and never attaches.
@@ -143,10 +145,12 @@ fn domains_text(answer: &Domains) -> String {
 }
 
 fn endpoints_text(answer: &Endpoints) -> String {
-    let mut table = Table::new(&[("endpoint", Lean::Left), ("domain", Lean::Left), ("label", Lean::Left)]);
+    let mut table =
+        Table::new(&[("endpoint", Lean::Left), ("domain", Lean::Left), ("mx", Lean::Left), ("label", Lean::Left)]);
     for row in &answer.endpoints {
         let label = row.label.clone().unwrap_or_else(|| "-".to_owned());
-        table.row(vec![format!("d{}.e{}", row.domain.id, row.index), row.domain.name.clone(), label]);
+        let number = row.mx.as_ref().map_or_else(|| "-".to_owned(), mx::number);
+        table.row(vec![format!("d{}.e{}", row.domain.id, row.index), row.domain.name.clone(), number, label]);
     }
     table.text()
 }

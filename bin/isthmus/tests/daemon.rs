@@ -81,6 +81,12 @@ fn what_is_there_is_listed() {
     assert_eq!(names, ["web", "db"]);
     let endpoints = object(&daemon, &["endpoint", "list"], "endpoints");
     assert_eq!(endpoints["endpoints"][0]["label"], "requests");
+    let boards = object(&daemon, &["board", "list"], "mx");
+    assert_eq!(
+        (&boards["boards"][0]["endpoints_max"], &boards["boards"][0]["nic"]),
+        (&32.into(), &boards["peers"][0]["nic"])
+    );
+    assert!(text(&daemon, &["peer", "list"]).contains(boards["boards"][0]["mac"].as_str().expect("a string")));
     let channels = object(&daemon, &["channel", "list"], "channels");
     let pair = &channels["pairs"][0];
     assert_eq!(

@@ -15,7 +15,7 @@ fn help(of: &[&str]) -> String {
 
 #[test]
 fn help_texts_are_as_they_were_seen() {
-    let nouns: [&[&str]; 16] = [
+    let nouns: [&[&str]; 18] = [
         &[],
         &["status"],
         &["domain"],
@@ -23,6 +23,8 @@ fn help_texts_are_as_they_were_seen() {
         &["channel"],
         &["channel", "list"],
         &["endpoint", "list"],
+        &["board", "list"],
+        &["peer", "list"],
         &["why"],
         &["reason"],
         &["reason", "show"],

@@ -88,9 +88,15 @@ fn without_a_daemon_the_configuration_is_that_of_one_started_now() {
 
 #[test]
 fn no_daemon_is_a_failure_that_names_its_remedy() {
-    for arguments in
-        [&["status"][..], &["domain", "list"], &["channel", "list"], &["endpoint", "list"], &["why", "a", "b"]]
-    {
+    for arguments in [
+        &["status"][..],
+        &["domain", "list"],
+        &["channel", "list"],
+        &["endpoint", "list"],
+        &["board", "list"],
+        &["peer", "list"],
+        &["why", "a", "b"],
+    ] {
         let socket = ["--socket", "/nonexistent/isthmus.sock"];
         let output = isthmus(arguments).args(socket).assert().code(1).get_output().clone();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -37,6 +37,8 @@ impl News {
 #[derive(Debug)]
 pub(crate) struct Control {
     socket: OwnedFd,
+    /// The minor version that both speak.
+    minor: u16,
     serial: RequestSerial,
     /// News that came while a reply was waited for.
     waiting: VecDeque<News>,
@@ -49,6 +51,7 @@ impl Control {
     pub(crate) fn open(socket: OwnedFd) -> Result<Self, Refusal> {
         let mut control = Self {
             socket,
+            minor: 0,
             serial: RequestSerial::new(1).expect("one is not zero"),
             waiting: VecDeque::new(),
             packet: vec![0; CONTROL_BYTES_MAX],
@@ -59,7 +62,10 @@ impl Control {
         let news = control.request(Hello { magic: Magic, spoken, library }.into(), &[])?;
         match news.message {
             ToClient::HelloBack(back) => match version::accept(spoken, &back) {
-                Ok(_) => Ok(control),
+                Ok(version) => {
+                    control.minor = version.minor;
+                    Ok(control)
+                }
                 Err(refused) => Err(Refusal::new(refused.reason, refused.to_string())),
             },
             _ => Err(Refusal::new(Reason::NotIsthmus, "the daemon's first word is not hello")),
@@ -73,6 +79,15 @@ impl Control {
             Err(refusal) if refusal.reason == Reason::DaemonGone => Err(self.last_word().unwrap_or(refusal)),
             Err(refusal) => Err(refusal),
         }
+    }
+
+    /// A daemon of an older minor version is not asked what it does not know.
+    pub(crate) fn knows(&self, since: u16, what: &str) -> Result<(), Refusal> {
+        if since <= self.minor {
+            return Ok(());
+        }
+        let minor = self.minor;
+        Err(Refusal::new(Reason::NotInVersion, format!("{what} is of minor version {since}, spoken is {minor}")))
     }
 
     /// Why the daemon has ended the connection, if it said so before.
@@ -110,6 +125,7 @@ impl Control {
 
     /// Asks without waiting; the reply comes as news with this serial.
     pub(crate) fn tell(&mut self, message: ToDaemon, fds: &[BorrowedFd<'_>]) -> Result<RequestSerial, Refusal> {
+        self.knows(message.since(), message.name())?;
         let serial = self.serial;
         self.serial = serial.next();
         let packet = message.emit(Some(serial));

@@ -2,8 +2,9 @@
 //! wheel ([`Core::progress`]) in which everything happens.
 
 use crate::control::{Control, News};
-use crate::endpoint::{Completion, Endpoint, Endpoints, Outcome, Token};
+use crate::endpoints::Endpoints;
 use crate::error::{AttachError, Refusal};
+use crate::matcher::{Completion, Envelope, Matcher, Outcome, Posted};
 use crate::news::{Held, map};
 use crate::options::Options;
 use crate::peer::{Into, Making, Peer, PeerIndex};
@@ -13,6 +14,7 @@ use crate::sleep::Sleeper;
 use isthmus_channel::{BoardIndex, Channel, ChannelKey, Inbox};
 use isthmus_layout::control::{self, Close, Name, Owner, RequestSerial, Ticket, ToDaemon};
 use isthmus_layout::ids::ChannelId;
+use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::Serial;
 use isthmus_layout::{DomainId, board};
@@ -55,7 +57,7 @@ pub(crate) struct OwnBoard {
 
 /// Everything but the record that is being looked at.
 #[derive(Debug)]
-pub(crate) struct Core {
+pub(crate) struct Core<M: Matcher> {
     pub(crate) me: Me,
     pub(crate) control: Option<Control>,
     pub(crate) socket_path: PathBuf,
@@ -67,6 +69,7 @@ pub(crate) struct Core {
     slots: Vec<Option<PeerIndex>>,
     pub(crate) held: HashMap<ChannelId, Held>,
     pub(crate) endpoints: Endpoints,
+    pub(crate) matcher: M,
     /// Peers with something to send.
     pub(crate) listed: Vec<PeerIndex>,
     /// Peers that credit is owed to.
@@ -90,11 +93,10 @@ pub(crate) struct Core {
     /// Some slab has pages that could be given back.
     pub(crate) dirty: bool,
     polls: u32,
-    next_token: u64,
     next_serial: u32,
 }
 
-impl Drop for Core {
+impl<M: Matcher> Drop for Core<M> {
     /// A program that ends says so, unless it is a child of the one that attached.
     fn drop(&mut self) {
         if self.check_alive().is_ok() {
@@ -103,8 +105,14 @@ impl Drop for Core {
     }
 }
 
-impl Core {
-    pub(crate) fn new(me: Me, socket_path: PathBuf, options: &Options, guard: ForkGuard) -> Result<Self, AttachError> {
+impl<M: Matcher> Core<M> {
+    pub(crate) fn new(
+        me: Me,
+        socket_path: PathBuf,
+        options: &Options,
+        guard: ForkGuard,
+        matcher: M,
+    ) -> Result<Self, AttachError> {
         let config = Config { enabled: !options.no_rehoming, ..Config::default() };
         Ok(Self {
             me,
@@ -117,6 +125,7 @@ impl Core {
             slots: Vec::new(),
             held: HashMap::new(),
             endpoints: Endpoints::default(),
+            matcher,
             listed: Vec::new(),
             owing: Vec::new(),
             asked: Vec::new(),
@@ -134,7 +143,6 @@ impl Core {
             asleep: false,
             dirty: false,
             polls: 0,
-            next_token: 0,
             next_serial: 0,
         })
     }
@@ -184,7 +192,7 @@ impl Core {
             self.awake(news);
         }
         let mut taken = 0;
-        while taken < BATCH && self.endpoints.completions.is_empty() && self.poll_once(record) {
+        while taken < BATCH && !self.matcher.is_busy() && self.poll_once(record) {
             taken += 1;
         }
         if !self.listed.is_empty() {
@@ -198,6 +206,13 @@ impl Core {
         if self.polls >= LOOK_EVERY {
             self.look_around();
         }
+    }
+
+    /// True if the next turn of the wheel has nothing to do but to look at channels. Counts as that turn.
+    #[inline]
+    pub(crate) fn is_settled(&mut self) -> bool {
+        self.polls += 1;
+        self.polls < LOOK_EVERY && !self.asleep && self.listed.is_empty() && self.owing.is_empty()
     }
 
     /// What need not happen at each poll.
@@ -226,7 +241,7 @@ impl Core {
         if self.control.is_none() {
             self.reconnect();
         }
-        if !self.endpoints.completions.is_empty() || !self.block_unsent() {
+        if self.matcher.is_busy() || !self.block_unsent() {
             return false;
         }
         self.set_alarm();
@@ -294,18 +309,44 @@ impl Core {
         self.peers.iter().any(|peer| peer.has_work() || !peer.announced.is_empty() || peer.credit.in_flight())
     }
 
-    pub(crate) fn cancel_all(&mut self) -> Vec<Completion> {
+    /// Ends everything that is under way, as a domain that leaves does.
+    pub(crate) fn cancel_all(&mut self) {
         for at in self.peers.indices() {
             self.fail_peer(at, Reason::ClosedHere);
         }
-        let endpoints: Vec<_> = self.endpoints.all().map(|(index, _)| index).collect();
-        for index in endpoints {
-            let Some(endpoint) = self.endpoints.close(index) else { continue };
-            for posted in endpoint.posted {
-                self.endpoints.complete(posted, index, Outcome::Cancelled);
-            }
+        let open: Vec<_> = self.endpoints.all().map(|(index, _)| index).collect();
+        for index in open {
+            self.close_endpoint(index);
         }
-        self.endpoints.completions.drain(..).collect()
+    }
+
+    /// Closes an endpoint: its posted receives complete as cancelled, what waited for them is dropped. False if it is not open.
+    pub(crate) fn close_endpoint(&mut self, index: EndpointIndex) -> bool {
+        if !self.endpoints.close(index) {
+            return false;
+        }
+        let (posted, unexpected) = self.matcher.close(index);
+        for posted in posted {
+            self.complete(posted, index, Outcome::Cancelled);
+        }
+        for message in &unexpected {
+            self.drop_unexpected(message);
+        }
+        true
+    }
+
+    /// A receive is over.
+    #[inline]
+    pub(crate) fn complete(&mut self, posted: Posted, endpoint: EndpointIndex, outcome: Outcome) {
+        self.matcher.complete(Completion { token: posted.token, endpoint, buffer: posted.buffer, outcome });
+    }
+
+    /// A receive has its message.
+    #[inline]
+    pub(crate) fn received(&mut self, posted: Posted, envelope: &Envelope) {
+        isthmus_shm::step!("received");
+        let outcome = Outcome::Received { from: envelope.from, tag: envelope.tag, len: envelope.len };
+        self.complete(posted, envelope.to, outcome);
     }
 
     /// Everything under way to and from a peer fails.
@@ -318,14 +359,11 @@ impl Core {
         let id = peer.id;
         for incoming in receives {
             if let Into::Posted(posted) = incoming.into {
-                self.endpoints.complete(posted, incoming.envelope.to, Outcome::Failed(reason));
+                self.complete(posted, incoming.envelope.to, Outcome::Failed(reason));
             }
         }
-        let forget = |(index, endpoint): (_, &mut Endpoint)| {
-            endpoint.forget(id);
-            index
-        };
-        let open: Vec<_> = self.endpoints.all().map(forget).collect();
+        self.matcher.forget(id);
+        let open: Vec<_> = self.endpoints.all().map(|(index, _)| index).collect();
         for index in open {
             self.match_unexpected(index); // What waited behind a message that will not come.
         }
@@ -351,11 +389,6 @@ impl Core {
         let peer = &mut self.peers[at];
         (peer.queue, peer.credit) = (kept, credit);
         self.list(at);
-    }
-
-    pub(crate) fn next_token(&mut self) -> Token {
-        self.next_token += 1;
-        Token(self.next_token)
     }
 
     pub(crate) fn next_serial(&mut self) -> Serial {

@@ -3,8 +3,9 @@
 use crate::connect;
 use crate::control::Control;
 use crate::core::{Core, Me};
-use crate::endpoint::{Completion, Outcome, Posted, Token};
 use crate::error::{AttachError, Refusal};
+use crate::inorder::InOrder;
+use crate::matcher::{Completion, Matcher, Outcome, Posted, Token, Unexpected};
 use crate::options::Options;
 use crate::peer::{Making, Peer};
 use crate::status::ChannelStatus;
@@ -21,21 +22,36 @@ use std::time::{Duration, Instant};
 ///
 /// A process that forks leaves its domain to the parent: every call of the child is refused with
 /// [`Reason::StillAttached`], and it may attach anew.
+///
+/// Which receive a message goes to is the [`Matcher`]'s decision. With [`InOrder`], which is what most programs want, the domain
+/// hands out completions; a protocol that brings its own matcher gets them there.
 #[derive(Debug)]
-pub struct Domain {
-    record: RecordBuffer,
+pub struct Domain<M: Matcher = InOrder> {
+    pub(crate) record: RecordBuffer,
     waiting: Waiting,
-    core: Core,
+    pub(crate) core: Core<M>,
 }
 
-impl Domain {
-    /// Attaches as the environment says.
-    pub fn attach() -> Result<Self, AttachError> {
-        Self::attach_with(&Options::from_environment()?)
-    }
+/// A message to send; see [`Domain::post`].
+#[derive(Debug)]
+pub struct Message {
+    /// Names it in its completion.
+    pub token: Token,
+    /// The endpoint it comes from.
+    pub from: EndpointIndex,
+    /// Whom it is for.
+    pub to: EndpointAddress,
+    /// The sender's word.
+    pub tag: u64,
+    /// Its bytes.
+    pub buffer: Buffer,
+    /// It is over only when a receive has taken it, however short it is.
+    pub sync: bool,
+}
 
-    /// Attaches to the daemon, starting one for this user where none answers and `options` do not forbid it.
-    pub fn attach_with(options: &Options) -> Result<Self, AttachError> {
+impl<M: Matcher> Domain<M> {
+    /// Attaches with a matcher of the caller's; see [`Domain::attach_with`].
+    pub fn attach_matching(options: &Options, matcher: M) -> Result<Self, AttachError> {
         let (socket, socket_path) = connect::connect(options)?;
         let mut control = Control::open(socket)?;
         let attach = Attach { name: options.name.clone(), resume: None };
@@ -46,7 +62,7 @@ impl Domain {
         let me =
             Me { domain: welcome.domain, name: welcome.name.clone(), owner: welcome.owner, ticket: welcome.ticket };
         let guard = ForkGuard::new().map_err(|_| Refusal::from(Reason::OutOfAddressSpace))?;
-        let mut core = Core::new(me, socket_path, options, guard)?;
+        let mut core = Core::new(me, socket_path, options, guard, matcher)?;
         if !welcome.channels {
             core.no_channels = Some(Reason::ChannelsForbidden);
         }
@@ -85,12 +101,8 @@ impl Domain {
     /// Closes an endpoint. Its posted receives complete as cancelled; messages that waited for them are dropped.
     pub fn close(&mut self, index: EndpointIndex) -> Result<(), Refusal> {
         self.core.check_alive()?;
-        let endpoint = self.core.endpoints.close(index).ok_or_else(|| Refusal::from(Reason::EndpointClosed))?;
-        for posted in endpoint.posted {
-            self.core.endpoints.complete(posted, index, Outcome::Cancelled);
-        }
-        for message in &endpoint.unexpected {
-            self.core.drop_unexpected(message);
+        if !self.core.close_endpoint(index) {
+            return Err(Reason::EndpointClosed.into());
         }
         match self.core.request(CloseEndpoint { index }.into()) {
             // A daemon that died and came back never knew it.
@@ -108,25 +120,14 @@ impl Domain {
         }
     }
 
-    /// Sends the bytes of `buffer`. The completion gives it back: for messages up to 32 KiB on a channel that is at once,
-    /// longer ones when the receiver has them. A buffer that could not be posted comes back with the refusal.
-    #[inline]
-    pub fn send(
-        &mut self,
-        from: EndpointIndex,
-        to: EndpointAddress,
-        tag: u64,
-        buffer: Buffer,
-    ) -> Result<Token, (Refusal, Buffer)> {
-        if let Err(refusal) = self.core.check_alive() {
-            return Err((refusal, buffer));
+    /// Sends a message. Its completion says when the buffer may be used again: for messages up to 32 KiB on a channel that is
+    /// at once, longer ones and those with `sync` when the receiver has them. What could not be posted comes back with the refusal.
+    pub fn post(&mut self, message: Message) -> Result<(), (Refusal, Buffer)> {
+        let Message { token, from, to, tag, buffer, sync } = message;
+        match self.core.check_alive() {
+            Ok(()) => self.core.post_send(token, from, to, tag, buffer, sync),
+            Err(refusal) => Err((refusal, buffer)),
         }
-        if !self.core.send_now(from, to, tag, buffer.as_slice()) {
-            return self.core.post_send(from, to, tag, buffer);
-        }
-        let token = self.core.next_token();
-        self.core.endpoints.completions.push_back(Completion { token, endpoint: from, buffer, outcome: Outcome::Sent });
-        Ok(token)
     }
 
     /// Sends a message of at most 128 bytes if that can be done at once: there is a channel, with room, and nothing waits
@@ -136,80 +137,78 @@ impl Domain {
         self.core.check_alive().is_ok() && self.core.send_now(from, to, tag, bytes)
     }
 
-    /// Posts a receive. The oldest takes the oldest message; of a longer one, the first bytes.
+    /// The matcher.
     #[inline]
-    pub fn receive(&mut self, at: EndpointIndex, buffer: Buffer) -> Result<Token, (Refusal, Buffer)> {
-        if let Err(refusal) = self.core.check_alive() {
-            return Err((refusal, buffer));
-        }
-        let token = self.core.next_token();
-        let Some(endpoint) = self.core.endpoints.at(at) else {
-            return Err((Refusal::new(Reason::EndpointClosed, at.to_string()), buffer));
-        };
-        endpoint.posted.push_back(Posted { token, buffer });
-        if !endpoint.unexpected.is_empty() {
-            self.core.match_unexpected(at);
-        }
-        Ok(token)
+    pub fn matcher(&self) -> &M {
+        &self.core.matcher
     }
 
-    /// Takes a posted receive back. True if it had not begun to receive; its completion says cancelled.
-    pub fn cancel(&mut self, at: EndpointIndex, token: Token) -> bool {
-        if self.core.check_alive().is_err() {
-            return false;
-        }
-        let posted = self.core.endpoints.at(at).and_then(|endpoint| endpoint.cancel(token));
-        posted.is_some_and(|posted| {
-            self.core.endpoints.complete(posted, at, Outcome::Cancelled);
-            true
-        })
-    }
-
-    /// The next completion, if there is one. Looks once, never waits; everything that goes on goes on in here.
+    /// The matcher, to post receives to, or to take what it has.
     #[inline]
-    pub fn poll(&mut self) -> Option<Completion> {
-        if self.core.is_child() {
-            return None;
-        }
-        if let Some(completion) = self.core.endpoints.completions.pop_front() {
-            return Some(completion);
-        }
-        self.core.progress(&mut self.record);
-        self.core.endpoints.completions.pop_front()
+    pub fn matcher_mut(&mut self) -> &mut M {
+        &mut self.core.matcher
     }
 
-    /// Puts completions back that somebody else is waiting for.
-    pub(crate) fn keep(&mut self, completions: Vec<Completion>) {
-        for completion in completions.into_iter().rev() {
-            self.core.endpoints.completions.push_front(completion);
+    /// Brings a message that the matcher held to a receive: at once, or over time if its sender still has it.
+    ///
+    /// # Panics
+    ///
+    /// If the message is [`Arriving`](crate::UnexpectedState::Arriving): it can be given when it is whole.
+    pub fn give(&mut self, posted: Posted, message: Unexpected) {
+        if self.core.check_alive().is_ok() {
+            self.core.give(posted, message);
         }
     }
 
-    /// Waits for the next completion, `limit` at most. None when that is over, or in the child of a fork.
-    pub fn wait(&mut self, limit: Option<Duration>) -> Option<Completion> {
-        if let Some(completion) = self.poll() {
-            return Some(completion);
+    /// Has done with a message that the matcher held, without a receive. Its sender, if it waits, hears that it was received and
+    /// that no byte of it was wanted.
+    pub fn consume(&mut self, message: &Unexpected) {
+        if self.core.check_alive().is_ok() {
+            self.core.refuse_announced(message, isthmus_layout::record::Outcome::Copied);
         }
+    }
+
+    /// Looks once at everything that goes on, never waits.
+    #[inline]
+    pub fn progress(&mut self) {
+        if !self.core.is_child() {
+            self.core.progress(&mut self.record);
+        }
+    }
+
+    /// Waits until the matcher is busy, `limit` at most. False when that is over, or in the child of a fork.
+    pub fn wait_busy(&mut self, limit: Option<Duration>) -> bool {
         let deadline = limit.map(|limit| Instant::now() + limit);
         while self.core.check_alive().is_ok() {
             let Self { record, waiting, core } = self;
             let came = waiting.spin(|| {
                 core.progress(record);
-                !core.endpoints.completions.is_empty()
+                core.matcher.is_busy()
             });
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if came || left.is_some_and(|left| left.is_zero()) {
-                return self.poll();
+                return came;
             }
             if self.waiting.wait() != Wait::Spin && self.core.may_sleep() {
                 let news = self.core.sleeper.sleep(left);
                 self.core.awake(news);
             }
-            if let Some(completion) = self.poll() {
-                return Some(completion);
+            self.progress();
+            if self.core.matcher.is_busy() {
+                return true;
             }
         }
-        None
+        false
+    }
+
+    /// How a wait of this domain is spent; for callers that sleep on [`Self::fd`] themselves.
+    pub fn waiting(&mut self) -> &mut Waiting {
+        &mut self.waiting
+    }
+
+    /// True while something that was sent is not over.
+    pub fn has_unsent(&self) -> bool {
+        self.core.has_unsent()
     }
 
     /// Says that the program will sleep on [`Self::fd`]. False if something is there already: poll first.
@@ -219,7 +218,7 @@ impl Domain {
         }
         self.core.sleeper.sleep(Some(Duration::ZERO)); // Takes events that were for earlier news.
         self.core.progress(&mut self.record);
-        self.core.endpoints.completions.is_empty() && self.core.may_sleep()
+        !self.core.matcher.is_busy() && self.core.may_sleep()
     }
 
     /// Readable when a poll may find something, once [`Self::arm`] has answered true. For epoll, poll or any event loop; it
@@ -252,18 +251,124 @@ impl Domain {
     }
 
     /// Leaves in order: what was sent is delivered as far as `limit` allows. Receives that are still posted complete as cancelled,
-    /// sends that are not over as failed with [`Reason::ClosedHere`].
-    pub fn detach(mut self, limit: Duration) -> Vec<Completion> {
+    /// sends that are not over as failed with [`Reason::ClosedHere`]. Meanwhile `tidy` is called each time that the matcher may
+    /// have become busy, to see to it that it is not.
+    pub fn leave(&mut self, limit: Duration, mut tidy: impl FnMut(&mut M)) {
         let deadline = Instant::now() + limit;
-        let mut over = Vec::new();
         if self.core.check_alive().is_ok() {
+            tidy(&mut self.core.matcher);
             while self.core.has_unsent() && Instant::now() < deadline {
-                over.extend(self.wait(Some(Duration::from_millis(10))));
+                self.wait_step(deadline);
+                tidy(&mut self.core.matcher);
             }
-            over.extend(std::iter::from_fn(|| self.poll()));
             let _ = self.core.request(Close {}.into());
         }
-        over.extend(self.core.cancel_all());
+        self.core.cancel_all();
+    }
+
+    /// One turn, and a sleep if there was nothing to do in it.
+    fn wait_step(&mut self, deadline: Instant) {
+        let left = deadline.saturating_duration_since(Instant::now()).min(Duration::from_millis(10));
+        self.progress();
+        if self.core.has_unsent() && self.core.may_sleep() {
+            let news = self.core.sleeper.sleep(Some(left));
+            self.core.awake(news);
+        }
+    }
+}
+
+impl Domain {
+    /// Attaches as the environment says.
+    pub fn attach() -> Result<Self, AttachError> {
+        Self::attach_with(&Options::from_environment()?)
+    }
+
+    /// Attaches to the daemon, starting one for this user where none answers and `options` do not forbid it.
+    pub fn attach_with(options: &Options) -> Result<Self, AttachError> {
+        Self::attach_matching(options, InOrder::default())
+    }
+
+    /// Sends the bytes of `buffer`. The completion gives it back: for messages up to 32 KiB on a channel that is at once,
+    /// longer ones when the receiver has them. A buffer that could not be posted comes back with the refusal.
+    #[inline]
+    pub fn send(
+        &mut self,
+        from: EndpointIndex,
+        to: EndpointAddress,
+        tag: u64,
+        buffer: Buffer,
+    ) -> Result<Token, (Refusal, Buffer)> {
+        let token = self.core.matcher.next_token();
+        if self.inject(from, to, tag, buffer.as_slice()) {
+            let outcome = Outcome::Sent { taken: buffer.len() as u64 };
+            self.core.matcher.complete(Completion { token, endpoint: from, buffer, outcome });
+            return Ok(token);
+        }
+        self.post(Message { token, from, to, tag, buffer, sync: false }).map(|()| token)
+    }
+
+    /// Posts a receive. The oldest takes the oldest message; of a longer one, the first bytes.
+    #[inline]
+    pub fn receive(&mut self, at: EndpointIndex, buffer: Buffer) -> Result<Token, (Refusal, Buffer)> {
+        if let Err(refusal) = self.core.check_alive() {
+            return Err((refusal, buffer));
+        }
+        if !self.core.endpoints.is_open(at) {
+            return Err((Refusal::new(Reason::EndpointClosed, at.to_string()), buffer));
+        }
+        let token = self.core.matcher.next_token();
+        if self.core.matcher.post(at, Posted { token, buffer }) {
+            self.core.match_unexpected(at);
+        }
+        Ok(token)
+    }
+
+    /// Takes a posted receive back. True if it had not begun to receive; its completion says cancelled.
+    pub fn cancel(&mut self, at: EndpointIndex, token: Token) -> bool {
+        if self.core.check_alive().is_err() {
+            return false;
+        }
+        let posted = self.core.matcher.cancel(at, token);
+        posted.is_some_and(|posted| {
+            self.core.complete(posted, at, Outcome::Cancelled);
+            true
+        })
+    }
+
+    /// The next completion, if there is one. Looks once, never waits; everything that goes on goes on in here.
+    #[inline]
+    pub fn poll(&mut self) -> Option<Completion> {
+        if self.core.is_child() {
+            return None;
+        }
+        if let Some(completion) = self.core.matcher.completions.pop_front() {
+            return Some(completion);
+        }
+        self.core.progress(&mut self.record);
+        self.core.matcher.completions.pop_front()
+    }
+
+    /// Puts completions back that somebody else is waiting for.
+    pub(crate) fn keep(&mut self, completions: Vec<Completion>) {
+        for completion in completions.into_iter().rev() {
+            self.core.matcher.completions.push_front(completion);
+        }
+    }
+
+    /// Waits for the next completion, `limit` at most. None when that is over, or in the child of a fork.
+    pub fn wait(&mut self, limit: Option<Duration>) -> Option<Completion> {
+        if let Some(completion) = self.poll() {
+            return Some(completion);
+        }
+        self.wait_busy(limit);
+        self.core.matcher.completions.pop_front()
+    }
+
+    /// Leaves as [`Self::leave`] does. The operations that are over, or ended by that.
+    pub fn detach(mut self, limit: Duration) -> Vec<Completion> {
+        let mut over = Vec::new();
+        self.leave(limit, |matcher| over.extend(matcher.completions.drain(..)));
+        over.extend(self.core.matcher.completions.drain(..));
         over
     }
 }

@@ -12,7 +12,7 @@
 //! The first is for buffers that are used again, between domains of one owner; everything else goes in pieces.
 
 use crate::core::Core;
-use crate::endpoint::{Envelope, Posted};
+use crate::matcher::{Announced, Envelope, Matcher, Posted};
 use crate::peer::{Granted, Incoming, Into, Outgoing, Path, PeerIndex};
 use crate::send::Stop;
 use isthmus_layout::control::Grant;
@@ -32,7 +32,7 @@ struct Announcement {
     mapped: Option<Mapped>,
 }
 
-impl Core {
+impl<M: Matcher> Core<M> {
     /// Announces a message and keeps it until its receiver takes it.
     pub(crate) fn announce(&mut self, at: PeerIndex, mut message: Outgoing) -> Result<(), (Stop, Outgoing)> {
         let warm = self.warm(at, &message);
@@ -147,32 +147,36 @@ impl Core {
         &mut self,
         at: PeerIndex,
         envelope: Envelope,
-        serial: Serial,
-        mapped: Option<Mapped>,
-        edges: &[u8],
+        announced: &Announced,
         mut posted: Posted,
     ) {
         let between = self.back(&envelope);
-        if let Some(mapped) = mapped {
-            if self.copy_mapped(at, &envelope, mapped, edges, &mut posted).is_some() {
-                let bytes = envelope.len.min(posted.buffer.len() as u64);
-                self.endpoints.received(posted, &envelope);
+        let serial = announced.serial;
+        let bytes = envelope.len.min(posted.buffer.len() as u64);
+        if bytes == 0 {
+            self.received(posted, &envelope);
+            return self.urgent(at, between, Record::Taken { serial, outcome: Outcome::Copied, bytes });
+        }
+        if let Some(mapped) = announced.mapped {
+            if self.copy_mapped(at, &envelope, mapped, &announced.edges, &mut posted).is_some() {
+                self.received(posted, &envelope);
                 return self.urgent(at, between, Record::Taken { serial, outcome: Outcome::Copied, bytes });
             }
             self.pulled(at, envelope, serial, posted);
-            return self.urgent(at, between, Record::Taken { serial, outcome: Outcome::NoRegion, bytes: 0 });
+            return self.urgent(at, between, Record::Taken { serial, outcome: Outcome::NoRegion, bytes });
         }
         self.pulled(at, envelope, serial, posted);
-        self.urgent(at, between, Record::Pull { serial });
+        self.urgent(at, between, Record::Pull { serial, bytes });
     }
 
     fn pulled(&mut self, at: PeerIndex, envelope: Envelope, serial: Serial, posted: Posted) {
-        let incoming = Incoming { envelope, received: 0, into: Into::Posted(posted) };
+        let expected = envelope.len.min(posted.buffer.len() as u64);
+        let incoming = Incoming { envelope, expected, received: 0, into: Into::Posted(posted) };
         // A peer that gives two messages one name loses the first, and its receive must not wait for ever.
         if let Some(Incoming { envelope, into: Into::Posted(posted), .. }) =
             self.peers[at].pulled.insert(serial, incoming)
         {
-            self.endpoints.complete(posted, envelope.to, crate::endpoint::Outcome::Failed(Reason::PeerFault));
+            self.complete(posted, envelope.to, crate::matcher::Outcome::Failed(Reason::PeerFault));
         }
     }
 
@@ -205,24 +209,26 @@ impl Core {
     }
 
     /// The receiver wants an announced message in pieces.
-    pub(crate) fn pull(&mut self, at: PeerIndex, serial: Serial) {
+    pub(crate) fn pull(&mut self, at: PeerIndex, serial: Serial, bytes: u64) {
         if let Some(mut message) = self.peers[at].announced.remove(&serial) {
             message.held = None;
+            message.wanted = message.buffer.len().min(usize::try_from(bytes).unwrap_or(usize::MAX));
             self.peers[at].streams.push_back(message);
             self.advance(at);
         }
     }
 
     /// The receiver is done with an announced message.
-    pub(crate) fn taken(&mut self, at: PeerIndex, serial: Serial, outcome: Outcome) {
+    pub(crate) fn taken(&mut self, at: PeerIndex, serial: Serial, outcome: Outcome, bytes: u64) {
         match outcome {
             Outcome::NoRegion => {
                 self.peers[at].granted.clear(); // It lost some; the next use grants anew.
-                self.pull(at, serial);
+                self.pull(at, serial, bytes);
             }
             Outcome::Copied | Outcome::Dropped => {
-                let Some(message) = self.peers[at].announced.remove(&serial) else { return };
-                let len = message.buffer.len() as u64;
+                let Some(mut message) = self.peers[at].announced.remove(&serial) else { return };
+                message.wanted = message.buffer.len().min(usize::try_from(bytes).unwrap_or(usize::MAX));
+                let len = message.wanted as u64;
                 if let Some(lane) = self.peers[at].lane(&mut self.inbox, self.ring) {
                     lane.channel.count(len);
                 }

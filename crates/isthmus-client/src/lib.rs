@@ -9,7 +9,8 @@
 //!   resume ───── a daemon that goes away, and one that comes back
 //!   peer, peers  another domain: by which path, what is queued, what is under way
 //!   send, receive, large ── records out, records in, messages too long for the slab
-//!   endpoint ─── posted receives, unexpected messages, completions
+//!   matcher, inorder ── which receive a message goes to: what protocols on top bring, and the simplest one
+//!   mx ───────── MX endpoint numbers: claimed, looked up
 //!   sleep ────── what to sleep on, and the descriptor that a program may put into its own epoll set
 //! ```
 //!
@@ -22,9 +23,12 @@ mod connect;
 mod control;
 mod core;
 mod domain;
-mod endpoint;
+mod endpoints;
 mod error;
+mod inorder;
 mod large;
+mod matcher;
+mod mx;
 mod news;
 mod options;
 mod peer;
@@ -35,15 +39,18 @@ mod resume;
 mod send;
 mod sleep;
 mod status;
+mod words;
 
 pub use blocking::Received;
-pub use domain::Domain;
-pub use endpoint::{Completion, Outcome, Token};
+pub use domain::{Domain, Message};
 pub use error::{AttachError, Refusal};
-pub use isthmus_channel::Wait;
+pub use inorder::InOrder;
+pub use isthmus_channel::{Wait, Waiting};
 pub use isthmus_layout::control::Topic;
 pub use isthmus_layout::{DomainId, EndpointAddress, EndpointIndex, reason::Reason};
 pub use isthmus_shm::Buffer;
+pub use matcher::{Announced, Completion, Envelope, Matcher, Outcome, Posted, Token, Unexpected, UnexpectedState};
+pub use mx::{MxBoard, MxDomain, MxEndpoint, MxOpened, MxPeer, MxReport};
 pub use options::{OptionError, Options};
 pub use query::Inquirer;
 pub use status::{ChannelStatus, PathKind};

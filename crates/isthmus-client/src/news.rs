@@ -2,6 +2,7 @@
 
 use crate::control::News;
 use crate::core::Core;
+use crate::matcher::Matcher;
 use crate::peer::{Granted, Making, Path, PeerIndex};
 use isthmus_channel::{Channel, ChannelKey, Ends};
 use isthmus_layout::channel::{Direction, Geometry};
@@ -23,7 +24,7 @@ pub(crate) struct Held {
     pub(crate) memory: OwnedFd,
 }
 
-impl Core {
+impl<M: Matcher> Core<M> {
     /// Takes all news that wait.
     #[cold]
     pub(crate) fn take_news(&mut self) {

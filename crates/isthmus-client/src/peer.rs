@@ -4,7 +4,7 @@
 //! daemon. A sender leaves one for the other at a record of its choice: it says `Switch` on the old path and numbers what
 //! follows with the next epoch. The receiver takes from the new path only when it has seen that, so nothing is overtaken.
 
-use crate::endpoint::{Envelope, Posted, Token};
+use crate::matcher::{Envelope, Posted, Token};
 use isthmus_channel::{Channel, ChannelKey, Inbox, SendError};
 use isthmus_layout::control::{Name, Owner, RequestSerial};
 use isthmus_layout::ids::{ChannelId, EndpointIndex, RegionId};
@@ -55,6 +55,10 @@ pub(crate) struct Outgoing {
     pub(crate) tag: u64,
     pub(crate) serial: Serial,
     pub(crate) buffer: Buffer,
+    /// The receiver is to say that it has a receive for it.
+    pub(crate) sync: bool,
+    /// Bytes that are to be sent: fewer than there are, if the receiver has room for fewer.
+    pub(crate) wanted: usize,
     /// Bytes that are in the slab already.
     pub(crate) sent: usize,
     /// Keeps the region it was announced in until the peer has taken it.
@@ -65,6 +69,8 @@ pub(crate) struct Outgoing {
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pub(crate) envelope: Envelope,
+    /// Bytes that come: all, or as many as were asked for.
+    pub(crate) expected: u64,
     pub(crate) received: u64,
     pub(crate) into: Into,
 }

@@ -28,6 +28,7 @@ impl Inquirer {
 }
 
 pub(crate) fn ask(control: &mut Control, topic: Topic, arguments: &[&str]) -> Result<String, Refusal> {
+    control.knows(topic.since(), "the report")?;
     let invalid = |detail: String| Refusal::new(Reason::RequestInvalid, detail);
     let names: Result<Vec<_>, _> = arguments.iter().map(|name| Name::new(name)).collect();
     let names = names.map_err(|error| invalid(error.to_string()))?;

@@ -1,14 +1,15 @@
 //! Records in.
 
 use crate::core::Core;
-use crate::endpoint::{Envelope, Posted, Unexpected, UnexpectedState, copy_words};
+use crate::matcher::{Announced, Envelope, Matcher, Posted, Unexpected, UnexpectedState};
 use crate::peer::{Between, Incoming, Into, Making, Path, PeerIndex};
+use crate::words::copy_words;
 use isthmus_channel::{ChannelKey, Polled};
 use isthmus_layout::DomainId;
 use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::limits::{ORDINARY_RECORD_COST, SLAB_MESSAGE_BYTES_MAX};
 use isthmus_layout::reason::Reason;
-use isthmus_layout::record::{MalformedRecord, Mapped, Outcome, Piece, Record, Route, Serial};
+use isthmus_layout::record::{MalformedRecord, Mapped, Outcome, Piece, Record, Route, Serial, parse_eager};
 use isthmus_shm::{PeerFault, RecordBuffer};
 
 /// Announced messages of one peer that wait for a receive, with their edges in our memory.
@@ -35,26 +36,45 @@ impl From<MalformedRecord> for Misdeed {
     }
 }
 
-impl Core {
+impl<M: Matcher> Core<M> {
     /// Takes one record, if one waits. True if something happened.
     #[inline]
     pub(crate) fn poll_once(&mut self, record: &mut RecordBuffer) -> bool {
-        match self.inbox.poll(record) {
-            Polled::Record(key) => self.take_record(key, record),
-            Polled::Nothing => return false,
-            Polled::Marked(..) => self.take_news(),
-            Polled::Fault(key, fault) => self.channel_fault(key, fault),
-        }
-        true
+        let polled = self.inbox.poll(record);
+        self.take_polled(polled, record);
+        polled != Polled::Nothing
     }
 
     #[inline]
-    fn take_record(&mut self, key: ChannelKey, record: &RecordBuffer) {
+    pub(crate) fn take_polled(&mut self, polled: Polled, record: &RecordBuffer) {
+        match polled {
+            Polled::Record(key) => self.take_record(key, record),
+            Polled::Nothing => {}
+            Polled::Marked(..) => self.take_news(),
+            Polled::Fault(key, fault) => self.channel_fault(key, fault),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn take_record(&mut self, key: ChannelKey, record: &RecordBuffer) {
         isthmus_shm::step!("take_record");
+        if let Some((envelope, words)) = self.peek_eager(key, record) {
+            return self.match_eager(envelope, words);
+        }
         let ordinary = Some(key) == self.ring;
         if let Err(misdeed) = self.try_take_record(key, ordinary, record) {
             self.misdeed(key, ordinary, record, &misdeed);
         }
+    }
+
+    /// A short message, for an open endpoint, from a channel that is in use both ways: what most records are.
+    #[inline]
+    pub(crate) fn peek_eager<'r>(&self, key: ChannelKey, record: &'r RecordBuffer) -> Option<(Envelope, &'r [u32])> {
+        let (route, tag, len, words) = parse_eager(record.kind(), record.bytes(), record.words())?;
+        let peer = &self.peers[self.by_channel(key)?];
+        let settled = peer.out != Path::Ordinary && peer.inward != Path::Ordinary && route.epoch == peer.epoch_in;
+        let envelope = Envelope { from: peer.address(route.from), to: route.to, tag, len: u64::from(len) };
+        (settled && self.endpoints.is_open(route.to)).then_some((envelope, words))
     }
 
     /// What comes through the daemon is the doing of the domain that sent it: neither the ring nor the daemon is to blame.
@@ -175,8 +195,8 @@ impl Core {
                 let envelope = self.envelope(at, route, tag, len);
                 self.take_announce(key, at, envelope, serial, piece, mapped)?;
             }
-            Record::Pull { serial } => self.pull(at, serial),
-            Record::Taken { serial, outcome, .. } => self.taken(at, serial, outcome),
+            Record::Pull { serial, bytes } => self.pull(at, serial, bytes),
+            Record::Taken { serial, outcome, bytes } => self.taken(at, serial, outcome, bytes),
             Record::Switch => self.take_switch(at),
             Record::Credit { bytes } => {
                 let over = self.peers[at].credit.give_back(bytes);
@@ -204,17 +224,29 @@ impl Core {
     fn take_eager(&mut self, at: PeerIndex, route: &Route, tag: u64, len: u32, words: &[u32]) {
         isthmus_shm::step!("take_eager");
         let envelope = self.envelope(at, route, tag, u64::from(len));
-        if let Some(mut posted) = self.endpoints.take_posted(route.to) {
-            let room = posted.buffer.len().min(len as usize);
-            copy_words(words, &mut posted.buffer.as_mut_slice()[..room]);
-            self.endpoints.received(posted, &envelope);
-        } else if let Some(endpoint) = self.endpoints.at(route.to) {
-            let mut bytes = vec![0; len as usize];
-            copy_words(words, &mut bytes);
-            endpoint.unexpected.push_back(Unexpected { envelope, state: UnexpectedState::Whole(bytes) });
-        } else {
-            self.bounce(at, &envelope, Serial(0));
+        if !self.endpoints.is_open(route.to) {
+            return self.bounce(at, &envelope, Serial(0));
         }
+        self.match_eager(envelope, words);
+    }
+
+    #[inline]
+    fn match_eager(&mut self, envelope: Envelope, words: &[u32]) {
+        match self.matcher.take(&envelope) {
+            Some(mut posted) => {
+                let room = posted.buffer.len().min(envelope.len as usize);
+                copy_words(words, &mut posted.buffer.as_mut_slice()[..room]);
+                self.received(posted, &envelope);
+            }
+            None => self.hold_eager(envelope, words),
+        }
+    }
+
+    #[cold]
+    fn hold_eager(&mut self, envelope: Envelope, words: &[u32]) {
+        let mut bytes = vec![0; envelope.len as usize];
+        copy_words(words, &mut bytes);
+        self.matcher.hold(Unexpected { envelope, state: UnexpectedState::Whole(bytes) });
     }
 
     #[expect(clippy::too_many_arguments, reason = "the fields of one record, and where it came from")]
@@ -233,20 +265,16 @@ impl Core {
             return Err(Misdeed::OutOfPlace);
         }
         let envelope = self.envelope(at, route, tag, u64::from(len));
-        let into = match self.endpoints.take_posted(route.to) {
-            Some(posted) => Into::Posted(posted),
-            None => match self.endpoints.at(route.to) {
-                Some(endpoint) => {
-                    endpoint.unexpected.push_back(Unexpected { envelope, state: UnexpectedState::Arriving });
-                    Into::Own(vec![0; len as usize])
-                }
-                None => {
-                    self.bounce(at, &envelope, serial);
-                    Into::Nowhere
-                }
-            },
+        let into = if !self.endpoints.is_open(route.to) {
+            self.bounce(at, &envelope, serial);
+            Into::Nowhere
+        } else if let Some(posted) = self.matcher.take(&envelope) {
+            Into::Posted(posted)
+        } else {
+            self.matcher.hold(Unexpected { envelope, state: UnexpectedState::Arriving });
+            Into::Own(vec![0; len as usize])
         };
-        let mut incoming = Incoming { envelope, received: 0, into };
+        let mut incoming = Incoming { envelope, expected: envelope.len, received: 0, into };
         if self.take_piece(key, &mut incoming, piece)? {
             self.arrived(incoming);
         } else {
@@ -274,7 +302,7 @@ impl Core {
 
     /// Copies a piece where it belongs and gives it back. True if the message is whole.
     fn take_piece(&mut self, key: ChannelKey, incoming: &mut Incoming, piece: Piece) -> Result<bool, Misdeed> {
-        let len = incoming.envelope.len;
+        let len = incoming.expected;
         if piece.len == 0 && len > 0 || u64::from(piece.len) > len - incoming.received {
             return Err(Misdeed::OutOfPlace);
         }
@@ -296,16 +324,10 @@ impl Core {
     fn arrived(&mut self, incoming: Incoming) {
         let envelope = incoming.envelope;
         match incoming.into {
-            Into::Posted(posted) => self.endpoints.received(posted, &envelope),
+            Into::Posted(posted) => self.received(posted, &envelope),
             Into::Nowhere => {}
             Into::Own(bytes) => {
-                let Some(endpoint) = self.endpoints.at(envelope.to) else { return };
-                let waiting = endpoint.unexpected.iter_mut().find(|message| {
-                    message.envelope.from == envelope.from && matches!(message.state, UnexpectedState::Arriving)
-                });
-                if let Some(message) = waiting {
-                    message.state = UnexpectedState::Whole(bytes);
-                }
+                self.matcher.whole(&envelope, bytes);
                 self.match_unexpected(envelope.to);
             }
         }
@@ -320,10 +342,7 @@ impl Core {
         piece: Piece,
         mapped: Option<Mapped>,
     ) -> Result<(), Misdeed> {
-        if piece.len > EDGES_MAX
-            || envelope.len <= SLAB_MESSAGE_BYTES_MAX
-            || self.peers[at].pulled.contains_key(&serial)
-        {
+        if piece.len > EDGES_MAX || self.peers[at].pulled.contains_key(&serial) {
             return Err(Misdeed::OutOfPlace);
         }
         let mut edges = vec![0; piece.len as usize];
@@ -332,42 +351,36 @@ impl Core {
             channel.copy_out(piece, 0, &mut edges)?;
             channel.give_back(piece);
         }
-        if let Some(posted) = self.endpoints.take_posted(envelope.to) {
-            self.take_announced(at, envelope, serial, mapped, &edges, posted);
-        } else if let Some(endpoint) = self.endpoints.at(envelope.to) {
-            let state = UnexpectedState::Announced { serial, mapped, edges };
-            endpoint.unexpected.push_back(Unexpected { envelope, state });
-        } else {
+        let announced = Announced { serial, mapped, edges };
+        if !self.endpoints.is_open(envelope.to) {
             self.bounce(at, &envelope, serial);
+        } else if let Some(posted) = self.matcher.take(&envelope) {
+            self.take_announced(at, envelope, &announced, posted);
+        } else {
+            self.matcher.hold(Unexpected { envelope, state: UnexpectedState::Announced(announced) });
         }
         Ok(())
     }
 
     /// Gives posted receives the messages that came before them, in order.
     pub(crate) fn match_unexpected(&mut self, index: EndpointIndex) {
-        while let Some(endpoint) = self.endpoints.at(index) {
-            let oldest = endpoint.unexpected.front();
-            if endpoint.posted.is_empty() || oldest.is_none_or(|m| matches!(m.state, UnexpectedState::Arriving)) {
-                return;
-            }
-            let (Some(posted), Some(message)) = (endpoint.posted.pop_front(), endpoint.unexpected.pop_front()) else {
-                return;
-            };
+        while let Some((posted, message)) = self.matcher.next_match(index) {
             self.give(posted, message);
         }
     }
 
-    fn give(&mut self, mut posted: Posted, message: Unexpected) {
+    /// Brings a held message to its receive.
+    pub(crate) fn give(&mut self, mut posted: Posted, message: Unexpected) {
         match message.state {
-            UnexpectedState::Arriving => unreachable!("messages are given when they are whole"),
+            UnexpectedState::Arriving => panic!("a message is given when it is whole: see `Matcher::whole`"),
             UnexpectedState::Whole(bytes) => {
                 let len = posted.buffer.len().min(bytes.len());
                 posted.buffer.as_mut_slice()[..len].copy_from_slice(&bytes[..len]);
-                self.endpoints.received(posted, &message.envelope);
+                self.received(posted, &message.envelope);
             }
-            UnexpectedState::Announced { serial, mapped, edges } => {
+            UnexpectedState::Announced(announced) => {
                 let at = self.peer(message.envelope.from.domain);
-                self.take_announced(at, message.envelope, serial, mapped, &edges, posted);
+                self.take_announced(at, message.envelope, &announced, posted);
             }
         }
     }
@@ -449,11 +462,15 @@ impl Core {
 
     /// Announced messages that will not be taken any more are dropped at their senders.
     pub(crate) fn drop_unexpected(&mut self, message: &Unexpected) {
-        if let UnexpectedState::Announced { serial, .. } = message.state {
-            let between = self.back(&message.envelope);
-            if let Some(at) = self.known(message.envelope.from.domain) {
-                self.urgent(at, between, Record::Taken { serial, outcome: Outcome::Dropped, bytes: 0 });
-            }
+        self.refuse_announced(message, Outcome::Dropped);
+    }
+
+    /// Has the sender of an announced message hear how it ended without having been fetched.
+    pub(crate) fn refuse_announced(&mut self, message: &Unexpected, outcome: Outcome) {
+        let UnexpectedState::Announced(Announced { serial, .. }) = message.state else { return };
+        let between = self.back(&message.envelope);
+        if let Some(at) = self.known(message.envelope.from.domain) {
+            self.urgent(at, between, Record::Taken { serial, outcome, bytes: 0 });
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::connect;
 use crate::control::{Control, News};
 use crate::core::Core;
 use crate::error::Refusal;
+use crate::matcher::Matcher;
 use crate::news::map;
 use crate::peer::{Between, Granted, Making, Path, PeerIndex};
 use isthmus_channel::{BoardIndex, Channel, Ends};
@@ -26,7 +27,7 @@ pub(crate) const RECONNECT: Duration = Duration::from_millis(100);
 /// How long messages wait for a daemon that went away before they fail.
 const GIVE_UP: Duration = Duration::from_secs(1);
 
-impl Core {
+impl<M: Matcher> Core<M> {
     /// The connection to the daemon broke. Channels go on. What was under way through the daemon is lost, and its senders
     /// hear of it.
     #[cold]
@@ -126,9 +127,12 @@ impl Core {
             let answer = control.request(held.channel.clone().into(), &[held.memory.as_fd()]);
             over.extend(unless_refused(answer)?.map(|reason| (held.channel.clone(), reason)));
         }
-        for (index, endpoint) in self.endpoints.all() {
-            let open = OpenEndpoint { index: Some(index), label: endpoint.label.clone() };
+        for (index, label) in self.endpoints.all() {
+            let open = OpenEndpoint { index: Some(index), label: label.cloned() };
             unless_refused(control.request(open.into(), &[]))?;
+        }
+        for claim in self.endpoints.claims() {
+            unless_refused(control.request(claim.clone().into(), &[]))?;
         }
         self.take_ring(&welcome, &mut news).map_err(Refusal::from)?;
         self.sleeper.watch_control(&control);

@@ -4,8 +4,8 @@
 //! ([`large`](crate::large)). What finds no room waits in its peer's queue and is taken up again at each poll.
 
 use crate::core::Core;
-use crate::endpoint::{Completion, Envelope, Outcome, Unexpected, UnexpectedState};
 use crate::error::Refusal;
+use crate::matcher::{Completion, Envelope, Matcher, Outcome, Token, Unexpected, UnexpectedState};
 use crate::peer::{Between, Making, Outgoing, Path, PeerIndex};
 use isthmus_channel::SendError;
 use isthmus_layout::EndpointAddress;
@@ -52,12 +52,12 @@ impl From<PeerFault> for Stop {
     }
 }
 
-impl Core {
+impl<M: Matcher> Core<M> {
     /// Sends a short message by the channel if nothing stands in the way. False for everything else, errors included:
     /// [`Self::post_send`] deals with it.
     #[inline]
     pub(crate) fn send_now(&mut self, from: EndpointIndex, to: EndpointAddress, tag: u64, bytes: &[u8]) -> bool {
-        if bytes.len() > INLINE_BYTES_MAX || self.endpoints.at(from).is_none() {
+        if bytes.len() > INLINE_BYTES_MAX || !self.endpoints.is_open(from) {
             return false;
         }
         let Some(at) = self.peers.find(to.domain) else { return false };
@@ -65,43 +65,43 @@ impl Core {
         let (Path::Channel(key), false) = (peer.out, peer.has_work()) else { return false };
         let route = Route { from, to: to.endpoint, epoch: peer.epoch_out, peer: None };
         let Some(channel) = self.inbox.channel(key) else { return false };
-        let len = bytes.len() as u32;
         isthmus_shm::step!("send_now");
-        if channel.send(route, &Record::Eager { tag, len, words: &[] }, bytes).is_err() {
+        if channel.send_eager(route, tag, bytes).is_err() {
             return false;
         }
         channel.flush();
-        channel.count(u64::from(len));
         true
     }
 
     /// Sends a message; see [`Domain::send`](crate::Domain::send).
     pub(crate) fn post_send(
         &mut self,
+        token: Token,
         from: EndpointIndex,
         to: EndpointAddress,
         tag: u64,
         buffer: Buffer,
-    ) -> Result<crate::Token, (Refusal, Buffer)> {
-        if self.endpoints.at(from).is_none() {
+        sync: bool,
+    ) -> Result<(), (Refusal, Buffer)> {
+        if !self.endpoints.is_open(from) {
             return Err((Refusal::new(Reason::EndpointClosed, from.to_string()), buffer));
         }
         if buffer.len() as u64 > MESSAGE_BYTES_MAX {
             return Err((Refusal::new(Reason::MessageTooLong, format!("{} bytes", buffer.len())), buffer));
         }
-        let token = self.next_token();
         let between = Between { from, to: to.endpoint };
+        let wanted = buffer.len();
         if to.domain == self.me.domain {
-            let message = Outgoing { token, between, tag, serial: Serial(0), buffer, sent: 0, held: None };
-            self.send_to_ourselves(message);
-            return Ok(token);
+            let serial = Serial(0);
+            self.send_to_ourselves(Outgoing { token, between, tag, serial, buffer, sync, wanted, sent: 0, held: None });
+            return Ok(());
         }
         let at = self.peer(to.domain);
         if matches!(self.peers[at].making, Making::Not) {
             self.ask_for_channel(at);
         }
         let serial = self.next_serial();
-        let message = Outgoing { token, between, tag, serial, buffer, sent: 0, held: None };
+        let message = Outgoing { token, between, tag, serial, buffer, sync, wanted, sent: 0, held: None };
         let peer = &mut self.peers[at];
         let first = !peer.has_work();
         peer.queue.push_back(message);
@@ -110,7 +110,7 @@ impl Core {
         } else {
             self.list(at);
         }
-        Ok(token)
+        Ok(())
     }
 
     /// Sends what waits for a peer, as far as there is room.
@@ -170,6 +170,7 @@ impl Core {
     #[inline]
     fn advance_message(&mut self, at: PeerIndex, message: Outgoing) -> Result<(), (Stop, Outgoing)> {
         match message.buffer.len() as u64 {
+            _ if message.sync => self.announce(at, message),
             len if len <= INLINE_BYTES_MAX as u64 => self.send_inline(at, message),
             len if len <= SLAB_MESSAGE_BYTES_MAX => self.send_pieces(at, message),
             _ => self.announce(at, message),
@@ -208,7 +209,7 @@ impl Core {
 
     /// Sends the next piece of a message.
     fn send_piece(&mut self, at: PeerIndex, message: &mut Outgoing, piece_bytes: u32) -> Result<(), Stop> {
-        let bytes = message.buffer.as_slice();
+        let bytes = &message.buffer.as_slice()[..message.wanted];
         let left = u32::try_from(bytes.len() - message.sent).unwrap_or(u32::MAX).min(piece_bytes);
         let mut lane = self.peers[at].lane(&mut self.inbox, self.ring).ok_or(Stop::NoPath)?;
         if !lane.channel.has_room_for_record()? {
@@ -218,10 +219,9 @@ impl Core {
         let from = &bytes[message.sent..message.sent + piece.len as usize];
         lane.channel.fill(piece, 0, from);
         let (serial, tag) = (message.serial, message.tag);
+        let starts = !message.sync && message.buffer.len() as u64 <= SLAB_MESSAGE_BYTES_MAX;
         let record = match message.sent {
-            0 if bytes.len() as u64 <= SLAB_MESSAGE_BYTES_MAX => {
-                Record::Start { tag, len: bytes.len() as u32, serial, piece }
-            }
+            0 if starts => Record::Start { tag, len: bytes.len() as u32, serial, piece },
             _ => Record::More { serial, piece },
         };
         lane.send(message.between, &record, &[], piece.len)?;
@@ -231,7 +231,7 @@ impl Core {
     }
 
     fn sent_in_pieces(&mut self, at: PeerIndex, message: Outgoing) {
-        let len = message.buffer.len() as u64;
+        let len = message.wanted as u64;
         if let Some(mut lane) = self.peers[at].lane(&mut self.inbox, self.ring) {
             lane.channel.count(len);
             if let Some(message) = lane.finish(message) {
@@ -244,13 +244,13 @@ impl Core {
         while let Some(mut message) = self.peers[at].streams.pop_front() {
             let mut outcome = Ok(());
             for _ in 0..STREAM_BATCH {
-                if message.sent == message.buffer.len() || outcome.is_err() {
+                if message.sent == message.wanted || outcome.is_err() {
                     break;
                 }
                 outcome = self.send_piece(at, &mut message, STREAM_PIECE_BYTES);
                 self.flush(at);
             }
-            if message.sent == message.buffer.len() {
+            if message.sent == message.wanted {
                 self.sent_in_pieces(at, message);
             } else if outcome.is_err() {
                 self.peers[at].streams.push_front(message);
@@ -265,7 +265,8 @@ impl Core {
     /// A send is over.
     #[inline]
     pub(crate) fn sent(&mut self, message: Outgoing) {
-        self.end_send(message, Outcome::Sent);
+        let taken = message.wanted as u64;
+        self.end_send(message, Outcome::Sent { taken });
     }
 
     /// A send did not work.
@@ -276,7 +277,7 @@ impl Core {
     #[inline]
     fn end_send(&mut self, message: Outgoing, outcome: Outcome) {
         let Outgoing { token, between, buffer, .. } = message;
-        self.endpoints.completions.push_back(Completion { token, endpoint: between.from, buffer, outcome });
+        self.matcher.complete(Completion { token, endpoint: between.from, buffer, outcome });
     }
 
     /// Sends a short record before everything else that waits for this peer.
@@ -300,18 +301,19 @@ impl Core {
     }
 
     fn send_to_ourselves(&mut self, message: Outgoing) {
+        if !self.endpoints.is_open(message.between.to) {
+            return self.failed(message, Reason::EndpointClosed);
+        }
         let from = EndpointAddress { domain: self.me.domain, endpoint: message.between.from };
         let to = message.between.to;
         let envelope = Envelope { from, to, tag: message.tag, len: message.buffer.len() as u64 };
-        if let Some(mut posted) = self.endpoints.take_posted(to) {
+        if let Some(mut posted) = self.matcher.take(&envelope) {
             let len = posted.buffer.len().min(message.buffer.len());
             posted.buffer.as_mut_slice()[..len].copy_from_slice(&message.buffer.as_slice()[..len]);
-            self.endpoints.received(posted, &envelope);
-        } else if let Some(endpoint) = self.endpoints.at(to) {
-            let state = UnexpectedState::Whole(message.buffer.as_slice().to_vec());
-            endpoint.unexpected.push_back(Unexpected { envelope, state });
+            self.received(posted, &envelope);
         } else {
-            return self.failed(message, Reason::EndpointClosed);
+            let state = UnexpectedState::Whole(message.buffer.as_slice().to_vec());
+            self.matcher.hold(Unexpected { envelope, state });
         }
         self.sent(message);
     }

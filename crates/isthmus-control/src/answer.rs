@@ -1,10 +1,12 @@
 //! Reports: what the broker knows, as the [`schema`](crate::schema)'s JSON.
 
+mod mx;
 mod paths;
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use isthmus_layout::control::{Name, Topic};
+use isthmus_layout::ids::EndpointAddress;
 use isthmus_layout::reason::Reason;
 use serde::Serialize;
 
@@ -33,6 +35,7 @@ pub(crate) fn answer(broker: &Broker, topic: Topic, arguments: &[Name]) -> Resul
         Topic::Doctor => json(&doctor(broker)),
         Topic::Config => json(&broker.settings.facts.config),
         Topic::Metrics => json(&MetricsText { schema: SCHEMA, text: metrics::text(broker) }),
+        Topic::Mx => json(&mx::report(broker)),
     }
 }
 
@@ -119,6 +122,7 @@ fn endpoints(broker: &Broker) -> Endpoints {
             domain: DomainName::of(domain),
             index: index.number(),
             label: label.as_ref().map(Name::to_string),
+            mx: mx::number(broker, EndpointAddress { domain: domain.id, endpoint: *index }),
         })
     });
     Endpoints { schema: SCHEMA, endpoints: rows.collect() }

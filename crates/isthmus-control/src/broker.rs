@@ -16,6 +16,7 @@ mod channels;
 mod grants;
 mod home;
 mod leave;
+mod mx;
 mod refusal;
 mod requests;
 mod types;
@@ -94,10 +95,13 @@ impl Broker {
     pub fn new(
         settings: Settings,
         policy: Policy,
-        directory: Directory,
+        mut directory: Directory,
         tickets: Tickets,
         plane: Box<dyn DataPlane>,
     ) -> Self {
+        for (number, domain) in tickets.claims() {
+            directory.mx_mut().keep(number, domain);
+        }
         let expected = tickets.survivors().iter().map(|survivor| (survivor.domain, *survivor)).collect();
         let broker = Self {
             channels: Channels::new(settings.epoch << 32),

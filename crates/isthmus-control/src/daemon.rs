@@ -65,6 +65,9 @@ pub enum DaemonError {
     /// No workers.
     #[error(transparent)]
     Workers(#[from] StartError),
+    /// The MX boards cannot be told apart.
+    #[error("{0}")]
+    Boards(String),
     /// The system refused something else.
     #[error("{operation}: {source}")]
     System {
@@ -167,8 +170,14 @@ fn broker(options: &Options, plane: Box<dyn crate::broker::DataPlane>) -> Result
         offer_timeout: 1_000_000_000,
         facts: facts(&options.loaded),
     };
-    let directory = Directory::new(limits, tickets.first());
+    let boards = config.mx.resolved(&host()).map_err(DaemonError::Boards)?;
+    let directory = Directory::new(limits, boards, tickets.first());
     Ok(Broker::new(settings, Policy::new(config.policy.clone(), uid), directory, tickets, plane))
+}
+
+/// What this host is called.
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 fn limits(config: &Config) -> Limits {
@@ -177,6 +186,7 @@ fn limits(config: &Config) -> Limits {
         domains: limits.domains_max.get() as usize,
         domains_per_owner: limits.domains_per_user_max.get() as usize,
         endpoints: limits.endpoints_per_domain_max.get() as usize,
+        mx_endpoints_per_owner: limits.mx_endpoints_per_user_max.get() as usize,
         channels: limits.channels_per_domain_max.get() as usize,
     }
 }

@@ -4,6 +4,7 @@
 //!   Directory ── domains by number and by name
 //!     Domain ─── owner, endpoints, what it knows of its peers
 //!       Boards ─ boards: its places, one board for each owner among its peers
+//!   Mx ───────── MX boards, and who has which of their endpoint numbers
 //!   Channels ─── which pairs have a channel, and how far it is
 //! ```
 //!
@@ -11,14 +12,16 @@
 
 pub mod boards;
 pub mod channels;
+pub mod mx;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use isthmus_layout::control::{Name, Owner};
-use isthmus_layout::ids::{ChannelId, DomainId, EndpointIndex};
+use isthmus_layout::ids::{ChannelId, DomainId, EndpointAddress, EndpointIndex};
 use isthmus_layout::reason::Reason;
 
 use boards::Boards;
+use mx::{Mx, MxBoard, MxNumber};
 
 /// How much there may be of what.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +32,8 @@ pub struct Limits {
     pub domains_per_owner: usize,
     /// Endpoints of one domain.
     pub endpoints: usize,
+    /// MX endpoint numbers of one owner.
+    pub mx_endpoints_per_owner: usize,
     /// Channels of one domain.
     pub channels: usize,
 }
@@ -90,14 +95,16 @@ impl Domain {
 pub struct Directory {
     domains: BTreeMap<DomainId, Domain>,
     names: HashMap<Name, DomainId>,
+    mx: Mx,
     next: u32,
     limits: Limits,
 }
 
 impl Directory {
     /// Nobody yet. The first domain gets the number `first`.
-    pub fn new(limits: Limits, first: DomainId) -> Self {
-        Self { domains: BTreeMap::new(), names: HashMap::new(), next: first.number(), limits }
+    pub fn new(limits: Limits, boards: Vec<MxBoard>, first: DomainId) -> Self {
+        let (domains, names, mx) = (BTreeMap::new(), HashMap::new(), Mx::new(boards));
+        Self { domains, names, mx, next: first.number(), limits }
     }
 
     /// The limits.
@@ -141,6 +148,7 @@ impl Directory {
     pub fn detach(&mut self, id: DomainId) -> Option<(Domain, BTreeSet<DomainId>)> {
         let mut gone = self.domains.remove(&id)?;
         self.names.remove(&gone.name);
+        self.mx.leave(id);
         for peer in gone.peers.keys() {
             if let Some(peer) = self.domains.get_mut(peer) {
                 peer.watchers.remove(&id);
@@ -237,7 +245,38 @@ impl Directory {
     /// Closes an endpoint.
     pub fn close_endpoint(&mut self, id: DomainId, index: EndpointIndex) -> Result<(), Reason> {
         let domain = self.domains.get_mut(&id).ok_or(Reason::NoSuchDomain)?;
-        domain.endpoints.remove(&index).map(drop).ok_or(Reason::EndpointClosed)
+        domain.endpoints.remove(&index).ok_or(Reason::EndpointClosed)?;
+        self.mx.close(EndpointAddress { domain: id, endpoint: index });
+        Ok(())
+    }
+
+    /// MX boards and their endpoint numbers.
+    pub fn mx(&self) -> &Mx {
+        &self.mx
+    }
+
+    /// The same, to change what does not concern a domain that is here.
+    pub fn mx_mut(&mut self) -> &mut Mx {
+        &mut self.mx
+    }
+
+    /// Claims an MX endpoint number for an open endpoint: see [`Mx::open`].
+    pub fn open_mx(
+        &mut self,
+        board: Option<u32>,
+        endpoint: Option<u32>,
+        key: u32,
+        at: EndpointAddress,
+    ) -> Result<MxNumber, Reason> {
+        let domain = self.domains.get(&at.domain).ok_or(Reason::NoSuchDomain)?;
+        if !domain.endpoints.contains_key(&at.endpoint) {
+            return Err(Reason::EndpointClosed);
+        }
+        let of_owner = |claim: &mx::Claim| self.get(claim.at.domain).is_some_and(|other| other.owner == domain.owner);
+        if self.mx.claims().filter(|(_, claim)| of_owner(claim)).count() >= self.limits.mx_endpoints_per_owner {
+            return Err(Reason::MxOwnerFull);
+        }
+        self.mx.open(board, endpoint, key, at)
     }
 
     /// The fallback, or the fallback with a number behind it.

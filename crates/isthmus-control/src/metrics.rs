@@ -50,6 +50,7 @@ fn add_gauges(broker: &Broker, registry: &mut Registry) {
         ("connections", "Connections to the control socket", broker.sessions()),
         ("endpoints", "Open endpoints", endpoints),
         ("channels", "Channels between domains", broker.channels.iter().len()),
+        ("mx_endpoints", "MX endpoint numbers that are taken", broker.directory.mx().claims().len()),
     ];
     for (name, help, value) in gauges {
         let gauge = Gauge::<i64>::default();

@@ -177,6 +177,64 @@ reports! {
         index: u8,
         /// What it is for.
         label: Option<String>,
+        /// Its MX endpoint number, if it has one.
+        mx: Option<MxNumber>,
+    }
+
+    /// An MX endpoint number.
+    MxNumber {
+        /// On which board.
+        board: u32,
+        /// Which number.
+        endpoint: u32,
+    }
+
+    /// `isthmus board list` and `isthmus peer list`: MX.
+    Mx {
+        /// See [`SCHEMA`].
+        schema: u32,
+        /// The boards of this host, by number.
+        boards: Vec<MxBoardRow>,
+        /// Boards that can be reached, those of this host first.
+        peers: Vec<MxPeerRow>,
+    }
+
+    /// An MX board.
+    MxBoardRow {
+        /// Its number.
+        number: u32,
+        /// Its address as a number.
+        nic: u64,
+        /// The same as people write it.
+        mac: String,
+        /// What it is called.
+        name: String,
+        /// Endpoint numbers that are taken.
+        endpoints: Vec<MxEndpointRow>,
+        /// How many there are.
+        endpoints_max: u32,
+    }
+
+    /// An MX endpoint number that is taken.
+    MxEndpointRow {
+        /// Which.
+        number: u32,
+        /// By which domain.
+        domain: DomainName,
+        /// For which of its endpoints.
+        index: u8,
+        /// The user it belongs to.
+        uid: u32,
+    }
+
+    /// An MX board that can be reached.
+    MxPeerRow {
+        /// Its address as a number.
+        nic: u64,
+        /// The same as people write it.
+        mac: String,
+        /// What it is called.
+        name: String,
     }
 
     /// `isthmus channel list`: the pairs that have a channel, and those that asked for one and have none.

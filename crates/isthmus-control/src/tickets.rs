@@ -1,8 +1,9 @@
 //! What is kept from one daemon to the next: a key, and how far the numbers of domains have come.
 //!
 //! A domain is given a ticket, a keyed BLAKE3 hash over its number, owner and name. Shown to a later daemon that has the same key, it
-//! proves that the domain was this one. The file also lists the domains with their processes, so that the later daemon knows who may still come. It lies in the runtime folder, readable by the daemon's user only; it is removed when the daemon ends
-//! with nobody attached, so nothing stays behind.
+//! proves that the domain was this one. The file also lists the domains with their processes and MX endpoint numbers, so that the later
+//! daemon knows who may still come, and keeps their numbers for them. It lies in the runtime folder, readable by the daemon's user only; it
+//! is removed when the daemon ends with nobody attached, so nothing stays behind.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -11,6 +12,8 @@ use std::path::{Path, PathBuf};
 
 use isthmus_layout::control::{Name, Owner, Ticket};
 use isthmus_layout::ids::DomainId;
+
+use crate::directory::mx::MxNumber;
 
 /// Numbers of domains that are taken from the file at once.
 const BATCH: u32 = 4096;
@@ -67,6 +70,7 @@ pub struct Tickets {
     path: Option<PathBuf>,
     domains: BTreeMap<DomainId, Survivor>,
     survivors: Vec<Survivor>,
+    claims: BTreeMap<MxNumber, DomainId>,
     /// Lines of the file that name a domain, also one that has left.
     lines: usize,
 }
@@ -80,11 +84,13 @@ impl Tickets {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
-        let (key, first, survivors) = match known {
+        let Known { key, first, survivors, claims } = match known {
             Some(known) => known,
-            None => (random()?, 1, Vec::new()),
+            None => Known { key: random()?, first: 1, survivors: Vec::new(), claims: BTreeMap::new() },
         };
         let survivors: Vec<Survivor> = survivors.into_iter().filter(Survivor::alive).collect();
+        let is_expected = |domain: DomainId| survivors.iter().any(|survivor| survivor.domain == domain);
+        let claims = claims.into_iter().filter(|(_, domain)| is_expected(*domain)).collect();
         let first = DomainId::new(first).unwrap_or(DomainId::new(1).expect("one is not zero"));
         let mut tickets = Self {
             key,
@@ -93,6 +99,7 @@ impl Tickets {
             path: Some(path),
             domains: survivors.iter().map(|survivor| (survivor.domain, *survivor)).collect(),
             survivors,
+            claims,
             lines: 0,
         };
         tickets.write()?;
@@ -102,8 +109,8 @@ impl Tickets {
     /// For a daemon after which none comes.
     pub fn of_this_run() -> io::Result<Self> {
         let first = DomainId::new(1).expect("one is not zero");
-        let (domains, survivors) = (BTreeMap::new(), Vec::new());
-        Ok(Self { key: random()?, reserved: u32::MAX, first, path: None, domains, survivors, lines: 0 })
+        let (domains, survivors, claims) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+        Ok(Self { key: random()?, reserved: u32::MAX, first, path: None, domains, survivors, claims, lines: 0 })
     }
 
     /// The number of the first new domain: above all that a daemon before may have used.
@@ -119,8 +126,8 @@ impl Tickets {
     /// Takes note of a domain, for a daemon after this one. If that cannot be written the domain will attach anew then.
     pub fn enter(&mut self, domain: Survivor) {
         self.domains.insert(domain.domain, domain);
-        let written = if domain.domain.number() >= self.reserved || self.lines > 2 * self.domains.len() + 1024 {
-            self.reserved = self.reserved.max(domain.domain.number().saturating_add(BATCH));
+        let written = if domain.domain.number() >= self.reserved {
+            self.reserved = domain.domain.number().saturating_add(BATCH);
             self.write()
         } else {
             self.append(&line(&domain))
@@ -132,6 +139,7 @@ impl Tickets {
 
     /// The domain has left and will not come back.
     pub fn leave(&mut self, domain: DomainId) {
+        self.claims.retain(|_, claimed| *claimed != domain);
         if self.domains.remove(&domain).is_some()
             && let Err(error) = self.append(&format!("{} -\n", domain.number()))
         {
@@ -139,7 +147,34 @@ impl Tickets {
         }
     }
 
+    /// The domain has this MX endpoint number.
+    pub fn claim(&mut self, number: MxNumber, domain: DomainId) {
+        self.claims.insert(number, domain);
+        self.note(number, &domain.number().to_string());
+    }
+
+    /// Nobody has it any more.
+    pub fn give_back(&mut self, number: MxNumber) {
+        self.claims.remove(&number);
+        self.note(number, "-");
+    }
+
+    fn note(&mut self, number: MxNumber, whose: &str) {
+        if let Err(error) = self.append(&claim_line(number, whose)) {
+            tracing::debug!(%error, "cannot write whose an MX endpoint number is; after a restart somebody else may get it");
+        }
+    }
+
+    /// MX endpoint numbers, with the domains that have them: at the start, survivors.
+    pub fn claims(&self) -> impl Iterator<Item = (MxNumber, DomainId)> {
+        self.claims.iter().map(|(number, domain)| (*number, *domain))
+    }
+
+    /// What the line says is known here already, so that where lines have piled up the file can be written anew.
     fn append(&mut self, line: &str) -> io::Result<()> {
+        if self.lines > 2 * (self.domains.len() + self.claims.len()) + 1024 {
+            return self.write();
+        }
         let Some(path) = &self.path else { return Ok(()) };
         self.lines += 1;
         std::fs::File::options().append(true).open(path)?.write_all(line.as_bytes())
@@ -148,12 +183,13 @@ impl Tickets {
     fn write(&mut self) -> io::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
         let key: String = self.key.iter().map(|byte| format!("{byte:02x}")).collect();
-        let lines: String = self.domains.values().map(line).collect();
+        let claims = self.claims.iter().map(|(number, domain)| claim_line(*number, &domain.number().to_string()));
+        let lines: String = self.domains.values().map(line).chain(claims).collect();
         let next = path.with_extension("new");
         let mut file = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
         file.write_all(format!("{FIRST_LINE}\n{key}\n{}\n{lines}", self.reserved).as_bytes())?;
         std::fs::rename(&next, path)?;
-        self.lines = self.domains.len();
+        self.lines = self.domains.len() + self.claims.len();
         Ok(())
     }
 
@@ -192,22 +228,52 @@ fn line(domain: &Survivor) -> String {
     }
 }
 
-/// The key, the first number that was not taken, and the domains. A line that was cut short by a crash is left out.
-fn parse(text: &str) -> Option<([u8; 32], u32, Vec<Survivor>)> {
+fn claim_line(MxNumber { board, endpoint }: MxNumber, whose: &str) -> String {
+    format!("mx {board} {endpoint} {whose}\n")
+}
+
+/// What a file says.
+struct Known {
+    key: [u8; 32],
+    /// The first number that was not taken.
+    first: u32,
+    survivors: Vec<Survivor>,
+    claims: BTreeMap<MxNumber, DomainId>,
+}
+
+/// A line that was cut short by a crash is left out.
+fn parse(text: &str) -> Option<Known> {
     let mut lines = text.lines();
     if lines.next()? != FIRST_LINE {
         return None;
     }
     let key = *blake3::Hash::from_hex(lines.next()?).ok()?.as_bytes();
     let first = lines.next()?.parse().ok()?;
-    let mut domains = BTreeMap::new();
-    for (domain, process) in lines.filter_map(parse_line) {
-        match process {
-            Some(process) => domains.insert(domain, Survivor { domain, process }),
-            None => domains.remove(&domain),
-        };
+    let (mut domains, mut claims) = (BTreeMap::new(), BTreeMap::new());
+    for line in lines {
+        if let Some((number, domain)) = line.strip_prefix("mx ").and_then(parse_claim) {
+            match domain {
+                Some(domain) => claims.insert(number, domain),
+                None => claims.remove(&number),
+            };
+        } else if let Some((domain, process)) = parse_line(line) {
+            match process {
+                Some(process) => domains.insert(domain, Survivor { domain, process }),
+                None => domains.remove(&domain),
+            };
+        }
     }
-    Some((key, first, domains.into_values().collect()))
+    Some(Known { key, first, survivors: domains.into_values().collect(), claims })
+}
+
+/// An MX endpoint number, and who has it; none where it was given back.
+fn parse_claim(line: &str) -> Option<(MxNumber, Option<DomainId>)> {
+    let mut words = line.split(' ');
+    let number = MxNumber { board: words.next()?.parse().ok()?, endpoint: words.next()?.parse().ok()? };
+    match words.next()? {
+        "-" => Some((number, None)),
+        domain => Some((number, Some(DomainId::new(domain.parse().ok()?)?))),
+    }
 }
 
 /// A domain and its process, if it could be seen; none in place of the process if the domain has left.
@@ -277,6 +343,41 @@ mod tests {
         before.leave(left.domain);
         assert_eq!(Tickets::open(folder.path()).unwrap().survivors(), [own, unseen]);
         assert!(own.process.is_some());
+    }
+
+    #[test]
+    fn mx_numbers_of_those_who_may_come_are_known_to_the_next_daemon() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut before = Tickets::open(folder.path()).unwrap();
+        let number = |endpoint| MxNumber { board: 1, endpoint };
+        for domain in 1..=3 {
+            before.enter(Survivor { domain: id(domain), process: None });
+        }
+        before.enter(Survivor { domain: id(4), process: Some(Process { pid: i32::MAX, start: 1 }) });
+        for (endpoint, domain) in [(10, 1), (11, 1), (12, 2), (13, 3), (14, 4)] {
+            before.claim(number(endpoint), id(domain));
+        }
+        before.give_back(number(11));
+        before.leave(id(2));
+        let expected = [(number(10), id(1)), (number(13), id(3))];
+        let after = Tickets::open(folder.path()).unwrap();
+        assert_eq!(after.claims().collect::<Vec<_>>(), expected);
+        // A third one too, though it only has what the second wrote.
+        assert_eq!(Tickets::open(folder.path()).unwrap().claims().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn the_file_does_not_grow_with_what_is_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut tickets = Tickets::open(folder.path()).unwrap();
+        tickets.enter(Survivor { domain: id(1), process: None });
+        for _ in 0..5000 {
+            tickets.claim(MxNumber { board: 0, endpoint: 0 }, id(1));
+            tickets.give_back(MxNumber { board: 0, endpoint: 0 });
+        }
+        let lines = std::fs::read_to_string(folder.path().join(FILE)).unwrap().lines().count();
+        assert!(lines < 1100, "{lines} lines");
+        assert_eq!(Tickets::open(folder.path()).unwrap().claims().count(), 0);
     }
 
     #[test]

@@ -65,9 +65,15 @@ allow = false
 domains_max = 4000
 domains_per_user_max = 100
 endpoints_per_domain_max = 1
+mx_endpoints_per_user_max = 16
 channels_per_domain_max = 0
 slab_kib = 4096
 handshake_timeout_ms = 60000
+[[mx.board]]
+mac = "00:60:DD:00:00:01"
+name = "myri0"
+endpoints_max = 255
+[[mx.board]]
 [metrics]
 listen = "[::1]:9419"
 "#;
@@ -83,6 +89,9 @@ fn load_gives_typed_values() {
     assert_eq!(config.limits.slab_kib.bytes(), 4 << 20);
     assert_eq!(config.limits.handshake_timeout_ms.duration(), Duration::from_secs(60));
     assert_eq!(config.metrics.listen, Listen::Tcp("[::1]:9419".parse().expect("an address")));
+    let boards = config.mx.board.as_slice();
+    assert_eq!(boards[0].endpoints_max.map(|endpoints| endpoints.get()), Some(255));
+    assert!(boards[1].mac.is_none() && boards[1].name.is_none());
     let Attach::Users(users) = &config.policy.attach else { panic!("a list") };
     assert_eq!(users.iter().map(|user| user.uid).collect::<Vec<_>>(), [1000, 1001, 4_294_967_294]);
 }
@@ -317,6 +326,10 @@ const PIECES: &[&str] = &[
     "wait",
     "policy",
     "rules",
+    "mx",
+    "board",
+    "mac",
+    "endpoints_max",
     "limits",
     "mode",
     "workers",
@@ -340,6 +353,9 @@ const PIECES: &[&str] = &[
     "1979-05-27",
     "[daemon]\n",
     "[[policy.rules]]\n",
+    "[[mx.board]]\n",
+    "name = \"é:0\"\n",
+    "mac = \"02:00:00:00:00:0\"\n",
     "workers = ",
     "worker_cpus = [",
     "slab_kib = 300\n",

@@ -43,7 +43,7 @@ fn unknown_tables() {
     isthmus.toml:3:2: there is no table [zzz]
         3 | [zzz]
           |  ^^^
-          = the tables are daemon, wait, policy, limits, metrics
+          = the tables are daemon, wait, policy, limits, mx, metrics
     "#);
     assert_snapshot!(refusal("wait = 5\n[[policy]]\n"), @r#"
     isthmus.toml:1:1: wait is 5, but must be a table of keys
@@ -82,7 +82,7 @@ fn unknown_keys() {
     isthmus.toml:4:1: there is no key limits.zzz
         4 | zzz = 1
           | ^^^
-          = the keys of [limits] are domains_max, domains_per_user_max, endpoints_per_domain_max, channels_per_domain_max, slab_kib, handshake_timeout_ms
+          = the keys of [limits] are domains_max, domains_per_user_max, endpoints_per_domain_max, mx_endpoints_per_user_max, channels_per_domain_max, slab_kib, handshake_timeout_ms
     "#);
     assert_snapshot!(refusal("zzz = 1\n"), @r#"
     isthmus.toml:1:1: there is no key zzz
@@ -316,6 +316,57 @@ fn wrong_rules() {
     isthmus.toml:1:16: policy.rules is a list of 1025, but must be a list of at most 1024 tables { from, to, allow, channel }
         1 | policy.rules = [{ allow = true },{ allow = true },{ allow = true },{ allow …
           |                ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    "#);
+}
+
+#[test]
+fn wrong_boards() {
+    assert_snapshot!(refusal(
+        "[[mx.board]]\nmac = \"01:00:00:00:00:01\"\nname = \"a b\"\nendpoints_max = 256\nport = 1\n\
+         [[mx.board]]\nmac = \"02:00:00:00:00\"\n[[mx.board]]\nmac = 2\n"
+    ), @r#"
+    isthmus.toml:2:7: mx.board[0].mac is "01:00:00:00:00:01", but must be the address of one station, as in "02:00:5e:00:00:01"
+        2 | mac = "01:00:00:00:00:01"
+          |       ^^^^^^^^^^^^^^^^^^^
+          = an odd first octet means a group of stations
+    isthmus.toml:3:8: mx.board[0].name is "a b", but must be a name of 1 to 79 printable ASCII characters without spaces
+        3 | name = "a b"
+          |        ^^^^^
+    isthmus.toml:4:17: mx.board[0].endpoints_max is 256, but must be an integer from 1 to 255
+        4 | endpoints_max = 256
+          |                 ^^^
+    isthmus.toml:5:1: there is no key mx.board[0].port
+        5 | port = 1
+          | ^^^^
+          = a board has mac, name and endpoints_max
+    isthmus.toml:7:7: mx.board[1].mac is "02:00:00:00:00", but must be the address of one station, as in "02:00:5e:00:00:01"
+        7 | mac = "02:00:00:00:00"
+          |       ^^^^^^^^^^^^^^^^
+    isthmus.toml:9:7: mx.board[2].mac is 2, but must be the address of one station, as in "02:00:5e:00:00:01"
+        9 | mac = 2
+          |       ^
+          = strings are written in quotes: "2"
+    "#);
+    assert_snapshot!(refusal(
+        "mx.board = [{ name = \"a\" }, { name = \"a\" }, { mac = \"02:00:00:00:00:01\" }, { mac = \"02-00-00-00-00-01\" }]\n"
+    ), @r#"
+    isthmus.toml:1:29: mx.board repeats the name "a"
+        1 | mx.board = [{ name = "a" }, { name = "a" }, { mac = "02:00:00:00:00:01" }, { mac = "02-00-00-00-00-01"…
+          |                             ^^^^^^^^^^^^^^
+    isthmus.toml:1:76: mx.board repeats the address 02:00:00:00:00:01
+        1 | …ame = "a" }, { name = "a" }, { mac = "02:00:00:00:00:01" }, { mac = "02-00-00-00-00-01" }]
+          |                                                              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    "#);
+    assert_snapshot!(refusal("[mx]\nboard = \"02:00:00:00:00:01\"\n"), @r#"
+    isthmus.toml:2:9: mx.board is "02:00:00:00:00:01", but must be a list of at most 32 tables { mac, name, endpoints_max }
+        2 | board = "02:00:00:00:00:01"
+          |         ^^^^^^^^^^^^^^^^^^^
+          = boards are written as in [{ name = "web:0", endpoints_max = 64 }]
+    "#);
+    assert_snapshot!(refusal(&format!("mx.board = [{}]\n", "{},".repeat(33))), @r#"
+    isthmus.toml:1:12: mx.board is a list of 33, but must be a list of at most 32 tables { mac, name, endpoints_max }
+        1 | mx.board = [{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}…
+          |            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
     "#);
 }
 

@@ -79,6 +79,11 @@ pub const HEAD: u32 = 0;
 pub const SLAB_HEAD: u32 = 1;
 /// Word of the consumer's block: 1 while the consumer does not look at this ring and wants its board marked instead.
 pub const PARKED: u32 = 2;
+/// In [`PARKED`]: the consumer looks elsewhere and wants its board marked. The producer sets it back to 0 when it marks.
+pub const IS_PARKED: u32 = 1;
+/// In [`PARKED`]: the consumer looks here, and before it stops it makes all who are registered with the kernel for that
+/// (`membarrier`) fence. A producer that is registered need not fence as long as this stands there.
+pub const LIGHT: u32 = 2;
 /// Word of the producer's block: 1 while the producer sleeps until the consumer has given something back.
 pub const BLOCKED: u32 = 0;
 /// Words of the producer's block, low half first: messages sent, for display only.

@@ -86,6 +86,35 @@ impl fmt::Display for RegionId {
     }
 }
 
+/// The address of an MX board: six octets as of a network card, in the lower 48 bits, the first in bits 47 to 40.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NicId(u64);
+
+impl NicId {
+    /// None where the number has more than 48 bits.
+    pub const fn new(number: u64) -> Option<Self> {
+        if number >> 48 == 0 { Some(Self(number)) } else { None }
+    }
+
+    /// Of six octets, as they stand in a frame.
+    pub const fn from_octets([a, b, c, d, e, f]: [u8; 6]) -> Self {
+        Self(u64::from_be_bytes([0, 0, a, b, c, d, e, f]))
+    }
+
+    /// The number as it stands in control messages and in the interface of MX.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// As of a network card: `00:11:22:33:44:55`.
+impl fmt::Display for NicId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [_, _, a, b, c, d, e, g] = self.0.to_be_bytes();
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,5 +129,12 @@ mod tests {
     fn endpoint_numbers_stop_at_the_limit() {
         assert!(EndpointIndex::new(crate::limits::ENDPOINTS_MAX - 1).is_some());
         assert_eq!(EndpointIndex::new(crate::limits::ENDPOINTS_MAX), None);
+    }
+
+    #[test]
+    fn a_nic_id_is_six_octets() {
+        let nic = NicId::from_octets([0x02, 0, 0, 0xab, 0xcd, 0xef]);
+        assert_eq!((nic.number(), alloc::format!("{nic}").as_str()), (0x0200_00ab_cdef, "02:00:00:ab:cd:ef"));
+        assert_eq!((NicId::new(nic.number()), NicId::new(1 << 48)), (Some(nic), None));
     }
 }

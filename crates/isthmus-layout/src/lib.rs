@@ -27,5 +27,5 @@ pub mod reason;
 pub mod record;
 pub mod span;
 
-pub use ids::{ChannelId, DomainId, EndpointAddress, EndpointIndex, RegionId};
+pub use ids::{ChannelId, DomainId, EndpointAddress, EndpointIndex, NicId, RegionId};
 pub use span::{Len, Offset, OutsideRegion, RegionSize, Span};

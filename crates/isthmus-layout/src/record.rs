@@ -12,8 +12,8 @@
 //! | 1 | `Eager` | tag (2 words), then the whole message, at most 128 bytes |
 //! | 2 | `Start` | tag (2), length (1), serial (1), piece (2): first piece of a message up to 32 KiB |
 //! | 3 | `More` | serial (1), piece (2): the next piece of a started or pulled message |
-//! | 4 | `Announce` | tag (2), length (2), serial (1), edges (1), piece (2), region (2), offset (2): a message above 32 KiB |
-//! | 5 | `Pull` | serial (1): send the announced message in pieces |
+//! | 4 | `Announce` | tag (2), length (2), serial (1), edges (1), piece (2), region (2), offset (2): a message that waits at its sender |
+//! | 5 | `Pull` | serial (1), bytes (2): send so much of the announced message in pieces |
 //! | 6 | `Taken` | serial (1), outcome (1), bytes (2): the receiver is done with an announced message |
 //! | 7 | `Switch` | nothing: this sender's next records come with the next epoch, by the other path |
 //! | 8 | `Credit` | bytes (1): ordinary path, that much may be sent again |
@@ -112,7 +112,7 @@ pub enum Record<'a> {
         /// Its next bytes.
         piece: Piece,
     },
-    /// A message too long for the slab.
+    /// A message too long for the slab, or one whose sender wants to know that it was received.
     Announce {
         /// As for `Eager`.
         tag: u64,
@@ -129,6 +129,8 @@ pub enum Record<'a> {
     Pull {
         /// Which message.
         serial: Serial,
+        /// So many of its first bytes: more than there are means all.
+        bytes: u64,
     },
     /// The receiver is done with an announced message.
     Taken {
@@ -216,12 +218,14 @@ pub struct Emitted {
 
 impl Route {
     /// The two words.
+    #[inline]
     pub fn emit(self) -> [u32; 2] {
         let endpoints = u32::from(self.from.number()) | u32::from(self.to.number()) << 8;
         [endpoints | u32::from(self.epoch) << 16, self.peer.map_or(0, DomainId::number)]
     }
 
     /// Reads the two words.
+    #[inline]
     pub fn parse(words: [u32; 2]) -> Result<Self, MalformedRecord> {
         let endpoint = |number: u32| EndpointIndex::new(number as u8).ok_or(MalformedRecord::Endpoint(number as u8));
         Ok(Self {
@@ -244,6 +248,26 @@ const fn high(value: u64) -> u32 {
 const fn wide(low: u32, high: u32) -> u64 {
     low as u64 | (high as u64) << 32
 }
+
+/// The words before an eager message's bytes, for those who send many: what [`Record::emit`] makes, without the way there.
+#[inline]
+pub const fn eager_head(ends: [u32; 2], tag: u64) -> [u32; EAGER_HEAD_WORDS] {
+    [ends[0], ends[1], low(tag), high(tag)]
+}
+
+/// An eager message, if `kind` says that it is one and nothing speaks against it: what [`Record::parse`] finds, without the way there.
+#[inline]
+pub fn parse_eager(kind: u8, bytes: u16, words: &[u32]) -> Option<(Route, u64, u32, &[u32])> {
+    let (&[ends, peer, tag_low, tag_high], message) = words.split_first_chunk::<EAGER_HEAD_WORDS>()?;
+    let len = u32::from(bytes).wrapping_sub(4 * EAGER_HEAD_WORDS as u32);
+    if kind != kind::EAGER || len as usize > INLINE_BYTES_MAX {
+        return None;
+    }
+    Some((Route::parse([ends, peer]).ok()?, wide(tag_low, tag_high), len, message))
+}
+
+/// The kind of an eager record.
+pub const EAGER: u8 = kind::EAGER;
 
 impl<'a> Record<'a> {
     /// The record's own words; for an eager message, those before its bytes.
@@ -276,7 +300,7 @@ impl<'a> Record<'a> {
                 words[8..].copy_from_slice(&place);
                 put(kind::ANNOUNCE, &words);
             }
-            Self::Pull { serial } => put(kind::PULL, &[serial.0]),
+            Self::Pull { serial, bytes } => put(kind::PULL, &[serial.0, low(bytes), high(bytes)]),
             Self::Taken { serial, outcome, bytes } => {
                 let outcome = match outcome {
                     Outcome::Copied => 0,
@@ -317,7 +341,9 @@ impl<'a> Record<'a> {
                 Self::More { serial: serial(number)?, piece: Piece { offset, len } }
             }
             (kind::ANNOUNCE, rest) => announce(rest).ok_or(length)??,
-            (kind::PULL, &[number]) => Self::Pull { serial: serial(number)? },
+            (kind::PULL, &[number, bytes_low, bytes_high]) => {
+                Self::Pull { serial: serial(number)?, bytes: wide(bytes_low, bytes_high) }
+            }
             (kind::TAKEN, &[number, outcome, bytes_low, bytes_high]) => Self::Taken {
                 serial: serial(number)?,
                 outcome: match outcome {
@@ -417,7 +443,7 @@ mod tests {
         round_trip(Record::Announce { tag: 2, len: 3 << 30, serial, piece, mapped: Some(mapped) }, &[], 0);
         let none = Piece { offset: 0, len: 0 };
         round_trip(Record::Announce { tag: 2, len: 3 << 30, serial, piece: none, mapped: None }, &[], 0);
-        round_trip(Record::Pull { serial }, &[], 0);
+        round_trip(Record::Pull { serial, bytes: 1 << 40 }, &[], 0);
         round_trip(Record::Taken { serial, outcome: Outcome::NoRegion, bytes: 1 << 35 }, &[], 0);
         round_trip(Record::Switch, &[], 0);
         round_trip(Record::Credit { bytes: 8192 }, &[], 0);
@@ -430,7 +456,7 @@ mod tests {
         assert_eq!(parse(0, &[0, 0]), MalformedRecord::Kind(0));
         assert_eq!(parse(10, &[0, 0]), MalformedRecord::Kind(10));
         assert_eq!(parse(1, &[32, 0]), MalformedRecord::Endpoint(32));
-        assert_eq!(parse(5, &[0, 0, 0]), MalformedRecord::Serial);
+        assert_eq!(parse(5, &[0, 0, 0, 1, 0]), MalformedRecord::Serial);
         assert_eq!(parse(6, &[0, 0, 1, 3, 0, 0]), MalformedRecord::Outcome(3));
         assert_eq!(parse(2, &[0, 0, 0, 0, 10, 1, 0, 11]), MalformedRecord::Piece { piece: 11, len: 10 });
         assert_eq!(parse(7, &[0]), MalformedRecord::Length { kind: 7, bytes: 4 });

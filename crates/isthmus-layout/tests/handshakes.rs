@@ -1,5 +1,5 @@
-//! Recorded handshakes (`handshakes/*.hex`): what a library sent first and what the daemon answered. They never change: a new
-//! version adds files. In those called `daemon-*` the library is today's (1.1), in all others the daemon is.
+//! Recorded handshakes (`handshakes/<version>/*.hex`): what a library sent first and what the daemon answered. They never change: a new
+//! version adds a folder. In those called `daemon-*` the library is of the folder's version, in all others the daemon is.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::path::Path;
@@ -8,9 +8,11 @@ use isthmus_layout::control::version::{accept, greet};
 use isthmus_layout::control::{Name, Spoken, ToClient, Version};
 use isthmus_layout::reason::Reason;
 
-/// The version that the recordings call today's; [`Spoken::CURRENT`] moves on.
-fn recorded() -> Spoken {
-    Spoken::new(Version { major: 1, minor: 1 }, 0).unwrap()
+/// The versions there are recordings of, each one able to go back to the one before; [`Spoken::CURRENT`] is the last.
+const MINORS: [u16; 2] = [1, 2];
+
+fn spoken(minor: u16) -> Spoken {
+    Spoken::new(Version { major: 1, minor }, minor - 1).unwrap()
 }
 
 struct Recording {
@@ -19,8 +21,8 @@ struct Recording {
     daemon: Vec<u8>,
 }
 
-fn recordings() -> Vec<Recording> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/handshakes");
+fn recordings(minor: u16) -> Vec<Recording> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/handshakes/1.{minor}"));
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     files.map(|path| recording(&path)).collect()
 }
@@ -45,10 +47,19 @@ fn outcome(answer: &ToClient) -> Result<Version, Reason> {
 }
 
 #[test]
+fn todays_version_is_recorded() {
+    assert_eq!(Some(Spoken::CURRENT), MINORS.last().map(|minor| spoken(*minor)), "a new version adds a folder");
+}
+
+#[test]
 fn the_daemon_answers_as_recorded() {
+    MINORS.into_iter().for_each(daemon_answers_as_recorded);
+}
+
+fn daemon_answers_as_recorded(minor: u16) {
     let (mut seen, name) = (0, Name::new("isthmusd 0.1.0").unwrap());
-    for recording in recordings().iter().filter(|recording| !recording.name.starts_with("daemon-")) {
-        let (serial, answer, chosen) = greet(&recording.library, 0, recorded(), name.clone());
+    for recording in recordings(minor).iter().filter(|recording| !recording.name.starts_with("daemon-")) {
+        let (serial, answer, chosen) = greet(&recording.library, 0, spoken(minor), name.clone());
         let (then_serial, then) = ToClient::parse(&recording.daemon, 0).unwrap();
         assert_eq!((serial, outcome(&answer)), (then_serial, outcome(&then)), "{}", recording.name);
         assert_eq!(
@@ -67,12 +78,16 @@ fn the_daemon_answers_as_recorded() {
 
 #[test]
 fn the_library_takes_the_answers_recorded() {
+    MINORS.into_iter().for_each(library_takes_the_answers_recorded);
+}
+
+fn library_takes_the_answers_recorded(minor: u16) {
     let mut outcomes = Vec::new();
-    for recording in recordings().iter().filter(|recording| recording.name.starts_with("daemon-")) {
+    for recording in recordings(minor).iter().filter(|recording| recording.name.starts_with("daemon-")) {
         let (_, answer) = ToClient::parse(&recording.daemon, 0).unwrap();
         let taken = match &answer {
             ToClient::HelloBack(back) => {
-                accept(recorded(), back).map(|version| version.minor).map_err(|refused| refused.reason)
+                accept(spoken(minor), back).map(|version| version.minor).map_err(|refused| refused.reason)
             }
             other => Err(outcome(other).unwrap_err()),
         };
@@ -81,8 +96,8 @@ fn the_library_takes_the_answers_recorded() {
     outcomes.sort_by(|a, b| a.0.cmp(&b.0));
     let expected = [
         ("daemon-much-newer", Err(Reason::VersionTooOld)),
-        ("daemon-newer", Ok(1)),
-        ("daemon-older", Ok(0)),
+        ("daemon-newer", Ok(minor)),
+        ("daemon-older", Ok(minor - 1)),
         ("daemon-other-major", Err(Reason::VersionOtherMajor)),
     ];
     assert_eq!(outcomes, expected.map(|(name, taken)| (name.to_owned(), taken)));

@@ -66,8 +66,27 @@ fn domains_are_told_in_columns() {
 #[test]
 fn endpoints_are_told_in_columns() {
     let row = |id: u32, index: u8, label: Option<&str>| json!({ "domain": { "id": id, "name": "web" }, "index": index, "label": label });
-    let answer = json!({ "schema": 1, "endpoints": [row(3, 0, Some("requests")), row(3, 1, None)] });
+    let mut with_number = row(4, 0, None);
+    with_number["mx"] = json!({ "board": 1, "endpoint": 31 });
+    let answer = json!({ "schema": 1, "endpoints": [row(3, 0, Some("requests")), row(3, 1, None), with_number] });
     insta::assert_snapshot!(endpoints_text(&read(&answer).expect("an answer")));
+}
+
+#[test]
+fn mx_boards_and_peers_are_told_in_columns() {
+    let taken =
+        |number: u32| json!({ "number": number, "domain": { "id": 3, "name": "rank0" }, "index": 0, "uid": 1000 });
+    let board = |number: u32, taken: Vec<Value>| {
+        let (nic, mac) = (0x0200_0000_0001_u64 + u64::from(number), format!("02:00:00:00:00:0{}", number + 1));
+        json!({
+            "number": number, "nic": nic, "mac": mac, "name": format!("node7:{number}"), "endpoints": taken, "endpoints_max": 32,
+        })
+    };
+    let peer = json!({ "nic": 0x0200_0000_0001_u64, "mac": "02:00:00:00:00:01", "name": "node7:0" });
+    let answer =
+        json!({ "schema": 1, "boards": [board(0, vec![taken(0), taken(31)]), board(1, vec![])], "peers": [peer] });
+    insta::assert_snapshot!("boards", mx::boards_text(&read(&answer).expect("an answer")));
+    insta::assert_snapshot!("peers", mx::peers_text(&read(&answer).expect("an answer")));
 }
 
 #[test]

@@ -195,7 +195,7 @@ impl Pair {
         loop {
             while let Some(completion) = a.domain.poll() {
                 match completion.outcome {
-                    Outcome::Sent => back = Some(completion.buffer),
+                    Outcome::Sent { .. } => back = Some(completion.buffer),
                     Outcome::Failed(reason) => return Err(Stuck::Refused(reason.into())),
                     other => return Err(Stuck::Wrong(format!("the send ended as {other:?}"))),
                 }
@@ -238,7 +238,7 @@ fn path(domain: &mut Domain, peer: DomainId) -> Option<PathKind> {
 /// True for the message that was sent, false for the end of a send.
 fn is_message(completion: &Completion, bytes: usize) -> Result<bool, Stuck> {
     match completion.outcome {
-        Outcome::Sent => Ok(false),
+        Outcome::Sent { .. } => Ok(false),
         Outcome::Received { len, .. } if len != bytes as u64 => {
             Err(Stuck::Wrong(format!("{len} bytes of {bytes} arrived")))
         }

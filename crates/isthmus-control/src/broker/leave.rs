@@ -57,6 +57,7 @@ impl Broker {
     pub fn survivor_ended(&mut self, domain: DomainId) {
         if self.expected.remove(&domain).is_some() {
             self.tickets.leave(domain);
+            self.directory.mx_mut().release(domain);
             for (channel, of) in self.channels.halves_about(domain) {
                 self.half_unanswered(channel, of);
             }

@@ -21,12 +21,20 @@ impl Broker {
         };
         let outcome = match self.sessions[&id].stage.clone() {
             Stage::Greeted { version, .. } => self.of_greeted(id, version, (serial, message, fds)),
+            Stage::Attached { domain } if !self.knows(domain, &message) => {
+                return self.malformed(id, MalformedControl::Kind(message.kind()));
+            }
             Stage::Attached { domain } => self.of_domain(id, domain, (serial, message, fds)),
             Stage::Greeting | Stage::Over => return,
         };
         if let Err(refusal) = outcome {
             self.refuse(id, serial, &refusal);
         }
+    }
+
+    /// The version that is spoken with a domain has this message.
+    fn knows(&self, domain: DomainId, message: &ToDaemon) -> bool {
+        self.homes.get(&domain).is_none_or(|home| message.since() <= home.version.minor)
     }
 
     pub(super) fn malformed(&mut self, id: SessionId, malformed: MalformedControl) {
@@ -63,7 +71,7 @@ impl Broker {
                 self.send(id, serial, EndpointOpened { index }.into(), Vec::new());
                 return Ok(());
             }
-            ToDaemon::CloseEndpoint(close) => self.directory.close_endpoint(domain, close.index)?,
+            ToDaemon::CloseEndpoint(close) => self.close_endpoint(domain, close.index)?,
             ToDaemon::Lookup(lookup) => {
                 let found = self.lookup(domain, &lookup.name)?;
                 self.send(id, serial, found.into(), Vec::new());
@@ -81,6 +89,21 @@ impl Broker {
             ToDaemon::AdoptBoard(adopt) => self.adopt_board(domain, &adopt)?,
             ToDaemon::Adopt(adopt) => self.adopt(domain, &adopt, fds.next().expect("the codec has counted"))?,
             ToDaemon::Query(query) => return self.query(id, serial, &query),
+            ToDaemon::MxOpen(open) => {
+                let opened = self.mx_open(domain, &open)?;
+                self.send(id, serial, opened.into(), Vec::new());
+                return Ok(());
+            }
+            ToDaemon::MxConnect(connect) => {
+                let found = self.mx_connect(domain, &connect)?;
+                self.send(id, serial, found.into(), Vec::new());
+                return Ok(());
+            }
+            ToDaemon::MxWho(who) => {
+                let is = self.mx_who(&who)?;
+                self.send(id, serial, is.into(), Vec::new());
+                return Ok(());
+            }
             ToDaemon::Close(_) => {
                 self.leave(domain, Reason::PeerDetached);
                 self.send(id, serial, Done {}.into(), Vec::new());

@@ -6,6 +6,7 @@
 
 use isthmus_layout::limits;
 
+use super::mx::Boards;
 use super::parse::Reader;
 use super::places::{Dir, Listen, LogFilter, SocketPath};
 use super::policy::{Attach, Rules};
@@ -64,12 +65,22 @@ table! {
         domains_per_user_max: Integer<1, { limits::DOMAINS_MAX as u32 }> = "512", Restart;
         /// Endpoints of one domain.
         endpoints_per_domain_max: Integer<1, { limits::ENDPOINTS_MAX as u32 }> = "32", Restart;
+        /// MX endpoint numbers of one user, on all boards together. Where several users attach, less than there are keeps some for each.
+        mx_endpoints_per_user_max: Integer<1, { limits::MX_BOARDS_MAX as u32 * limits::MX_ENDPOINTS_MAX }> = "8160", Restart;
         /// Channels of one domain. Those beyond it go through the daemon.
         channels_per_domain_max: Integer<0, { limits::BOARD_PLACES }> = "1024", Restart;
         /// Room for medium messages in each direction of a channel. Memory is taken as it is used and given back when idle.
         slab_kib: PowerOfTwoKib<{ limits::SLAB_BYTES_MIN >> 10 }, { limits::SLAB_BYTES_MAX >> 10 }> = "256", Restart;
         /// How long a program may take to attach before its connection is closed.
         handshake_timeout_ms: Millis<10, 60000> = "1000", Restart;
+    }
+    /// What programs that speak MX see of this host.
+    mx: Mx {
+        /// MX boards: to MX what network cards are, and shared by all programs here. Each has `mac`, its address (`nic_id`); `name`,
+        /// by which programs find it; `endpoints_max`, how many endpoints can be open on it at once, from 1 to 255. What a board
+        /// does not say is made up: an address that no network card has and `<host>:<number>` as its name, both the same
+        /// as long as the host is called the same, and 32 endpoints. The default is one board of which nothing is said.
+        board: Boards = "[{}]", Restart;
     }
     /// Counters for Prometheus.
     metrics: Metrics {

@@ -27,6 +27,7 @@
 mod document;
 mod gather;
 mod keys;
+mod mx;
 mod origin;
 mod parse;
 mod places;
@@ -41,7 +42,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 pub use document::document;
-pub use keys::{Config, Daemon, Effect, KEYS, Key, Limits, Metrics, Policy, TABLES, Table, Wait, key};
+pub use keys::{Config, Daemon, Effect, KEYS, Key, Limits, Metrics, Mx, Policy, TABLES, Table, Wait, key};
+pub use mx::{Board, BoardName, Boards, Mac};
 pub use origin::{Excerpt, Origin};
 pub use parse::Entry;
 pub use places::{Dir, Listen, LogFilter, Places, Role, SocketPath};

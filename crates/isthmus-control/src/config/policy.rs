@@ -184,6 +184,7 @@ impl Rules {
 
 impl Setting for Rules {
     const TYPE: &'static str = "list of tables";
+    const EXAMPLE: &'static str = "rules are written as in [{ from = \"web-*\", to = \"db\", allow = true }]";
 
     fn expected() -> String {
         format!("a list of at most {} tables {{ from, to, allow, channel }}", Self::LENGTH_MAX)

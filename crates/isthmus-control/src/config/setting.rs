@@ -23,6 +23,8 @@ pub(super) trait Setting: Sized {
     const UNIT: &'static str = "";
     /// Whether `ISTHMUS_KEY=word` means the string `"word"`, so that a shell needs no second pair of quotes.
     const BARE: bool = false;
+    /// How a value is written; empty where that goes without saying.
+    const EXAMPLE: &'static str = "";
 
     /// What values must be, to be put after "must be".
     fn expected() -> String;
@@ -85,7 +87,9 @@ impl<'a> Item<'a> {
     /// The members of a list, or the finding that it is none.
     pub(super) fn list<T: Setting>(&self, findings: &mut Vec<Finding>) -> Option<Vec<Item<'a>>> {
         let Some(list) = self.value.get_ref().as_array() else {
-            findings.push(self.wrong_type(T::TYPE, &T::expected()));
+            let finding = self.wrong_type(T::TYPE, &T::expected());
+            let example = Some(T::EXAMPLE.to_owned()).filter(|example| !example.is_empty());
+            findings.push(Finding { help: example.or(finding.help), ..finding });
             return None;
         };
         Some(list.iter().enumerate().map(|(index, value)| self.part(format_args!("[{index}]"), value)).collect())
@@ -121,9 +125,6 @@ fn other_writing(type_: &str, value: &DeValue<'_>, found: &str) -> Option<String
         },
         ("string", DeValue::Integer(_) | DeValue::Float(_) | DeValue::Boolean(_) | DeValue::Datetime(_)) => {
             Some(format!("strings are written in quotes: \"{found}\""))
-        }
-        ("list of tables", _) => {
-            Some("rules are written as in [{ from = \"web-*\", to = \"db\", allow = true }]".to_owned())
         }
         (list, DeValue::Integer(_)) if list.contains("list") => {
             Some(format!("lists are written in brackets: [{found}]"))

@@ -6,6 +6,7 @@ mod bed;
 mod channels;
 mod grants;
 mod hostile;
+mod mx;
 mod owners;
 mod processes;
 mod reports;

@@ -9,7 +9,7 @@ use isthmus_platform::{Doorbell, local};
 
 use crate::bed::{Bed, Client, Welcomed, channel, name};
 
-fn come_back(bed: &Bed, before: &Welcomed) -> (Client, Result<Welcomed, Reason>) {
+pub(crate) fn come_back(bed: &Bed, before: &Welcomed) -> (Client, Result<Welcomed, Reason>) {
     let Welcome { domain, ticket, name, .. } = before.message.clone();
     let mut client = bed.greeted();
     let attach = Attach { name: Some(name), resume: Some(Resume { domain, ticket }) };

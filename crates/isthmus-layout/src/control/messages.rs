@@ -157,6 +157,38 @@ messages! {
 
     /// Leaves in order. Peers are told that it was no accident.
     15 Close since 0, reply "`Done`, then the end of the connection", descriptors [] {}
+
+    /// Claims an MX endpoint number for an open endpoint: a place where MX programs find it. It is given back when the endpoint is
+    /// closed, and with the domain. Where both numbers are left open, the lowest endpoint number that any board has free is taken,
+    /// on the lowest such board.
+    16 MxOpen since 2, reply "`MxOpened`", descriptors [] {
+        /// On which MX board; without, on any.
+        board: Option<u32>,
+        /// Which number; without, the lowest that is free.
+        endpoint: Option<u32>,
+        /// What those who connect have to show.
+        key: u32,
+        /// The endpoint that is meant.
+        at: EndpointIndex,
+    }
+
+    /// Asks who has an MX endpoint number.
+    17 MxConnect since 2, reply "`MxFound`", descriptors [] {
+        /// The board's nic id.
+        nic: u64,
+        /// The number there.
+        endpoint: u32,
+        /// The key it was claimed with.
+        key: u32,
+    }
+
+    /// Asks which MX endpoint number an endpoint has, or had if its domain left lately.
+    18 MxWho since 2, reply "`MxIs`", descriptors [] {
+        /// The endpoint's domain.
+        domain: DomainId,
+        /// Which of its endpoints.
+        endpoint: EndpointIndex,
+    }
 }
 
 messages! {
@@ -316,6 +348,32 @@ messages! {
         last: bool,
         /// JSON; the parts are put together before it is read.
         json: Bytes<ANSWER_BYTES_MAX>,
+    }
+
+    /// The MX endpoint number is the endpoint's.
+    144 MxOpened since 2, reply "", descriptors [] {
+        /// On which board.
+        board: u32,
+        /// Which number.
+        endpoint: u32,
+        /// The board's nic id: six octets, the first in bits 47 to 40.
+        nic: u64,
+    }
+
+    /// Who has the MX endpoint number.
+    145 MxFound since 2, reply "", descriptors [] {
+        /// The domain.
+        domain: DomainId,
+        /// Which of its endpoints.
+        endpoint: EndpointIndex,
+    }
+
+    /// Which MX endpoint number an endpoint has or had.
+    146 MxIs since 2, reply "", descriptors [] {
+        /// The board's nic id.
+        nic: u64,
+        /// The number there.
+        endpoint: u32,
     }
 }
 

@@ -20,7 +20,7 @@ fn name(name: &str) -> Name {
 #[test]
 fn hello_stands_as_documented() {
     let packet = request(Hello { magic: Magic, spoken: Spoken::CURRENT, library: name("x 1") });
-    assert_eq!(packet, *b"\x01\0\0\0\x09\0\0\0ISTH\x01\0\x01\0\0\0\x03\0x 1");
+    assert_eq!(packet, *b"\x01\0\0\0\x09\0\0\0ISTH\x01\0\x02\0\x01\0\x03\0x 1");
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn each_malformed_message_is_named() {
     };
     assert_eq!(with(2, &[1, 0]), MalformedControl::Reserved(1));
     assert_eq!(with(0, &[0]), MalformedControl::Kind(0));
-    assert_eq!(with(0, &[16]), MalformedControl::Kind(16));
+    assert_eq!(with(0, &[99]), MalformedControl::Kind(99));
     assert_eq!(with(0, &[131]), MalformedControl::WrongWay(131));
     assert_eq!(with(8, &[65]), MalformedControl::Name(InvalidText::TooLong { have: 65, most: 64 }));
     assert_eq!(with(10, &[0xff]), MalformedControl::Name(InvalidText::Encoding { at: 0 }));
@@ -67,7 +67,7 @@ fn each_value_that_cannot_be_is_named() {
     assert_eq!(body(10, &[0; 10], 0), MalformedControl::Reason(0));
     assert_eq!(body(13, &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0), MalformedControl::Region);
     assert_eq!(body(14, &[0, 0, 0], 0), MalformedControl::Topic(0));
-    assert_eq!(body(14, &[9, 0, 0], 0), MalformedControl::Topic(9));
+    assert_eq!(body(14, &[10, 0, 0], 0), MalformedControl::Topic(10));
     assert_eq!(body(14, &[1, 5, 0], 0), MalformedControl::List { have: 5, most: 4 });
     let adopt = |direction: u8, slab: u32, place: u16| {
         let head = [&[1; 12][..], &[direction], &slab.to_le_bytes(), &[1]].concat();

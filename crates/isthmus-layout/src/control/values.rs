@@ -79,11 +79,13 @@ pub enum Topic {
     Config,
     /// The counters, as Prometheus text in a JSON string.
     Metrics,
+    /// The MX boards with the endpoint numbers that are taken, and those that can be reached.
+    Mx,
 }
 
 impl Topic {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Status,
         Self::Domains,
         Self::Channels,
@@ -92,7 +94,16 @@ impl Topic {
         Self::Doctor,
         Self::Config,
         Self::Metrics,
+        Self::Mx,
     ];
+
+    /// The minor version that brought the topic: who speaks a lower one is not asked about it.
+    pub const fn since(self) -> u16 {
+        match self {
+            Self::Mx => 2,
+            _ => 0,
+        }
+    }
 }
 
 /// A value that stands for one number: how it becomes the number and what it takes to be made of one.
@@ -132,7 +143,7 @@ of_number! {
     Direction, u8, "0 or 1",
         |direction| match direction { Direction::Zero => 0, Direction::One => 1 },
         |n| match n { 0 => Ok(Direction::Zero), 1 => Ok(Direction::One), other => Err(MalformedControl::Direction(other)) };
-    Topic, u8, "1 status, 2 domains, 3 channels, 4 endpoints, 5 why, 6 doctor, 7 config, 8 metrics",
+    Topic, u8, "1 status, 2 domains, 3 channels, 4 endpoints, 5 why, 6 doctor, 7 config, 8 metrics, 9 mx (since minor version 2)",
         |topic| topic as u8 + 1,
         |n| Topic::ALL.into_iter().find(|&topic| topic as u8 + 1 == n).ok_or(MalformedControl::Topic(n));
 }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The rule: the same major version, and minor versions that differ by at most one. Both then speak the lower of the two. Within
-//! a major version a message never changes; a new minor version adds messages, which the lower one never sees. The bytes of
+//! a major version a message never changes; a new minor version adds messages and topics, which the lower one never sees. The bytes of
 //! `Hello`, `HelloBack` and `Refused` never change at all, so that any two versions can tell each other that they do not match.
 
 use alloc::format;
@@ -45,7 +45,7 @@ pub struct Spoken {
 
 impl Spoken {
     /// What this tree speaks.
-    pub const CURRENT: Self = Self { version: Version { major: 1, minor: 1 }, oldest_minor: 0 };
+    pub const CURRENT: Self = Self { version: Version { major: 1, minor: 2 }, oldest_minor: 1 };
 
     /// None where the oldest is newer than the version. Tests claim to be any version with it.
     pub const fn new(version: Version, oldest_minor: u16) -> Option<Self> {

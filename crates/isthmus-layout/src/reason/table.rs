@@ -77,6 +77,10 @@ reasons! {
     "the daemon has as many connections as it takes from one user, or in all";
     "Close connections that are not needed, or raise `limits.domains_max` and `limits.domains_per_user_max`.";
 
+    30 NotInVersion, "not-in-version", Refusal:
+    "the version that the library and the daemon have in common does not know this request";
+    "Update whichever of the two is older: the request is of a newer minor version.";
+
     /// Policy
     40 AttachForbidden, "attach-forbidden", Refusal:
     "the policy does not let this user attach";
@@ -372,4 +376,37 @@ reasons! {
     200 LibraryBroken, "library-broken", Ended:
     "the library met a mistake of its own, and nothing is known of the state of this domain";
     "Detach and attach anew; report it with the text of the last error.";
+
+    /// MX
+    210 MxNoBoard, "mx-no-board", Refusal:
+    "there is no MX board of this number";
+    "See the boards with `isthmus board list`, or declare another `[[mx.board]]` in the daemon's configuration.";
+
+    211 MxNoNic, "mx-no-nic", Refusal:
+    "no MX board that can be reached has this nic id";
+    "See who can be reached with `isthmus peer list`.";
+
+    212 MxEndpointBeyond, "mx-endpoint-beyond", Refusal:
+    "the MX board does not have as many endpoint numbers";
+    "Use a lower number, or raise `endpoints_max` of the board in the daemon's configuration.";
+
+    213 MxEndpointTaken, "mx-endpoint-taken", Refusal:
+    "the MX endpoint number is taken, or all are where any was asked for";
+    "See whose they are with `isthmus endpoint list`; ask for any number, raise `endpoints_max`, or declare another `[[mx.board]]`.";
+
+    214 MxEndpointClosed, "mx-endpoint-closed", Refusal:
+    "nobody has this MX endpoint number";
+    "Open the endpoint before it is connected to; `isthmus endpoint list` shows which are open.";
+
+    215 MxBadKey, "mx-bad-key", Refusal:
+    "the MX endpoint was opened with another key";
+    "Give both programs the same key (the filter of `mx_open_endpoint` and `mx_connect`).";
+
+    216 MxNoNumber, "mx-no-number", Refusal:
+    "this endpoint has no MX endpoint number, and had none lately";
+    "Ask while the domain is there: numbers are kept for the 4096 endpoints that left last.";
+
+    217 MxOwnerFull, "mx-owner-full", Refusal:
+    "this user has as many MX endpoint numbers as the daemon gives to one";
+    "Close endpoints that are not needed (`isthmus endpoint list` shows them), or raise `limits.mx_endpoints_per_user_max`.";
 }

@@ -81,13 +81,15 @@ fn control_messages_are_all_in_the_corpus() {
 #[test]
 fn handshakes_pass_the_corpus() {
     let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/handshakes");
-    for entry in std::fs::read_dir(recorded).unwrap() {
-        let path = entry.unwrap().path();
+    let versions = std::fs::read_dir(recorded).unwrap().map(|entry| entry.unwrap().path());
+    for path in versions.flat_map(|version| std::fs::read_dir(version).unwrap()).map(|entry| entry.unwrap().path()) {
         let text = std::fs::read_to_string(&path).unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix("library")).unwrap().trim();
         let bytes: Vec<u8> =
             (0..line.len()).step_by(2).map(|at| u8::from_str_radix(&line[at..at + 2], 16).unwrap()).collect();
-        seed("handshake", path.file_stem().unwrap().to_str().unwrap(), &bytes);
+        let version = path.parent().unwrap().file_name().unwrap().to_str().unwrap();
+        let stem = path.file_stem().unwrap().to_str().unwrap();
+        seed("handshake", &format!("{version}-{stem}"), &bytes);
     }
     let name = Name::new("isthmusd").unwrap();
     for packet in files("handshake") {
@@ -107,7 +109,7 @@ fn record_seeds() -> [(&'static str, Record<'static>); 9] {
             "Announce",
             Record::Announce { tag: 1, len: 1 << 20, serial, piece: Piece { offset: 0, len: 0 }, mapped: None },
         ),
-        ("Pull", Record::Pull { serial }),
+        ("Pull", Record::Pull { serial, bytes: 1 << 20 }),
         ("Taken", Record::Taken { serial, outcome: Outcome::Copied, bytes: 1 << 20 }),
         ("Switch", Record::Switch),
         ("Credit", Record::Credit { bytes: 8192 }),

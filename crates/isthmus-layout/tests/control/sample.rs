@@ -102,6 +102,9 @@ any_message! { to_daemon, ToDaemon:
     Revoke { peer, region }
     Query { topic, arguments }
     Close {}
+    MxOpen { board, endpoint, key, at }
+    MxConnect { nic, endpoint, key }
+    MxWho { domain, endpoint }
 }
 
 any_message! { to_client, ToClient:
@@ -120,4 +123,7 @@ any_message! { to_client, ToClient:
     PeerGone { peer, reason }
     Nudge {}
     Answer { last, json }
+    MxOpened { board, endpoint, nic }
+    MxFound { domain, endpoint }
+    MxIs { nic, endpoint }
 }

@@ -118,7 +118,11 @@ fn a_channel_stands_as_documented() {
     let consumer = block(&[
         (channel::HEAD, 1, "`HEAD`: cells consumed so far, free-running"),
         (channel::SLAB_HEAD, 1, "`SLAB_HEAD`: slab bytes given back so far, free-running"),
-        (channel::PARKED, 1, "`PARKED`: 1 while the consumer wants its board marked instead of looking at this ring"),
+        (
+            channel::PARKED,
+            1,
+            "`PARKED`: 1 while the consumer wants its board marked instead of looking at this ring, 2 while it looks here and will use a barrier before it stops",
+        ),
     ]);
     let producer = block(&[
         (channel::BLOCKED, 1, "`BLOCKED`: 1 while the producer sleeps until the consumer has given something back"),

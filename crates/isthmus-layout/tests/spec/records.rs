@@ -98,8 +98,14 @@ fn about_messages() -> String {
         ("bytes that went into the receiver's buffer", taken(ZERO, Outcome::Copied, u64::MAX)),
     ];
     let bounces = [("serial, or 0", bounce(ALL, 0)), ("code of a reason (4 bytes)", bounce(ZERO, u16::MAX))];
-    record_rows("Pull", Record::Pull { serial: ZERO }, &[("serial", Record::Pull { serial: ALL })])
-        + &record_rows("Taken", taken(ZERO, Outcome::Copied, 0), &takens)
+    record_rows(
+        "Pull",
+        Record::Pull { serial: ZERO, bytes: 0 },
+        &[
+            ("serial", Record::Pull { serial: ALL, bytes: 0 }),
+            ("bytes wanted", Record::Pull { serial: ZERO, bytes: u64::MAX }),
+        ],
+    ) + &record_rows("Taken", taken(ZERO, Outcome::Copied, 0), &takens)
         + &record_rows("Switch", Record::Switch, &[])
         + &record_rows(
             "Credit",

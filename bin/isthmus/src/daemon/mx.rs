@@ -1,0 +1,55 @@
+//! `isthmus board list` and `isthmus peer list`: the same answer of the daemon, its one half or the other.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use isthmus_client::Topic;
+use isthmus_control::schema::{Mx, MxNumber};
+
+use super::{ask, named, show};
+use crate::output::{Ended, Lean, Output, Table};
+
+pub(crate) fn boards(output: Output, socket: Option<PathBuf>) -> Result<Ended> {
+    show(output, "mx", &ask(socket, Topic::Mx, &[])?, boards_text)
+}
+
+pub(crate) fn peers(output: Output, socket: Option<PathBuf>) -> Result<Ended> {
+    show(output, "mx", &ask(socket, Topic::Mx, &[])?, peers_text)
+}
+
+/// As `mx0:3`: endpoint number 3 on board 0.
+pub(super) fn number(number: &MxNumber) -> String {
+    format!("mx{}:{}", number.board, number.endpoint)
+}
+
+pub(super) fn boards_text(answer: &Mx) -> String {
+    let mut table = Table::new(&[
+        ("board", Lean::Left),
+        ("nic id", Lean::Left),
+        ("name", Lean::Left),
+        ("taken", Lean::Right),
+        ("of", Lean::Right),
+        ("by", Lean::Left),
+    ]);
+    for board in &answer.boards {
+        let by: Vec<String> =
+            board.endpoints.iter().map(|taken| format!("{} {}", taken.number, named(&taken.domain))).collect();
+        table.row(vec![
+            format!("mx{}", board.number),
+            board.mac.clone(),
+            board.name.clone(),
+            board.endpoints.len().to_string(),
+            board.endpoints_max.to_string(),
+            if by.is_empty() { "-".to_owned() } else { by.join(", ") },
+        ]);
+    }
+    table.text()
+}
+
+pub(super) fn peers_text(answer: &Mx) -> String {
+    let mut table = Table::new(&[("nic id", Lean::Left), ("name", Lean::Left)]);
+    for peer in &answer.peers {
+        table.row(vec![peer.mac.clone(), peer.name.clone()]);
+    }
+    table.text()
+}

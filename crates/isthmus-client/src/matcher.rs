@@ -1,0 +1,146 @@
+//! Where an arriving message goes: the question that a protocol on top of this library answers.
+//!
+//! ```text
+//!   a message arrives ── take ──► a posted receive: its bytes go there, then `complete`
+//!                          └────► none: `hold` keeps what came
+//!   a receive is posted ── the matcher finds what it holds ──► Domain::give: copied, or fetched, then `complete`
+//!   a held message that was still arriving ── whole ──► next_match
+//! ```
+//!
+//! [`InOrder`](crate::InOrder) is the simplest: the oldest receive takes the oldest message.
+
+use isthmus_layout::ids::EndpointIndex;
+use isthmus_layout::record::{Mapped, Serial};
+use isthmus_layout::{DomainId, EndpointAddress, reason::Reason};
+use isthmus_shm::Buffer;
+
+/// Names an operation from its post to its completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Token(u64);
+
+impl Token {
+    /// A matcher's own number for an operation; it sees to it that no two are under way with the same one.
+    #[inline]
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number.
+    #[inline]
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// An operation is over; its buffer comes back.
+#[derive(Debug)]
+pub struct Completion {
+    /// Which.
+    pub token: Token,
+    /// The endpoint it was posted to.
+    pub endpoint: EndpointIndex,
+    /// Its buffer.
+    pub buffer: Buffer,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The buffer may be used again; the message arrives, or the peer is gone.
+    Sent {
+        /// Bytes that the receiver has room for, where it has said so: it does for announced messages. Else all of them.
+        taken: u64,
+    },
+    /// A message.
+    Received {
+        /// Who sent it.
+        from: EndpointAddress,
+        /// The sender's word.
+        tag: u64,
+        /// Bytes of the message. Where the buffer is shorter, it holds the first ones.
+        len: u64,
+    },
+    /// The operation was cancelled, or its endpoint closed, before anything happened.
+    Cancelled,
+    /// It did not work.
+    Failed(Reason),
+}
+
+/// A posted receive.
+#[derive(Debug)]
+pub struct Posted {
+    /// Names it in its completion.
+    pub token: Token,
+    /// Where the message goes.
+    pub buffer: Buffer,
+}
+
+/// What is known of a message when it begins to arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Envelope {
+    /// Who sent it.
+    pub from: EndpointAddress,
+    /// The endpoint it is for.
+    pub to: EndpointIndex,
+    /// The sender's word.
+    pub tag: u64,
+    /// Bytes of the message.
+    pub len: u64,
+}
+
+/// A message that found no posted receive.
+#[derive(Debug)]
+pub struct Unexpected {
+    /// What is known of it.
+    pub envelope: Envelope,
+    /// Where its bytes are.
+    pub state: UnexpectedState,
+}
+
+/// Where the bytes of an unexpected message are.
+#[derive(Debug)]
+pub enum UnexpectedState {
+    /// Here, all of them.
+    Whole(Vec<u8>),
+    /// Under way: [`Matcher::whole`] will bring them. A domain sends one such message at a time.
+    Arriving,
+    /// At its sender, who waits for a receive.
+    Announced(Announced),
+}
+
+/// What a receiver needs to fetch a message that was announced.
+#[derive(Debug)]
+pub struct Announced {
+    pub(crate) serial: Serial,
+    pub(crate) mapped: Option<Mapped>,
+    pub(crate) edges: Vec<u8>,
+}
+
+/// Decides which receive an arriving message goes to, and keeps what nobody waited for.
+pub trait Matcher {
+    /// A message arrives for an open endpoint: the receive that takes it, which thereby is no longer posted.
+    fn take(&mut self, envelope: &Envelope) -> Option<Posted>;
+
+    /// Keeps a message for which [`Self::take`] had no receive.
+    fn hold(&mut self, message: Unexpected);
+
+    /// The bytes of a held message that was [`UnexpectedState::Arriving`] are here.
+    fn whole(&mut self, envelope: &Envelope, bytes: Vec<u8>);
+
+    /// A receive and a held message that now belong together, if there are such; asked for until there are none.
+    fn next_match(&mut self, endpoint: EndpointIndex) -> Option<(Posted, Unexpected)>;
+
+    /// An operation is over.
+    fn complete(&mut self, completion: Completion);
+
+    /// True if the program should have a look before more is taken from channels.
+    fn is_busy(&self) -> bool;
+
+    /// What this peer announced, or had begun to send, will not come any more. What arrived whole stays.
+    fn forget(&mut self, peer: DomainId);
+
+    /// An endpoint is closed: its posted receives and held messages.
+    fn close(&mut self, endpoint: EndpointIndex) -> (Vec<Posted>, Vec<Unexpected>);
+}

@@ -1,0 +1,138 @@
+//! MX endpoint numbers: claiming one, finding who has one, and what boards there are. The daemon decides; messages then go to the endpoint that
+//! was found like all others.
+
+use crate::domain::Domain;
+use crate::error::Refusal;
+use crate::matcher::Matcher;
+use crate::query::Inquirer;
+use isthmus_layout::EndpointAddress;
+use isthmus_layout::control::{MxConnect, MxOpen, MxWho, ToClient, Topic};
+use isthmus_layout::ids::EndpointIndex;
+use isthmus_layout::reason::Reason;
+use serde::Deserialize;
+
+/// The MX endpoint number that an endpoint has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MxOpened {
+    /// On which board.
+    pub board: u32,
+    /// Which number.
+    pub endpoint: u32,
+    /// The board's nic id: six octets, the first in bits 47 to 40.
+    pub nic: u64,
+}
+
+/// The MX boards of this host, and those that can be reached.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct MxReport {
+    /// The boards of this host, by number.
+    pub boards: Vec<MxBoard>,
+    /// Boards that can be reached, those of this host first.
+    pub peers: Vec<MxPeer>,
+}
+
+/// An MX board of this host.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct MxBoard {
+    /// Its number.
+    pub number: u32,
+    /// Its nic id.
+    pub nic: u64,
+    /// What it is called: `host:number`, where nobody has given it another name.
+    pub name: String,
+    /// How many endpoint numbers it has, from 0.
+    pub endpoints_max: u32,
+    /// Those that are taken.
+    pub endpoints: Vec<MxEndpoint>,
+}
+
+/// An MX endpoint number that is taken.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct MxEndpoint {
+    /// Which.
+    pub number: u32,
+    /// By which domain.
+    pub domain: MxDomain,
+    /// For which of its endpoints.
+    pub index: u8,
+    /// The user it belongs to, as the daemon sees it.
+    pub uid: u32,
+}
+
+/// The domain that has taken a number.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct MxDomain {
+    /// Its number.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+}
+
+/// An MX board that can be reached.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct MxPeer {
+    /// Its nic id.
+    pub nic: u64,
+    /// What it is called.
+    pub name: String,
+}
+
+impl<M: Matcher> Domain<M> {
+    /// Claims an MX endpoint number for the open endpoint `at`: on that board or on any, that number or any. It is given back when
+    /// the endpoint is closed, and claimed again from a daemon that comes after this one.
+    ///
+    /// Refused with [`Reason::MxNoBoard`], [`Reason::MxEndpointBeyond`], [`Reason::MxEndpointTaken`] or [`Reason::MxOwnerFull`].
+    pub fn mx_open(
+        &mut self,
+        board: Option<u32>,
+        endpoint: Option<u32>,
+        key: u32,
+        at: EndpointIndex,
+    ) -> Result<MxOpened, Refusal> {
+        match self.core.request(MxOpen { board, endpoint, key, at }.into())?.message {
+            ToClient::MxOpened(opened) => {
+                let (board, endpoint, nic) = (opened.board, opened.endpoint, opened.nic);
+                self.core.endpoints.claim(MxOpen { board: Some(board), endpoint: Some(endpoint), key, at });
+                Ok(MxOpened { board, endpoint, nic })
+            }
+            _ => Err(Reason::NotIsthmus.into()),
+        }
+    }
+
+    /// Who has that MX endpoint number. From now on this domain hears when the other one goes.
+    ///
+    /// Refused with [`Reason::MxNoNic`], [`Reason::MxEndpointBeyond`], [`Reason::MxEndpointClosed`], [`Reason::MxBadKey`] or
+    /// [`Reason::TalkForbidden`].
+    pub fn mx_connect(&mut self, nic: u64, endpoint: u32, key: u32) -> Result<EndpointAddress, Refusal> {
+        match self.core.request(MxConnect { nic, endpoint, key }.into())?.message {
+            ToClient::MxFound(found) => Ok(EndpointAddress { domain: found.domain, endpoint: found.endpoint }),
+            _ => Err(Reason::NotIsthmus.into()),
+        }
+    }
+
+    /// The nic id and MX endpoint number that an endpoint has, or had if it went lately; else [`Reason::MxNoNumber`].
+    pub fn mx_who(&mut self, address: EndpointAddress) -> Result<(u64, u32), Refusal> {
+        let EndpointAddress { domain, endpoint } = address;
+        match self.core.request(MxWho { domain, endpoint }.into())?.message {
+            ToClient::MxIs(is) => Ok((is.nic, is.endpoint)),
+            _ => Err(Reason::NotIsthmus.into()),
+        }
+    }
+
+    /// The MX boards there are, and those that can be reached.
+    pub fn mx(&mut self) -> Result<MxReport, Refusal> {
+        self.query(Topic::Mx, &[]).and_then(|json| report(&json))
+    }
+}
+
+impl Inquirer {
+    /// The MX boards there are, and those that can be reached.
+    pub fn mx(&mut self) -> Result<MxReport, Refusal> {
+        self.ask(Topic::Mx, &[]).and_then(|json| report(&json))
+    }
+}
+
+/// Fields that are not known here are left out: the daemon may be newer.
+fn report(json: &str) -> Result<MxReport, Refusal> {
+    serde_json::from_str(json).map_err(|error| Refusal::new(Reason::NotIsthmus, format!("report on MX: {error}")))
+}

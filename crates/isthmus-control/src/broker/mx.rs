@@ -1,0 +1,63 @@
+//! Requests about MX endpoint numbers. Nothing else of MX passes here: who has found whom sends ordinary messages.
+
+use isthmus_layout::control::{MxConnect, MxFound, MxIs, MxOpen, MxOpened, MxWho};
+use isthmus_layout::ids::{DomainId, EndpointAddress, EndpointIndex, NicId};
+use isthmus_layout::reason::Reason;
+
+use super::{Broker, Refusal};
+
+impl Broker {
+    pub(super) fn mx_open(&mut self, domain: DomainId, open: &MxOpen) -> Result<MxOpened, Refusal> {
+        let MxOpen { board, endpoint, key, at } = *open;
+        let at = EndpointAddress { domain, endpoint: at };
+        let number = self.directory.open_mx(board, endpoint, key, at).map_err(|reason| {
+            let any = |number: Option<u32>| number.map_or_else(|| "any".to_owned(), |number| number.to_string());
+            let asked = format!("board {}, endpoint {}", any(board), any(endpoint));
+            match reason {
+                Reason::RequestInvalid => Refusal::new(reason, format!("{at} has an MX endpoint number already")),
+                reason => Refusal::new(reason, format!("{}: {asked}", reason.summary())),
+            }
+        })?;
+        let nic = self.directory.mx().board(number.board).expect("it was claimed there").nic;
+        self.tickets.claim(number, domain);
+        tracing::debug!(%at, board = number.board, endpoint = number.endpoint, "has an MX endpoint number");
+        Ok(MxOpened { board: number.board, endpoint: number.endpoint, nic: nic.number() })
+    }
+
+    /// Closes an endpoint, and gives its MX endpoint number back.
+    pub(super) fn close_endpoint(&mut self, domain: DomainId, endpoint: EndpointIndex) -> Result<(), Refusal> {
+        let number = self.directory.mx().number_of(EndpointAddress { domain, endpoint });
+        self.directory.close_endpoint(domain, endpoint)?;
+        if let Some(number) = number {
+            self.tickets.give_back(number);
+        }
+        Ok(())
+    }
+
+    pub(super) fn mx_connect(&mut self, domain: DomainId, connect: &MxConnect) -> Result<MxFound, Refusal> {
+        let MxConnect { nic, endpoint, key } = *connect;
+        let asked = || match NicId::new(nic) {
+            Some(nic) => format!("{nic}, endpoint {endpoint}"),
+            None => format!("{nic:#x}, endpoint {endpoint}"),
+        };
+        let refused = |reason: Reason| Refusal::new(reason, format!("{}: {}", reason.summary(), asked()));
+        let found = self.directory.mx().connect(nic, endpoint, key).map_err(refused)?;
+        if found.domain != domain
+            && let Some((from, to)) = self.identity(domain).zip(self.identity(found.domain))
+        {
+            self.policy.talk(&from, &to).map_err(refused)?;
+        }
+        self.directory.watch(domain, found.domain);
+        Ok(MxFound { domain: found.domain, endpoint: found.endpoint })
+    }
+
+    /// Whose number it is. That is said to everybody who asks, like the names of domains.
+    pub(super) fn mx_who(&self, who: &MxWho) -> Result<MxIs, Refusal> {
+        let at = EndpointAddress { domain: who.domain, endpoint: who.endpoint };
+        let mx = self.directory.mx();
+        let refused = |reason: Reason| Refusal::new(reason, format!("{}: {at}", reason.summary()));
+        let number = mx.who(at).map_err(refused)?;
+        let nic = mx.board(number.board).expect("it was claimed there").nic;
+        Ok(MxIs { nic: nic.number(), endpoint: number.endpoint })
+    }
+}

@@ -1,0 +1,176 @@
+//! MX endpoint numbers: claimed, found, given back, claimed again after a restart.
+
+use isthmus_control::schema::{Endpoints, Mx};
+use isthmus_layout::control::*;
+use isthmus_layout::ids::{DomainId, EndpointAddress, EndpointIndex, NicId};
+use isthmus_layout::reason::Reason;
+
+use crate::bed::{Bed, Client, name};
+use crate::resuming::come_back;
+
+const TWO_BOARDS: &str =
+    "[[mx.board]]\nmac = \"02:00:00:00:00:01\"\nendpoints_max = 2\n[[mx.board]]\nname = \"fast\"\nendpoints_max = 3\n";
+
+const FIRST_NIC: u64 = 0x0200_0000_0001;
+
+impl Client {
+    fn mx_endpoint(&mut self) -> EndpointIndex {
+        match self.ask(OpenEndpoint { index: None, label: None }, &[]).unwrap().message {
+            ToClient::EndpointOpened(opened) => opened.index,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn mx_open(
+        &mut self,
+        board: Option<u32>,
+        endpoint: Option<u32>,
+        key: u32,
+        at: EndpointIndex,
+    ) -> Result<(u32, u32, u64), Reason> {
+        match self.ask(MxOpen { board, endpoint, key, at }, &[])?.message {
+            ToClient::MxOpened(opened) => Ok((opened.board, opened.endpoint, opened.nic)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Opens an endpoint and claims any number for it.
+    fn mx_any(&mut self, key: u32) -> Result<(u32, u32), Reason> {
+        let at = self.mx_endpoint();
+        self.mx_open(None, None, key, at).map(|(board, endpoint, _)| (board, endpoint))
+    }
+
+    fn mx_connect(&mut self, nic: u64, endpoint: u32, key: u32) -> Result<EndpointAddress, Reason> {
+        match self.ask(MxConnect { nic, endpoint, key }, &[])?.message {
+            ToClient::MxFound(found) => Ok(EndpointAddress { domain: found.domain, endpoint: found.endpoint }),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn mx_who(&mut self, domain: DomainId, endpoint: EndpointIndex) -> Result<(u64, u32), Reason> {
+        match self.ask(MxWho { domain, endpoint }, &[])?.message {
+            ToClient::MxIs(is) => Ok((is.nic, is.endpoint)),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn numbers_are_shared_by_all_domains() {
+    let bed = Bed::with(TWO_BOARDS);
+    let ((mut a, _), (mut b, _)) = (bed.attached("a"), bed.attached("b"));
+    assert_eq!([a.mx_any(1), b.mx_any(1), a.mx_any(1)], [Ok((0, 0)), Ok((1, 0)), Ok((0, 1))]);
+    let at = b.mx_endpoint();
+    assert_eq!(b.mx_open(Some(0), Some(1), 1, at).err(), Some(Reason::MxEndpointTaken));
+    assert_eq!(b.mx_open(Some(0), None, 1, at).err(), Some(Reason::MxEndpointTaken));
+    assert_eq!(b.mx_open(Some(0), Some(2), 1, at).err(), Some(Reason::MxEndpointBeyond));
+    assert_eq!(b.mx_open(Some(2), None, 1, at).err(), Some(Reason::MxNoBoard));
+    assert_eq!(b.mx_open(None, Some(2), 1, at).map(|(board, endpoint, _)| (board, endpoint)), Ok((1, 2)));
+    assert_eq!(b.mx_open(None, None, 1, at).err(), Some(Reason::RequestInvalid), "it has one");
+    assert_eq!([a.mx_any(1), a.mx_any(1)], [Ok((1, 1)), Err(Reason::MxEndpointTaken)]);
+    let unopened = EndpointIndex::new(9).unwrap();
+    assert_eq!(b.mx_open(None, None, 1, unopened).err(), Some(Reason::EndpointClosed));
+    b.ask(CloseEndpoint { index: at }, &[]).unwrap();
+    assert_eq!(a.mx_any(1), Ok((1, 2)), "free again with its endpoint");
+}
+
+#[test]
+fn who_has_a_number_is_found_with_its_key() {
+    let bed = Bed::with(TWO_BOARDS);
+    let ((mut a, ours), (mut b, theirs)) = (bed.attached("a"), bed.attached("b"));
+    let (mine, at) = (a.mx_endpoint(), b.mx_endpoint());
+    let (_, endpoint, nic) = b.mx_open(Some(0), Some(1), 0x1234_5678, at).unwrap();
+    assert_eq!(nic, FIRST_NIC);
+    a.mx_open(Some(1), None, 0, mine).unwrap();
+    let there = EndpointAddress { domain: theirs.id(), endpoint: at };
+    assert_eq!(a.mx_connect(nic, endpoint, 0x1234_5678), Ok(there));
+    assert_eq!(a.mx_connect(nic, endpoint, 0), Err(Reason::MxBadKey));
+    assert_eq!(a.mx_connect(nic, 0, 0x1234_5678), Err(Reason::MxEndpointClosed));
+    assert_eq!(a.mx_connect(nic, 2, 0x1234_5678), Err(Reason::MxEndpointBeyond));
+    assert_eq!(a.mx_connect(nic + 1, endpoint, 0x1234_5678), Err(Reason::MxNoNic));
+    assert_eq!(a.mx_connect(u64::MAX, endpoint, 0x1234_5678), Err(Reason::MxNoNic));
+    assert_eq!(b.mx_connect(nic, endpoint, 0x1234_5678), Ok(there), "its own");
+    // Who has found somebody hears when that one goes, and can still say who it was.
+    assert_eq!(a.mx_who(theirs.id(), at), Ok((nic, endpoint)));
+    b.ask(Close {}, &[]).unwrap();
+    let gone = a.hear_that(|heard| matches!(heard.message, ToClient::PeerGone(_)));
+    assert_eq!(gone.message, PeerGone { peer: theirs.id(), reason: Reason::PeerDetached }.into());
+    assert_eq!(a.mx_who(theirs.id(), at), Ok((nic, endpoint)));
+    assert_eq!(a.mx_connect(nic, endpoint, 0x1234_5678), Err(Reason::MxEndpointClosed));
+    let other = EndpointIndex::new(5).unwrap();
+    assert_eq!(a.mx_who(ours.id(), other), Err(Reason::MxNoNumber));
+}
+
+#[test]
+fn a_policy_keeps_mx_programs_apart() {
+    let bed = Bed::with("[policy]\nrules = [{ from = \"x\", to = \"b\", allow = false }]\n");
+    let ((mut x, _), (mut b, _)) = (bed.attached("x"), bed.attached("b"));
+    let (mine, at) = (x.mx_endpoint(), b.mx_endpoint());
+    let (_, endpoint, nic) = b.mx_open(None, None, 0, at).unwrap();
+    assert_eq!(x.mx_connect(nic, endpoint, 0), Err(Reason::TalkForbidden));
+    let (_, own, nic) = x.mx_open(None, None, 0, mine).unwrap();
+    assert!(b.mx_connect(nic, own, 0).is_ok(), "the other way is allowed");
+    assert!(x.mx_connect(nic, own, 0).is_ok());
+}
+
+#[test]
+fn boards_numbers_and_peers_are_reported_without_attaching() {
+    let bed = Bed::with(TWO_BOARDS);
+    let (mut a, ours) = bed.attached("a");
+    a.mx_endpoint();
+    let at = a.mx_endpoint();
+    a.mx_open(Some(1), Some(2), 7, at).unwrap();
+    let mut asks = bed.greeted();
+    let Mx { boards, peers, .. } = asks.report(Topic::Mx, &[]).unwrap();
+    assert_eq!((boards[0].nic, boards[0].mac.as_str()), (FIRST_NIC, "02:00:00:00:00:01"));
+    assert_eq!((boards[1].name.as_str(), boards[1].endpoints_max, boards[0].endpoints.len()), ("fast", 3, 0));
+    assert!(boards[0].name.ends_with(":0"), "{}", boards[0].name);
+    let taken = &boards[1].endpoints[0];
+    assert_eq!((taken.number, taken.domain.id, taken.index), (2, ours.id().number(), at.number()));
+    let reachable: Vec<_> = peers.iter().map(|peer| (peer.nic, peer.name.as_str())).collect();
+    assert_eq!(reachable, [(FIRST_NIC, boards[0].name.as_str()), (boards[1].nic, "fast")]);
+    assert_eq!(NicId::new(boards[1].nic).unwrap().to_string(), boards[1].mac);
+    let endpoints: Endpoints = asks.report(Topic::Endpoints, &[]).unwrap();
+    let numbers: Vec<_> =
+        endpoints.endpoints.iter().map(|row| row.mx.as_ref().map(|mx| (mx.board, mx.endpoint))).collect();
+    assert_eq!(numbers, [None, Some((1, 2))]);
+}
+
+#[test]
+fn who_speaks_the_version_before_knows_nothing_of_it() {
+    let before = Spoken::new(Version { major: 1, minor: 1 }, 0).unwrap();
+    let bed = Bed::speaking(before);
+    let (mut a, _) = bed.attached("a");
+    let at = a.mx_endpoint();
+    a.say(MxOpen { board: None, endpoint: None, key: 0, at }, &[]);
+    assert_eq!(a.ended(), Some(Reason::MalformedControl));
+    let bed = Bed::new();
+    let mut old = bed.connect();
+    old.ask(Hello { magic: Magic, spoken: before, library: name("old 1") }, &[]).unwrap();
+    old.attach(Some("old")).unwrap();
+    old.mx_endpoint();
+    old.say(MxWho { domain: DomainId::new(1).unwrap(), endpoint: at }, &[]);
+    assert_eq!(old.ended(), Some(Reason::MalformedControl));
+}
+
+#[test]
+fn a_domain_that_comes_back_has_its_number_again() {
+    let mut bed = Bed::new();
+    let ((mut a, ours), (mut b, _)) = (bed.attached("a"), bed.attached("b"));
+    let (at, nic) = (a.mx_endpoint(), {
+        let at = b.mx_endpoint();
+        b.mx_open(None, None, 0, at).unwrap().2
+    });
+    assert_eq!(a.mx_open(None, Some(7), 5, at), Ok((0, 7, nic)));
+    bed.stop();
+    bed.start("", Spoken::CURRENT);
+    let (mut b, _) = bed.attached("c");
+    assert_eq!(b.mx_connect(nic, 7, 5), Err(Reason::MxEndpointClosed), "not yet");
+    let other = b.mx_endpoint();
+    assert_eq!(b.mx_open(None, Some(7), 5, other).err(), Some(Reason::MxEndpointTaken), "it is kept for its domain");
+    let (mut a, again) = come_back(&bed, &ours);
+    again.unwrap();
+    a.ask(OpenEndpoint { index: Some(at), label: None }, &[]).unwrap();
+    assert_eq!(a.mx_open(Some(0), Some(7), 5, at), Ok((0, 7, nic)), "boards keep their address");
+    assert_eq!(b.mx_connect(nic, 7, 5).map(|found| found.domain), Ok(ours.id()));
+}

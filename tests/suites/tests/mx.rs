@@ -1,0 +1,137 @@
+//! MX endpoint numbers, by the library and a real `isthmusd`: claimed, found, given back, and claimed again from the next daemon.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use isthmus_client::{Domain, EndpointAddress, EndpointIndex, Inquirer, MxOpened, Options, Reason, Topic};
+use isthmus_control::config::{self, ConfigFile, Inputs, Role};
+use isthmus_control::daemon;
+use isthmus_layout::control::{Name, Spoken, Version};
+use isthmus_suites::{PATIENCE, daemon as start};
+use isthmus_testbed::{Daemon, Deadline, Scratch, eventually};
+use std::path::PathBuf;
+use std::time::Duration;
+
+const TWO_BOARDS: &str =
+    "[[mx.board]]\nname = \"near\"\nendpoints_max = 2\n[[mx.board]]\nname = \"far\"\nendpoints_max = 2\n";
+
+fn options(socket: PathBuf, name: &str) -> Options {
+    Options { name: Name::new(name).ok(), socket: Some(socket), no_autostart: true, ..Options::default() }
+}
+
+fn attach(daemon: &Daemon, name: &str) -> (Domain, EndpointIndex) {
+    let mut domain = Domain::attach_with(&options(daemon.socket(), name)).unwrap();
+    let at = domain.open(None, "").unwrap();
+    (domain, at)
+}
+
+fn reason<T: std::fmt::Debug>(outcome: Result<T, isthmus_client::Refusal>) -> Reason {
+    outcome.unwrap_err().reason
+}
+
+#[test]
+fn programs_find_each_other_by_board_number_and_key() {
+    let scratch = Scratch::new().unwrap();
+    let daemon = start(&scratch, TWO_BOARDS);
+    let ((mut a, at_a), (mut b, at_b)) = (attach(&daemon, "a"), attach(&daemon, "b"));
+    let boards = Inquirer::connect(&options(daemon.socket(), "asks")).unwrap().mx().unwrap().boards;
+    assert_eq!(boards.iter().map(|board| board.name.as_str()).collect::<Vec<_>>(), ["near", "far"]);
+    let nics = [boards[0].nic, boards[1].nic];
+    // Any and any: the lowest number, on the lowest board that has it free.
+    assert_eq!(a.mx_open(None, None, 7, at_a), Ok(MxOpened { board: 0, endpoint: 0, nic: nics[0] }));
+    assert_eq!(b.mx_open(None, None, 8, at_b), Ok(MxOpened { board: 1, endpoint: 0, nic: nics[1] }));
+    let more = a.open(None, "").unwrap();
+    assert_eq!(reason(a.mx_open(Some(1), Some(0), 7, more)), Reason::MxEndpointTaken);
+    assert_eq!(reason(a.mx_open(Some(2), None, 7, more)), Reason::MxNoBoard);
+    assert_eq!(reason(a.mx_open(Some(0), Some(2), 7, more)), Reason::MxEndpointBeyond);
+    assert_eq!(a.mx_open(None, None, 7, more), Ok(MxOpened { board: 0, endpoint: 1, nic: nics[0] }));
+    let to_b = EndpointAddress { domain: b.id(), endpoint: at_b };
+    assert_eq!(a.mx_connect(nics[1], 0, 8), Ok(to_b));
+    assert_eq!(reason(a.mx_connect(nics[1], 0, 7)), Reason::MxBadKey);
+    assert_eq!(reason(a.mx_connect(nics[1], 1, 8)), Reason::MxEndpointClosed);
+    assert_eq!(reason(a.mx_connect(nics[1], 2, 8)), Reason::MxEndpointBeyond);
+    assert_eq!(reason(a.mx_connect(1, 0, 8)), Reason::MxNoNic);
+    // What was found takes messages like any endpoint.
+    b.receive(at_b, vec![0; 5].into()).unwrap();
+    a.send(at_a, to_b, 1, b"hello".to_vec().into()).unwrap();
+    let completion = Deadline::secs(PATIENCE);
+    let received = loop {
+        a.poll();
+        if let Some(received) = b.poll() {
+            break received;
+        }
+        assert!(!completion.passed(), "the message does not come");
+    };
+    assert_eq!(received.buffer.as_slice(), b"hello");
+    let report = a.mx().unwrap();
+    let taken: Vec<_> =
+        report.boards.iter().flat_map(|board| &board.endpoints).map(|taken| &taken.domain.name).collect();
+    assert_eq!(taken, ["a", "a", "b"]);
+    assert_eq!(report.peers.iter().map(|peer| peer.nic).collect::<Vec<_>>(), nics);
+}
+
+#[test]
+fn who_it_was_can_be_said_when_it_is_gone() {
+    let scratch = Scratch::new().unwrap();
+    let daemon = start(&scratch, "");
+    let ((mut a, at_a), (mut b, at_b)) = (attach(&daemon, "a"), attach(&daemon, "b"));
+    let opened = b.mx_open(None, Some(31), 0, at_b).unwrap();
+    let to_b = EndpointAddress { domain: b.id(), endpoint: at_b };
+    assert_eq!(a.mx_who(to_b), Ok((opened.nic, 31)));
+    assert_eq!(reason(a.mx_who(EndpointAddress { domain: a.id(), endpoint: at_a })), Reason::MxNoNumber);
+    b.detach(Duration::from_secs(1));
+    assert_eq!(a.mx_who(to_b), Ok((opened.nic, 31)));
+    assert_eq!(a.mx_open(None, Some(31), 0, at_a), Ok(opened), "the number is free again");
+}
+
+#[test]
+fn the_next_daemon_knows_the_numbers_again() {
+    let scratch = Scratch::new().unwrap();
+    let mut daemon = start(&scratch, "");
+    let ((mut a, at_a), (mut b, at_b)) = (attach(&daemon, "a"), attach(&daemon, "b"));
+    let opened = b.mx_open(None, None, 42, at_b).unwrap();
+    let closed = b.open(None, "").unwrap();
+    b.mx_open(None, Some(9), 42, closed).unwrap();
+    b.close(closed).unwrap();
+    daemon.kill_and_restart(Deadline::secs(PATIENCE)).unwrap();
+    // Whoever comes first cannot take what is another's who will come back.
+    let claimed = a.mx_open(None, None, 1, at_a).unwrap();
+    assert_ne!(claimed.endpoint, opened.endpoint);
+    eventually(Deadline::secs(PATIENCE), || {
+        b.wait(Some(Duration::from_millis(10)));
+        b.is_connected() && a.mx_connect(opened.nic, opened.endpoint, 42).is_ok()
+    })
+    .unwrap();
+    let to_b = EndpointAddress { domain: b.id(), endpoint: at_b };
+    assert_eq!(a.mx_connect(opened.nic, opened.endpoint, 42), Ok(to_b));
+    assert_eq!(reason(a.mx_connect(opened.nic, opened.endpoint, 43)), Reason::MxBadKey);
+    assert_eq!(reason(a.mx_connect(opened.nic, 9, 42)), Reason::MxEndpointClosed, "it was closed before");
+}
+
+#[test]
+fn a_daemon_of_the_version_before_is_not_asked() {
+    let scratch = Scratch::new().unwrap();
+    let socket = scratch.join("sock");
+    let text =
+        format!("daemon.socket = \"{}\"\ndaemon.runtime_dir = \"{}\"\n", socket.display(), scratch.path().display());
+    let file = ConfigFile::Given { path: "old.toml".into(), bytes: text.into_bytes() };
+    let uid = rustix::process::geteuid().as_raw();
+    let loaded = config::load(&Inputs { file, uid, ..Inputs::bare(Role::User) }).unwrap();
+    let spoken = Spoken::new(Version { major: 1, minor: 1 }, 0).unwrap();
+    let (told, stop) = std::sync::mpsc::channel();
+    let serving = std::thread::spawn(move || {
+        let options = daemon::Options { spoken, signals: false, ..daemon::Options::new(loaded) };
+        let daemon = daemon::Daemon::open(options).unwrap();
+        let stop = daemon.stop();
+        daemon.run(move || told.send(stop).unwrap()).unwrap()
+    });
+    let stop = stop.recv().unwrap();
+    let mut domain = Domain::attach_with(&options(socket.clone(), "new")).unwrap();
+    let at = domain.open(None, "").unwrap();
+    assert_eq!(reason(domain.mx_open(None, None, 0, at)), Reason::NotInVersion);
+    assert_eq!(reason(domain.mx_connect(1, 0, 0)), Reason::NotInVersion);
+    assert_eq!(reason(domain.mx()), Reason::NotInVersion);
+    assert_eq!(reason(Inquirer::connect(&options(socket, "asks")).unwrap().mx()), Reason::NotInVersion);
+    assert!(domain.query(Topic::Status, &[]).unwrap().contains("\"1.1\""), "all else works");
+    drop(domain);
+    stop.stop();
+    serving.join().unwrap();
+}
