@@ -12,7 +12,7 @@ use crate::peers::Peers;
 use crate::resume::RECONNECT;
 use crate::sleep::Sleeper;
 use isthmus_channel::{BoardIndex, Channel, ChannelKey, Inbox};
-use isthmus_layout::control::{self, Close, Name, Owner, RequestSerial, Ticket, ToDaemon};
+use isthmus_layout::control::{self, Close, Name, Owner, RequestSerial, Ticket, ToDaemon, Welcome};
 use isthmus_layout::ids::ChannelId;
 use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::reason::Reason;
@@ -45,6 +45,14 @@ pub(crate) struct Me {
     pub(crate) name: Name,
     pub(crate) owner: Owner,
     pub(crate) ticket: Ticket,
+}
+
+impl Me {
+    /// Whom the daemon has taken us in as.
+    pub(crate) fn of(welcome: &Welcome) -> Self {
+        let Welcome { domain, owner, ticket, .. } = *welcome;
+        Self { domain, name: welcome.name.clone(), owner, ticket }
+    }
 }
 
 /// A board of ours, kept to show it to a daemon that comes back.

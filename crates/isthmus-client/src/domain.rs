@@ -59,8 +59,7 @@ impl<M: Matcher> Domain<M> {
         let ToClient::Welcome(welcome) = news.message.clone() else {
             return Err(Refusal::from(Reason::NotIsthmus).into());
         };
-        let me =
-            Me { domain: welcome.domain, name: welcome.name.clone(), owner: welcome.owner, ticket: welcome.ticket };
+        let me = Me::of(&welcome);
         let guard = ForkGuard::new().map_err(|_| Refusal::from(Reason::OutOfAddressSpace))?;
         let mut core = Core::new(me, socket_path, options, guard, matcher)?;
         if !welcome.channels {

@@ -5,12 +5,12 @@
 
 use crate::connect;
 use crate::control::{Control, News};
-use crate::core::Core;
+use crate::core::{Core, Me};
 use crate::error::Refusal;
 use crate::matcher::Matcher;
 use crate::news::map;
 use crate::peer::{Between, Granted, Making, Path, PeerIndex};
-use isthmus_channel::{BoardIndex, Channel, Ends};
+use isthmus_channel::{BoardIndex, Channel, Ends, Inbox};
 use isthmus_layout::board;
 use isthmus_layout::channel::{Direction, Geometry};
 use isthmus_layout::control::{AdoptBoard, Attach, OpenEndpoint, Resume, ToClient, Welcome};
@@ -112,7 +112,11 @@ impl<M: Matcher> Core<M> {
         let resume = Resume { domain: self.me.domain, ticket: self.me.ticket };
         let own = &self.boards[0];
         let attach = Attach { name: Some(self.me.name.clone()), resume: Some(resume) };
-        let mut news = control.request(attach.into(), &[own.memory.as_fd(), own.doorbell.as_fd()])?;
+        let answer = control.request(attach.into(), &[own.memory.as_fd(), own.doorbell.as_fd()]);
+        if answer.as_ref().is_err_and(|refusal| refusal.reason == Reason::TicketInvalid) {
+            return self.attach_anew();
+        }
+        let mut news = answer?;
         let ToClient::Welcome(welcome) = news.message.clone() else {
             return Err(Reason::NotIsthmus.into());
         };
@@ -127,17 +131,9 @@ impl<M: Matcher> Core<M> {
             let answer = control.request(held.channel.clone().into(), &[held.memory.as_fd()]);
             over.extend(unless_refused(answer)?.map(|reason| (held.channel.clone(), reason)));
         }
-        for (index, label) in self.endpoints.all() {
-            let open = OpenEndpoint { index: Some(index), label: label.cloned() };
-            unless_refused(control.request(open.into(), &[]))?;
-        }
-        for claim in self.endpoints.claims() {
-            unless_refused(control.request(claim.clone().into(), &[]))?;
-        }
+        self.open_again(&mut control)?;
         self.take_ring(&welcome, &mut news).map_err(Refusal::from)?;
-        self.sleeper.watch_control(&control);
-        self.control = Some(control);
-        (self.lost_at, self.alone_since) = (None, None);
+        self.connected(control);
         for (channel, reason) in over {
             match reason {
                 Reason::PeerVanished => self.peer_gone(channel.peer, reason),
@@ -145,6 +141,47 @@ impl<M: Matcher> Core<M> {
             }
         }
         Ok(())
+    }
+
+    /// The daemon does not believe that we are who we were: its key was removed. Then nobody knows us by our old number any more, so
+    /// we get a new one, and everything that was under way with others is over.
+    fn attach_anew(&mut self) -> Result<(), Refusal> {
+        let mut control = Control::open(connect::reconnect(&self.socket_path)?)?;
+        let attach = Attach { name: Some(self.me.name.clone()), resume: None };
+        let mut news = control.request(attach.into(), &[])?;
+        let ToClient::Welcome(welcome) = news.message.clone() else {
+            return Err(Reason::NotIsthmus.into());
+        };
+        for at in self.peers.indices() {
+            let peer = self.peers[at].id;
+            self.peer_gone(peer, Reason::TicketInvalid);
+        }
+        (self.inbox, self.ring) = (Inbox::new(), None);
+        self.boards.clear();
+        self.held.clear();
+        self.me = Me::of(&welcome);
+        self.open_again(&mut control)?;
+        self.take_ring(&welcome, &mut news).map_err(Refusal::from)?;
+        self.connected(control);
+        Ok(())
+    }
+
+    /// Tells a daemon what is open here.
+    fn open_again(&self, control: &mut Control) -> Result<(), Refusal> {
+        for (index, label) in self.endpoints.all() {
+            let open = OpenEndpoint { index: Some(index), label: label.cloned() };
+            unless_refused(control.request(open.into(), &[]))?;
+        }
+        for claim in self.endpoints.claims() {
+            unless_refused(control.request(claim.clone().into(), &[]))?;
+        }
+        Ok(())
+    }
+
+    fn connected(&mut self, control: Control) {
+        self.sleeper.watch_control(&control);
+        self.control = Some(control);
+        (self.lost_at, self.alone_since) = (None, None);
     }
 
     /// Makes the domain ring out of a welcome.

@@ -287,6 +287,21 @@ fn a_daemon_killed_while_channels_are_made_leaves_no_pair_broken() {
 }
 
 #[test]
+fn a_domain_whose_ticket_is_not_believed_attaches_anew() {
+    let scratch = Scratch::new().unwrap();
+    let daemon = daemon(&scratch, "");
+    let (mut a, mut b) = (Actor::beside(&daemon, "a"), Actor::beside(&daemon, "b"));
+    connect(&mut a, &mut b);
+    let kept = daemon.state_dir().join("resume");
+    let stopped = daemon.kill(Deadline::secs(PATIENCE)).unwrap();
+    std::fs::remove_file(kept).unwrap();
+    let _daemon = stopped.start(Deadline::secs(PATIENCE)).unwrap();
+    reconnected(&mut [&mut a, &mut b]);
+    // By name, since nobody has the number that it had.
+    connect(&mut a, &mut b);
+}
+
+#[test]
 fn nothing_is_left_behind_when_everybody_is_killed() {
     let scratch = Scratch::new().unwrap();
     let before = Leftovers::snapshot().unwrap();
