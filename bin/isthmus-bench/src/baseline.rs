@@ -2,10 +2,11 @@
 //!
 //! - the floor, which nobody can go below: [`CacheLine`], [`copy::CrossCore`], [`copy::OneCore`], and eventfds for sleepers;
 //! - what every program has: TCP, Unix sockets, pipes, each waiting both ways;
-//! - what others reach between processes: `process_vm_readv`, and UCX where it is installed ([`ucx`]).
+//! - what others reach between processes: `process_vm_readv`, and UCX and MPIs where they are installed ([`ucx`], [`mpi`]).
 
 mod cache_line;
 pub(crate) mod copy;
+pub(crate) mod mpi;
 pub(crate) mod ucx;
 
 use crate::case::{Case, LinkCase};
@@ -13,6 +14,7 @@ use crate::job::{Buffers, Wait};
 use crate::path::Path;
 
 pub(crate) use cache_line::CacheLine;
+pub(crate) use mpi::Mpi;
 pub(crate) use ucx::Ucx;
 
 /// All baselines. `copy_size` is how much the two copies move at once.
@@ -40,6 +42,7 @@ pub(crate) fn all(copy_size: usize) -> Vec<Box<dyn Case>> {
         cases.push(Box::new(Ucx::bandwidth(transport, 1 << 20)));
     }
     cases.push(Box::new(Ucx::bandwidth(ucx::Transport::Cma, 1 << 20)));
+    cases.extend(Mpi::all(8).map(|mpi| Box::new(mpi) as Box<dyn Case>));
     cases
 }
 

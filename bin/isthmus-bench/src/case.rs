@@ -210,6 +210,9 @@ impl Case for LinkCase {
     }
 
     fn run(&self, bench: &Bench) -> Result<Reading> {
+        if let Some(why) = self.task.path.absent() {
+            return Ok(Reading::Absent(why));
+        }
         let found = bench.pair(&self.task)?;
         let value = match self.quantity {
             Quantity::HalfRtt => found.half_rtt_us()?,

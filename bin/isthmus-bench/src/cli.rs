@@ -95,7 +95,7 @@ struct FiguresArgs {
     common: Common,
 }
 
-/// What Isthmus is compared with: copies, cache lines, sockets, pipes, process_vm_readv, UCX.
+/// What Isthmus is compared with: copies, cache lines, sockets, pipes, process_vm_readv, UCX, MPIs.
 ///
 /// What is not installed on this machine has no value, and its row says why.
 #[derive(Args)]
@@ -122,7 +122,7 @@ struct BaselinesArgs {
 /// and rate are of a stream in one direction, CPU time is of both sides together.
 #[derive(Args)]
 struct PathsArgs {
-    /// Paths to measure [default: isthmus where it is built in, tcp, unix, pipe].
+    /// Paths to measure [default: isthmus, mx where its programs are, tcp, unix, pipe].
     #[arg(long = "path", value_enum, value_name = "PATH", value_delimiter = ',')]
     paths: Vec<Path>,
 
@@ -226,7 +226,10 @@ impl BaselinesArgs {
 impl PathsArgs {
     fn run(self) -> Result<Ended> {
         let (bench, machine, mut output) = self.common.prepare(3)?;
-        let default_paths = || Path::ISTHMUS.into_iter().chain([Path::Tcp, Path::Unix, Path::Pipe]).collect();
+        let default_paths = || {
+            let paths = Path::ISTHMUS.into_iter().chain([Path::Mx, Path::Tcp, Path::Unix, Path::Pipe]);
+            paths.filter(|path| path.absent().is_none()).collect()
+        };
         let sweep = Sweep {
             paths: if self.paths.is_empty() { default_paths() } else { self.paths },
             waits: self.waits,

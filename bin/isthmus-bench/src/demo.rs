@@ -125,10 +125,11 @@ impl Session {
         sweep(plan).steps(self.bench.runs)
     }
 
-    /// Two processes that play ping-pong over a path for the budget, while `look` is called with their process ids.
-    pub fn meet<T>(&self, path: Path, look: impl FnOnce(&[u32]) -> Result<T>) -> Result<T> {
-        let task = Task::plain(path, Wait::Sleep, crate::job::Work::PingPong { size: 8 });
-        Ok(self.bench.pairs_watched(&task, 1, look)?.1)
+    /// Two processes that play ping-pong over a path, long enough to find the best way they have even on a busy machine;
+    /// `look` is called when they are done and still there.
+    pub fn meet<T>(&self, path: Path, look: impl FnOnce() -> Result<T>) -> Result<T> {
+        let bench = Bench { budget: self.bench.budget.max(MEETING), ..self.bench.clone() };
+        bench.pair_held(&Task::plain(path, Wait::Sleep, crate::job::Work::PingPong { size: 8 }), look)
     }
 
     /// The points as an SVG picture.
@@ -136,6 +137,9 @@ impl Session {
         plot::draw(points, &self.machine.describe())
     }
 }
+
+/// How long two processes play that only want to be looked at.
+const MEETING: Duration = Duration::from_millis(500);
 
 fn sweep(plan: &Plan) -> Sweep {
     let Plan { paths, waits, sizes } = plan.clone();

@@ -45,6 +45,7 @@ pub(crate) fn run<L: Link>(link: &mut L, job: &Job, talk: &Talk) -> Result<Done>
         (Work::Open, _) => Ok(Done::default()),
         (Work::First { size }, side) => first(link, talk, size, side),
         (Work::Idle { ms }, side) => idle(link, talk, ms, side),
+        (Work::Match { .. }, _) => bail!("the path {} knows no matching", job.path.name()),
         (Work::PingPong { size }, Side::Lead) => ping(link, talk, size, budget),
         (Work::PingPong { size }, Side::Follow) => pong(link, talk, size),
         (Work::Stream { size, buffers }, Side::Lead) => stream_out(link, talk, size, buffers, budget),

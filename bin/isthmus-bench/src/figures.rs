@@ -4,6 +4,7 @@
 //! (idling, many silent peers) is a type of its own that implements [`Case`], in a file below `figures/`.
 
 mod idle;
+mod mx;
 
 use anyhow::Result;
 
@@ -30,7 +31,7 @@ pub(crate) struct Row {
 
 /// All rows, in the order of the document, of what this path can do.
 pub(crate) fn rows(path: Path) -> Vec<Row> {
-    [
+    let local = [
         half_rtt_8b_poll(path),
         half_rtt_4k_poll(path),
         bandwidth_1m_warm(path),
@@ -43,10 +44,10 @@ pub(crate) fn rows(path: Path) -> Vec<Row> {
         first_message(path),
         idle_cpu(path),
         silent_peers(path),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    ];
+    // MX goes over Isthmus, and over nothing else.
+    let mx = if matches!(path, Path::Isthmus | Path::Mx) { mx::rows() } else { Vec::new() };
+    local.into_iter().chain(mx).flatten().collect()
 }
 
 /// Measures the rows, and prints each when it is done. Says whether all of them have a value.
@@ -258,8 +259,25 @@ mod tests {
     }
 
     #[test]
+    fn mx_has_rows_beside_those_of_isthmus() {
+        let rows = rows(Path::Isthmus);
+        let names: Vec<_> = rows.iter().map(|row| row.name).filter(|name| name.starts_with("mx.")).collect();
+        assert_eq!(
+            names,
+            [
+                "mx.half_rtt.8b.poll",
+                "mx.half_rtt.8b.sleep",
+                "mx.bandwidth.1m.warm",
+                "mx.bandwidth.1m.cold",
+                "mx.rate.8b",
+                "mx.match.10k",
+            ]
+        );
+    }
+
+    #[test]
     fn values_and_baselines_have_the_same_unit() {
-        for row in rows(Path::Unix) {
+        for row in rows(Path::Isthmus) {
             for beside in row.baseline.iter().chain(&row.others) {
                 assert_eq!(beside.unit(), row.case.unit(), "{}: {}", row.name, beside.name());
             }

@@ -74,6 +74,8 @@ pub(crate) enum Work {
     First { size: usize },
     /// Connected, and nothing to say for so long, each side waiting for the other.
     Idle { ms: u64 },
+    /// A message there and back, with so many receives posted and so many messages unexpected on each side, and with none.
+    Match { depth: u32 },
 }
 
 impl Work {
@@ -82,6 +84,7 @@ impl Work {
             Self::PingPong { size } | Self::Stream { size, .. } | Self::First { size } => size,
             Self::Open => 0,
             Self::Idle { .. } => 1,
+            Self::Match { .. } => 8,
         }
     }
 }
@@ -96,6 +99,8 @@ pub(crate) struct Job {
     pub(crate) cpu: usize,
     /// How long the measured part may take.
     pub(crate) budget_ms: u64,
+    /// Stay connected when the work is done, until told to part.
+    pub(crate) hold: bool,
 }
 
 /// From this program to a worker. The job comes with a socket to the other worker.
@@ -110,7 +115,7 @@ pub(crate) enum Order {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Answer {
-    /// Opened and connected; waits for [`Order::Go`].
+    /// Opened and connected, or done and still connected; waits for [`Order::Go`].
     Ready,
     Done(Done),
     Failed(String),
@@ -133,4 +138,17 @@ pub(crate) struct Done {
     pub(crate) round_trips: Option<Recorded>,
     /// Stream: from the first send until the answer that all has arrived.
     pub(crate) elapsed_ns: Option<u64>,
+    /// Matching: half round trips in nanoseconds, by what lay before the message.
+    #[serde(default)]
+    pub(crate) matching: Option<Matching>,
+}
+
+/// Half round trips in nanoseconds: where receives name their message exactly, and where they leave some of it open; with
+/// nothing before it, and with as much as there was to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Matching {
+    pub(crate) exact_empty_ns: f64,
+    pub(crate) exact_full_ns: f64,
+    pub(crate) masked_empty_ns: f64,
+    pub(crate) masked_full_ns: f64,
 }

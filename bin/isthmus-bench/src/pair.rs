@@ -105,6 +105,25 @@ impl Bench {
         pairs: usize,
         watch: impl FnOnce(&[u32]) -> Result<T>,
     ) -> Result<(Vec<Found>, T)> {
+        let workers = self.start(task, pairs, false)?;
+        self.named(task, self.conduct(workers, watch))
+    }
+
+    /// Runs one pair, and calls `look` when it is done and both sides are still there.
+    pub(crate) fn pair_held<T>(&self, task: &Task, look: impl FnOnce() -> Result<T>) -> Result<T> {
+        let mut workers = self.start(task, 1, true)?;
+        let held = self.begin(&mut workers).and_then(|()| {
+            self.all_ready(&mut workers)?;
+            look()
+        });
+        self.named(task, held)
+    }
+
+    fn named<T>(&self, task: &Task, result: Result<T>) -> Result<T> {
+        result.with_context(|| format!("{} {:?} ({})", task.path.name(), task.work, task.setup.wait.name()))
+    }
+
+    fn start(&self, task: &Task, pairs: usize, hold: bool) -> Result<Vec<Worker>> {
         let mut workers = Vec::new();
         for pair in 0..pairs {
             let (near, far) = Talk::pair()?;
@@ -118,24 +137,31 @@ impl Bench {
                     work: task.work,
                     cpu,
                     budget_ms: self.budget.as_millis() as u64,
+                    hold,
                 };
                 workers.push(Worker::start(self, task.isolated, job, &socket)?);
             }
         }
-        let what = || format!("{} {:?} ({})", task.path.name(), task.work, task.setup.wait.name());
-        self.conduct(workers, watch).with_context(what)
+        Ok(workers)
     }
 
-    /// Waits for all to be ready, lets them begin together, and collects what they found, in order.
-    fn conduct<T>(&self, mut workers: Vec<Worker>, watch: impl FnOnce(&[u32]) -> Result<T>) -> Result<(Vec<Found>, T)> {
-        each_answer(&mut workers, self.deadline(), |worker, answer| match answer {
+    fn all_ready(&self, workers: &mut [Worker]) -> Result<()> {
+        each_answer(workers, self.deadline(), |worker, answer| match answer {
             Answer::Ready => Ok(()),
             Answer::Done(_) => bail!("the {} side was done before it began", worker.side_name()),
             Answer::Failed(error) => bail!("the {} side: {error}", worker.side_name()),
-        })?;
-        for worker in &workers {
-            worker.talk.send(&Order::Go)?;
-        }
+        })
+    }
+
+    /// Waits for all to be ready, and lets them begin together.
+    fn begin(&self, workers: &mut [Worker]) -> Result<()> {
+        self.all_ready(workers)?;
+        workers.iter().try_for_each(|worker| worker.talk.send(&Order::Go))
+    }
+
+    /// Lets all begin, and collects what they found, in order.
+    fn conduct<T>(&self, mut workers: Vec<Worker>, watch: impl FnOnce(&[u32]) -> Result<T>) -> Result<(Vec<Found>, T)> {
+        self.begin(&mut workers)?;
         let pids: Vec<u32> = workers.iter().map(|worker| worker.child.id()).collect();
         let watched = watch(&pids)?;
         each_answer(&mut workers, self.deadline(), |worker, answer| match answer {

@@ -6,12 +6,14 @@
 //! ```
 //!
 //! To add a path: a module with its [`Transport`] and its [`Link`], a variant of [`Path`], and a line in each `match` below.
+//! MX alone is measured by programs of its own, as it is a library for C.
 //! Drivers are generic rather than dynamic: an indirect call would be seen in a half round trip of 100 ns.
 
 mod cma;
 mod eventfd;
 mod fds;
 mod isthmus;
+mod mx;
 mod tcp;
 mod unix;
 
@@ -70,6 +72,8 @@ pub(crate) trait Link {
 pub enum Path {
     /// Isthmus, between two domains.
     Isthmus,
+    /// MX over Isthmus: programs in C that are linked with libmyriexpress.
+    Mx,
     /// Loopback TCP, with TCP_NODELAY.
     Tcp,
     /// A Unix stream socket.
@@ -92,6 +96,7 @@ impl Path {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Isthmus => "isthmus",
+            Self::Mx => "mx",
             Self::Tcp => "tcp",
             Self::Unix => "unix",
             Self::Seqpacket => "seqpacket",
@@ -104,7 +109,10 @@ impl Path {
     /// Whether this kind of work means something on this path.
     pub(crate) const fn can(self, work: Work, wait: Wait) -> bool {
         match self {
-            Self::Isthmus | Self::Tcp | Self::Unix | Self::Seqpacket | Self::Pipe => true,
+            Self::Mx => matches!(work, Work::PingPong { .. } | Work::Stream { .. } | Work::Match { .. }),
+            Self::Isthmus | Self::Tcp | Self::Unix | Self::Seqpacket | Self::Pipe => {
+                !matches!(work, Work::Match { .. })
+            }
             Self::Eventfd => matches!(work, Work::PingPong { size: 8 } | Work::Open) && matches!(wait, Wait::Sleep),
             Self::Cma => matches!(work, Work::Stream { .. } | Work::Open) && matches!(wait, Wait::Poll),
         }
@@ -115,22 +123,33 @@ impl Path {
     pub(crate) const fn options(self) -> &'static [&'static str] {
         match self {
             Self::Isthmus => &[isthmus::SILENT_PEERS],
+            Self::Mx => &[mx::WAIT],
             Self::Tcp | Self::Unix | Self::Seqpacket | Self::Pipe | Self::Eventfd | Self::Cma => &[],
+        }
+    }
+
+    /// Why this installation cannot measure it, if it cannot.
+    pub fn absent(self) -> Option<String> {
+        match self {
+            Self::Mx => mx::absent(),
+            _ => None,
         }
     }
 
     /// Processes besides the workers whose CPU time is this path's as well: a daemon.
     pub(crate) fn servants(self) -> Result<Vec<u32>> {
         match self {
-            Self::Isthmus => Ok(vec![isthmus::daemon()?]),
+            Self::Isthmus | Self::Mx => Ok(vec![isthmus::daemon()?]),
             Self::Tcp | Self::Unix | Self::Seqpacket | Self::Pipe | Self::Eventfd | Self::Cma => Ok(Vec::new()),
         }
     }
 
-    /// Does one side of the work. `ready` is called when both sides are connected, and returns when the measurement may begin.
-    pub(crate) fn run(self, job: &Job, talk: &Talk, ready: impl FnOnce() -> Result<()>) -> Result<Done> {
+    /// Does one side of the work. `ready` is called when both sides are connected, and returns when the measurement may
+    /// begin; where the job says hold, once more before they part.
+    pub(crate) fn run(self, job: &Job, talk: &Talk, ready: impl FnMut() -> Result<()>) -> Result<Done> {
         match self {
             Self::Isthmus => run::<isthmus::Isthmus>(job, talk, ready),
+            Self::Mx => mx::run(job, talk, ready),
             Self::Tcp => run::<tcp::Tcp>(job, talk, ready),
             Self::Unix => run::<unix::Stream>(job, talk, ready),
             Self::Seqpacket => run::<unix::Seqpacket>(job, talk, ready),
@@ -141,10 +160,8 @@ impl Path {
     }
 }
 
-fn run<T: Transport>(job: &Job, talk: &Talk, ready: impl FnOnce() -> Result<()>) -> Result<Done> {
-    if let Some(name) = job.setup.options.keys().find(|name| !job.path.options().contains(&name.as_str())) {
-        bail!("the path {} has no option {name:?}", job.path.name());
-    }
+fn run<T: Transport>(job: &Job, talk: &Talk, mut ready: impl FnMut() -> Result<()>) -> Result<Done> {
+    check_options(job)?;
     let before = Instant::now();
     let transport = T::open(&job.setup)?;
     let opened = Instant::now();
@@ -156,5 +173,15 @@ fn run<T: Transport>(job: &Job, talk: &Talk, ready: impl FnOnce() -> Result<()>)
     let done = drive::run(&mut link, job, talk)?;
     // Neither side leaves before both are done: a socket that closes early would be an error on the other side.
     talk.barrier()?;
+    if job.hold {
+        ready()?;
+    }
     Ok(Done { open_ns: (opened - before).as_nanos() as u64, connect_ns, ..done })
+}
+
+fn check_options(job: &Job) -> Result<()> {
+    match job.setup.options.keys().find(|name| !job.path.options().contains(&name.as_str())) {
+        Some(name) => bail!("the path {} has no option {name:?}", job.path.name()),
+        None => Ok(()),
+    }
 }

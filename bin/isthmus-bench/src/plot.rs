@@ -10,8 +10,8 @@ use crate::path::Path;
 use crate::sweep::Point;
 
 const SIZE: (u32, u32) = (1300, 620);
-/// Okabe and Ito's colours, which most colour-blind readers can tell apart.
-const COLOURS: [RGBColor; 7] = [
+/// One for each path: Okabe and Ito's colours, which most colour-blind readers can tell apart, and a grey.
+const COLOURS: [RGBColor; 8] = [
     RGBColor(213, 94, 0),
     RGBColor(0, 114, 178),
     RGBColor(0, 158, 115),
@@ -19,6 +19,7 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
     RGBColor(0, 0, 0),
+    RGBColor(120, 120, 120),
 ];
 
 type Lines = BTreeMap<(Path, Wait), Vec<(f64, f64)>>;

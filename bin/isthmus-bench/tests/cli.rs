@@ -91,6 +91,23 @@ fn baselines_stand_alone_and_those_not_installed_say_so() {
     }
 }
 
+/// The programs are looked for beside this one first: it is called from a folder where it is alone.
+#[test]
+fn rows_of_mx_say_what_is_missing_where_it_is() {
+    if one_cpu() {
+        return;
+    }
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let alone = folder.path().join("isthmus-bench");
+    std::fs::hard_link(env!("CARGO_BIN_EXE_isthmus-bench"), &alone).expect("a link");
+    let arguments = ["figures", "--only", "mx.match", "--runs", "1", "--run-ms", "2", "--json", "-"];
+    let output = Command::new(alone).args(arguments).env("PATH", "/nonexistent").assert().code(1).get_output().clone();
+    let row: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    assert!(row["value"].is_null() && row["baseline_value"].is_null(), "{row}");
+    let why = row["why"].as_str().expect("a reason");
+    assert!(why.starts_with("mx_measure is neither beside") && why.contains("make build"), "{why}");
+}
+
 #[test]
 fn wrong_usage_is_told_apart_from_failure() {
     for wrong in [

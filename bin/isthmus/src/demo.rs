@@ -4,6 +4,7 @@
 //! isthmus try ─┬─ sweep ────── removes the folder when we end, however that is
 //!              ├─ isthmusd ─── in that folder, ends with us
 //!              └─ worker ×2 ── the two domains, pinned to two cores; new ones for each measurement
+//!                   └─ mx_measure ── of MX: a program in C that is linked with libmyriexpress
 //! ```
 //!
 //! The measuring itself is isthmus-bench's. Nothing here decides whether a figure is good.
@@ -15,10 +16,9 @@ mod table;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use isthmus_bench::demo::{self, Effort, Floor, Path as Way, Plan, Point, Session, Wait};
 use isthmus_client::{Options, Topic};
@@ -33,10 +33,6 @@ use folder::Folder;
 const SIZES: [usize; 11] = [0, 8, 64, 128, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 const SIZES_QUICK: [usize; 4] = [0, 8, 4 << 10, 1 << 20];
 
-/// How long a channel may take to show itself, and how often the daemon is asked for it.
-const PATIENCE: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_millis(5);
-
 /// All that came out, as `try.json` has it.
 #[derive(Serialize)]
 struct Results {
@@ -45,10 +41,19 @@ struct Results {
     /// What no path can beat on this machine.
     floors: Vec<Floor>,
     points: Vec<Point>,
+    /// Paths that this installation cannot measure, and why.
+    absent: Vec<Absent>,
     /// The daemon's own list while two domains talked.
     channels: Value,
     /// The picture.
     plot: PathBuf,
+}
+
+/// A path that was left out.
+#[derive(Serialize)]
+struct Absent {
+    path: Way,
+    why: String,
 }
 
 pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Ended> {
@@ -57,7 +62,7 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Ended> {
     let folder = Folder::make()?;
     let daemon = PrivateDaemon::start(&folder)?;
     let session = session(args, daemon.socket())?;
-    let plan = plan(args);
+    let (plan, absent) = plan(args);
     let bar = bar(session.floor_steps() + session.sweep_steps(&plan) + 1);
     let step = |what: &str| {
         bar.set_message(what.to_owned());
@@ -72,7 +77,7 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Ended> {
     let svg = args.out.join("try.svg");
     write(&svg, &session.plot(&points)?)?;
     let machine = session.machine_json()?;
-    let results = Results { version: env!("CARGO_PKG_VERSION"), machine, floors, points, channels, plot: svg };
+    let results = Results { version: env!("CARGO_PKG_VERSION"), machine, floors, points, absent, channels, plot: svg };
     let json = args.out.join("try.json");
     write(&json, &crate::output::object("try", &results)?)?;
     output.result("try", &results, || {
@@ -110,12 +115,12 @@ fn session(args: &TryArgs, socket: &Path) -> Result<Session> {
     Session::start(program, environment, effort)
 }
 
-fn plan(args: &TryArgs) -> Plan {
-    Plan {
-        paths: vec![Way::Isthmus, Way::Tcp, Way::Unix, Way::Pipe],
-        waits: vec![Wait::Poll, Wait::Sleep],
-        sizes: if args.quick { SIZES_QUICK.to_vec() } else { SIZES.to_vec() },
-    }
+fn plan(args: &TryArgs) -> (Plan, Vec<Absent>) {
+    let mut paths = vec![Way::Isthmus, Way::Mx, Way::Tcp, Way::Unix, Way::Pipe];
+    let absent: Vec<Absent> = paths.iter().filter_map(|&path| Some(Absent { path, why: path.absent()? })).collect();
+    paths.retain(|path| absent.iter().all(|absent| absent.path != *path));
+    let sizes = if args.quick { SIZES_QUICK.to_vec() } else { SIZES.to_vec() };
+    (Plan { paths, waits: vec![Wait::Poll, Wait::Sleep], sizes }, absent)
 }
 
 /// Visible on a terminal only.
@@ -128,29 +133,21 @@ fn bar(steps: usize) -> ProgressBar {
     bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// The daemon's list of channels while two domains talk: the last one before they leave.
+/// The daemon's list of channels when two domains have talked, and have not left.
 fn channels(session: &Session, socket: &Path) -> Result<Value> {
     let options = Options { socket: Some(socket.to_owned()), ..Options::default() };
-    session.meet(Way::Isthmus, |_| {
-        let mut daemon = crate::daemon::Daemon::connect(&options)?;
-        let deadline = Instant::now() + PATIENCE;
-        let mut seen = None;
-        while Instant::now() < deadline {
-            let answer = daemon.ask(Topic::Channels, &[])?;
-            match crate::daemon::has_channel(&answer) {
-                true => seen = Some(answer),
-                false if seen.is_some() => break,
-                false => {}
-            }
-            sleep(PAUSE);
-        }
-        seen.context("the daemon shows no channel between them")
+    session.meet(Way::Isthmus, || {
+        let answer = crate::daemon::Daemon::connect(&options)?.ask(Topic::Channels, &[])?;
+        ensure!(crate::daemon::has_channel(&answer), "the daemon shows no channel between them");
+        Ok(answer)
     })
 }
 
 fn text(results: &Results) -> String {
     let channels = crate::daemon::channels_text(&results.channels).unwrap_or_else(|error| format!("{error:#}\n"));
+    let absent = results.absent.iter().map(|absent| format!("not measured: {}: {}\n", absent.path.name(), absent.why));
     table::text(&results.points, &results.floors)
+        + &absent.collect::<String>()
         + "\nThe way that messages took, as the daemon shows it (isthmus channel list):\n"
         + &channels
 }

@@ -42,6 +42,14 @@ fn it_measures_draws_and_leaves_nothing_but_its_results() {
     let points = results["points"].as_array().expect("a list");
     let ours = points.iter().filter(|point| point["path"] == "isthmus");
     assert!(ours.clone().count() >= 8 && ours.clone().all(|point| point["half_rtt_us"].is_number()), "{results}");
+    let mx = points.iter().filter(|point| point["path"] == "mx");
+    if Path::new(env!("CARGO_BIN_EXE_isthmus")).with_file_name("mx_measure").is_file() {
+        assert!(mx.clone().count() >= 8 && mx.clone().all(|point| point["rate_mmsg_s"].is_number()), "{results}");
+        assert!(results["absent"].as_array().is_some_and(Vec::is_empty), "{results}");
+    } else {
+        eprintln!("skipped: the programs of examples/mx are not built (cargo xtask mx-programs)");
+        assert!(mx.count() == 0 && said.contains("not measured: mx: mx_measure is neither beside"), "{said}");
+    }
     assert_eq!(results["channels"]["pairs"][0]["path"], "channel");
     assert!(std::fs::read_to_string(out.join("try.svg")).expect("a picture").starts_with("<svg"));
     assert!(is_empty(&scratch.join("place")));

@@ -4,7 +4,7 @@ use crate::domain::Domain;
 use crate::error::Refusal;
 use crate::matcher::{Completion, Outcome, Token};
 use crate::words::copy_words;
-use isthmus_channel::Polled;
+use isthmus_channel::{Polled, Wait};
 use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::{EndpointAddress, reason};
@@ -60,23 +60,27 @@ impl Domain {
     /// [`Self::receive_later`] comes to, without its detours through memory.
     #[inline]
     fn receive_now(&mut self, at: EndpointIndex, into: &mut [u8]) -> Option<Received> {
-        for _ in 0..LOOKS {
+        let looks = if self.waiting().wait() == Wait::Sleep { 1 } else { LOOKS };
+        for _ in 0..looks {
             if self.core.is_child() || !self.core.is_settled() || !self.core.matcher.is_idle(at) {
                 return None;
             }
-            match self.core.inbox.poll(&mut self.record) {
-                Polled::Nothing => {}
-                Polled::Record(key) => match self.core.peek_eager(key, &self.record) {
-                    Some((envelope, words)) if envelope.to == at => {
-                        let room = into.len().min(envelope.len as usize);
-                        copy_words(words, &mut into[..room]);
-                        isthmus_shm::step!("received");
-                        return Some(Received { from: envelope.from, tag: envelope.tag, len: envelope.len });
-                    }
-                    _ => self.core.take_record(key, &self.record),
-                },
-                other => self.core.take_polled(other, &self.record),
+            let polled = self.core.inbox.poll(&mut self.record);
+            if polled == Polled::Nothing {
+                continue;
             }
+            if let Polled::Record(key) = polled
+                && let Some((envelope, words)) = self.core.peek_eager(key, &self.record)
+                && envelope.to == at
+            {
+                let room = into.len().min(envelope.len as usize);
+                copy_words(words, &mut into[..room]);
+                isthmus_shm::step!("received");
+                return Some(Received { from: envelope.from, tag: envelope.tag, len: envelope.len });
+            }
+            self.core.take_polled(polled, &self.record);
+            self.core.end_turn();
+            return None;
         }
         None
     }

@@ -203,16 +203,22 @@ impl<M: Matcher> Core<M> {
         while taken < BATCH && !self.matcher.is_busy() && self.poll_once(record) {
             taken += 1;
         }
+        self.end_turn();
+        self.polls += 1;
+        if self.polls >= LOOK_EVERY {
+            self.look_around();
+        }
+    }
+
+    /// What a turn owes to others for what it has taken.
+    #[inline]
+    pub(crate) fn end_turn(&mut self) {
         if !self.listed.is_empty() {
             self.advance_listed();
         }
         // At once: our program may not call again for a while, and somebody's send is over when this arrives.
         if !self.owing.is_empty() {
             self.give_credit();
-        }
-        self.polls += 1;
-        if self.polls >= LOOK_EVERY {
-            self.look_around();
         }
     }
 

@@ -56,7 +56,7 @@ impl<M: Matcher> Core<M> {
     }
 
     #[inline]
-    pub(crate) fn take_record(&mut self, key: ChannelKey, record: &RecordBuffer) {
+    fn take_record(&mut self, key: ChannelKey, record: &RecordBuffer) {
         isthmus_shm::step!("take_record");
         if let Some((envelope, words)) = self.peek_eager(key, record) {
             return self.match_eager(envelope, words);

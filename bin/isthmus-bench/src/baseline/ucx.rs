@@ -15,7 +15,7 @@ use crate::pair::Bench;
 
 const PROGRAM: &str = "ucx_perftest";
 /// How long the server may take to listen, and the client beyond the budget.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Which of UCX's ways through shared memory it is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl Case for Ucx {
 impl Ucx {
     /// `None` if it is not installed.
     fn measure(&self, bench: &Bench) -> Result<Option<FinalLine>> {
-        if !is_installed() {
+        if !is_installed(PROGRAM) {
             return Ok(None);
         }
         let port = free_port()?;
@@ -169,7 +169,13 @@ impl FinalLine {
 }
 
 /// A process that does not outlive its measurement.
-struct Killed(Child);
+pub(super) struct Killed(Child);
+
+impl Killed {
+    pub(super) const fn new(process: Child) -> Self {
+        Self(process)
+    }
+}
 
 impl Drop for Killed {
     fn drop(&mut self) {
@@ -180,7 +186,7 @@ impl Drop for Killed {
 }
 
 /// All that a process prints, which is little; an error if it takes too long.
-fn output(mut process: Killed, patience: Duration) -> Result<String> {
+pub(super) fn output(mut process: Killed, patience: Duration) -> Result<String> {
     wait_until(patience, || Ok(process.0.try_wait()?.is_some())).context("its client does not end")?;
     let mut printed = String::new();
     let mut stdout = process.0.stdout.take().context("its client has no output")?;
@@ -188,9 +194,10 @@ fn output(mut process: Killed, patience: Duration) -> Result<String> {
     Ok(printed)
 }
 
-fn is_installed() -> bool {
+/// Whether a program is in `PATH`.
+pub(super) fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(PROGRAM).is_file())
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
 /// A port that nobody had a moment ago.

@@ -61,6 +61,8 @@ impl Quantity {
             points.iter().filter(|point| point.wait == self.wait && (self.sizes)(point.size)).collect();
         let paths = distinct(shown.iter().map(|point| point.path));
         let Some((&first, others)) = paths.split_first() else { return String::new() };
+        // MX is ours as well.
+        let others: Vec<Path> = others.iter().copied().filter(|&path| path != Path::Mx).collect();
         let mut heads = vec![("bytes", Lean::Right)];
         heads.extend(paths.iter().map(|path| (path.name(), Lean::Right)));
         heads.extend(others.iter().map(|path| (times(*path), Lean::Right)));

@@ -1,0 +1,131 @@
+//! What a program does with its requests.
+
+use super::{Cargo, Engine, Kind, Request, Stage, UnknownRequest};
+use crate::RequestId;
+use crate::filter::Filter;
+use crate::status::Status;
+
+/// What became of an attempt to cancel.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Cancelled<R> {
+    /// A receive that no message had come for: it is gone, and never completes. Its buffer comes back.
+    Receive(R),
+    /// A connect without an answer: it is gone, and never completes.
+    Connect,
+    /// It is matched, answered or over: it completes as if nothing had happened.
+    TooLate,
+    /// Sends cannot be cancelled.
+    WrongKind,
+    /// There is no such request.
+    Unknown,
+}
+
+/// Whether a buffer may be used again cannot be said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BufferedError {
+    /// Only sends have a buffer to use again.
+    #[error("the request is not a send")]
+    WrongKind,
+    /// There is no such request.
+    #[error(transparent)]
+    Unknown(#[from] UnknownRequest),
+}
+
+impl<C: Cargo> Engine<C> {
+    /// A request that the program may still ask for.
+    #[inline]
+    fn visible(&self, request: RequestId) -> Result<&Request<C::Receive>, UnknownRequest> {
+        match self.requests.get(request.0) {
+            Some(found) if !found.forgotten => Ok(found),
+            _ => Err(UnknownRequest),
+        }
+    }
+
+    /// How a request ended, if it has. It is consumed thereby.
+    #[inline]
+    pub fn test(&mut self, request: RequestId) -> Result<Option<Status>, UnknownRequest> {
+        let found = self.visible(request)?;
+        if found.stage != Stage::Done {
+            return Ok(None);
+        }
+        let status = found.status;
+        self.consume(request);
+        Ok(Some(status))
+    }
+
+    /// The request that ended first of those whose match info a filter accepts, of all kinds. It is consumed.
+    pub fn test_any(&mut self, filter: Filter) -> Option<Status> {
+        let slot = self.done.first(filter)?;
+        let (id, request) = self.requests.at(slot)?;
+        let status = request.status;
+        self.consume(RequestId(id));
+        Some(status)
+    }
+
+    /// The request that ended first. It stays.
+    pub fn peek(&self) -> Option<RequestId> {
+        let (id, _) = self.requests.at(self.done.front()?)?;
+        Some(RequestId(id))
+    }
+
+    /// Whether a request is over.
+    #[inline]
+    pub fn is_done(&self, request: RequestId) -> Result<bool, UnknownRequest> {
+        Ok(self.visible(request)?.stage == Stage::Done)
+    }
+
+    /// What the program gave to a request.
+    pub fn context_of(&self, request: RequestId) -> Result<usize, UnknownRequest> {
+        Ok(self.visible(request)?.status.context)
+    }
+
+    /// What a request was made by.
+    pub fn kind(&self, request: RequestId) -> Result<Kind, UnknownRequest> {
+        Ok(self.visible(request)?.kind)
+    }
+
+    /// Whether the buffer of a send may be used again: it is over, or has been copied.
+    pub fn is_buffered(&self, request: RequestId) -> Result<bool, BufferedError> {
+        let found = self.visible(request)?;
+        if found.kind == Kind::Send {
+            Ok(found.buffered || found.stage == Stage::Done)
+        } else {
+            Err(BufferedError::WrongKind)
+        }
+    }
+
+    /// Nobody will ask for this request. It goes on, and ends without being seen.
+    pub fn forget(&mut self, request: RequestId) -> Result<(), UnknownRequest> {
+        if self.visible(request)?.stage == Stage::Done {
+            self.consume(request);
+        } else if let Some(found) = self.requests.get_mut(request.0) {
+            found.forgotten = true;
+        }
+        Ok(())
+    }
+
+    /// Takes back a receive that no message has come for, or a connect without an answer.
+    pub fn cancel(&mut self, request: RequestId) -> Cancelled<C::Receive> {
+        let Ok(found) = self.visible(request) else { return Cancelled::Unknown };
+        match (found.kind, found.stage) {
+            (Kind::Send, _) => Cancelled::WrongKind,
+            (Kind::Connect, Stage::Underway) => {
+                self.requests.remove(request.0);
+                Cancelled::Connect
+            }
+            (Kind::Receive, Stage::Posted) => {
+                self.posted.remove(request.0.slot());
+                let receive = self.requests.remove(request.0).and_then(|request| request.receive);
+                receive.map_or(Cancelled::TooLate, Cancelled::Receive)
+            }
+            _ => Cancelled::TooLate,
+        }
+    }
+
+    /// Takes a request that is over out of its queue.
+    #[inline]
+    fn consume(&mut self, request: RequestId) {
+        self.done.remove(request.0.slot());
+        self.requests.remove(request.0);
+    }
+}

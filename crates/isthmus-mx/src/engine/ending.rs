@@ -1,0 +1,84 @@
+//! A partner dies, or is disconnected; the endpoint is closed.
+
+use super::{Cargo, Engine, Held, Kind, Stage};
+use crate::filter::Filter;
+use crate::status::StatusCode;
+use crate::{MessageId, PartnerIndex, RequestId};
+use alloc::vec::Vec;
+
+/// What ended with a partner. The transport has to leave these requests alone from now on: what it reports of them means nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Severed<M> {
+    /// Sends to it, and receives that were being filled from it, in the order of their posts. They are over.
+    pub requests: Vec<RequestId>,
+    /// Messages of it that no receive had taken, oldest first.
+    pub messages: Vec<Held<M>>,
+}
+
+/// What was left when an endpoint was closed.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Drained<C: Cargo> {
+    /// Receives that no message had come for, oldest first.
+    pub receives: Vec<(RequestId, C::Receive)>,
+    /// What the transport was at, in the order of the posts.
+    pub underway: Vec<(RequestId, Kind)>,
+    /// Messages that no receive had taken, oldest first.
+    pub messages: Vec<Held<C::Message>>,
+}
+
+impl<C: Cargo> Engine<C> {
+    /// A partner is gone: every send to it and every receive that is being filled from it ends with `code`. Its unexpected messages
+    /// stay where `keep` says so, which is asked oldest first: those that are whole can still be received. The partner stays, with
+    /// its context.
+    pub fn fail_partner(
+        &mut self,
+        partner: PartnerIndex,
+        code: StatusCode,
+        mut keep: impl FnMut(&C::Message) -> bool,
+    ) -> Severed<C::Message> {
+        let mut requests = self.underway(|status| status == Some(partner));
+        requests.retain(|(request, kind)| self.finish(*request, *kind, code, 0));
+        let held = self.partners.get(partner).map(|partner| partner.held).unwrap_or_default();
+        let messages = self.by_source.walk(held).filter_map(|slot| self.messages.at(slot));
+        let drop = messages.filter(|(_, held)| !keep(&held.message)).map(|(id, _)| MessageId(id));
+        let drop: Vec<MessageId> = drop.collect();
+        Severed {
+            requests: requests.into_iter().map(|(request, _)| request).collect(),
+            messages: drop.into_iter().filter_map(|message| self.take_message(message)).collect(),
+        }
+    }
+
+    /// Forgets a partner: its requests end as unreachable, its unexpected messages are dropped, its index names nobody.
+    pub fn disconnect(&mut self, partner: PartnerIndex) -> Severed<C::Message> {
+        let severed = self.fail_partner(partner, StatusCode::EndpointUnreachable, |_| false);
+        self.partners.remove(partner);
+        severed
+    }
+
+    /// Empties the endpoint: no request is left, pending or over, and no message. Partners stay.
+    pub fn drain(&mut self) -> Drained<C> {
+        let mut drained = Drained { receives: Vec::new(), underway: self.underway(|_| true), messages: Vec::new() };
+        for (request, _) in &drained.underway {
+            self.requests.remove(request.0);
+        }
+        while self.test_any(Filter::ANY).is_some() {}
+        while let Some(slot) = self.posted.front() {
+            self.posted.remove(slot);
+            let Some((id, _)) = self.requests.at(slot) else { continue };
+            let receive = self.requests.remove(id).and_then(|request| request.receive);
+            drained.receives.extend(receive.map(|receive| (RequestId(id), receive)));
+        }
+        while let Some((id, _)) = self.unexpected.front().and_then(|slot| self.messages.at(slot)) {
+            drained.messages.extend(self.take_message(MessageId(id)));
+        }
+        drained
+    }
+
+    /// The requests that the transport is at, with such partners, in the order of their posts.
+    fn underway(&self, with: impl Fn(Option<PartnerIndex>) -> bool) -> Vec<(RequestId, Kind)> {
+        let all = self.requests.iter().filter(|(_, request)| request.stage == Stage::Underway);
+        let mut some: Vec<_> = all.filter(|(_, request)| with(request.status.source)).collect();
+        some.sort_unstable_by_key(|(_, request)| request.born);
+        some.into_iter().map(|(id, request)| (RequestId(id), request.kind)).collect()
+    }
+}

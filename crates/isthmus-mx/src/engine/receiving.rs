@@ -1,0 +1,179 @@
+//! Receives, arriving messages, and the messages that nobody waited for.
+
+use super::{Cargo, Engine, Kind, Stage};
+use crate::filter::Filter;
+use crate::slab::Full;
+use crate::status::{Status, StatusCode};
+use crate::{MessageId, PartnerIndex, RequestId};
+
+/// What a message says of itself before its bytes are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Envelope {
+    /// Who sent it.
+    pub source: PartnerIndex,
+    /// The sender's 64 bits.
+    pub match_info: u64,
+    /// Bytes.
+    pub msg_length: u32,
+}
+
+/// An unexpected message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held<M> {
+    /// What it says of itself.
+    pub envelope: Envelope,
+    /// Its bytes, or the way to them.
+    pub message: M,
+}
+
+/// An arriving message has found its receive.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Matched<C: Cargo> {
+    /// The receive: it is under way now, until [`Engine::received`].
+    pub request: RequestId,
+    /// Where its bytes go.
+    pub receive: C::Receive,
+    /// Bytes that there is room for. The rest of the message is dropped.
+    pub posted_length: u32,
+}
+
+/// What became of a new receive.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Posted<C: Cargo> {
+    /// It waits for a message.
+    Waiting(RequestId),
+    /// A message was there. It is not unexpected any more, and the receive is under way.
+    Found {
+        /// The receive.
+        request: RequestId,
+        /// Where its bytes go.
+        receive: C::Receive,
+        /// The message.
+        held: Held<C::Message>,
+    },
+}
+
+/// A receive that cannot be posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostError {
+    /// Its mask leaves out bits of the context id.
+    #[error("the mask leaves out bits of the context id")]
+    MaskSplitsContext,
+    /// Too many requests.
+    #[error(transparent)]
+    Full(#[from] Full),
+}
+
+impl<C: Cargo> Engine<C> {
+    /// Posts a receive with room for `length` bytes. It takes the oldest unexpected message that its filter accepts, or waits.
+    #[inline]
+    pub fn post_receive(
+        &mut self,
+        filter: Filter,
+        context: usize,
+        length: u32,
+        receive: C::Receive,
+    ) -> Result<Posted<C>, PostError> {
+        if !self.contexts.within(filter.mask()) {
+            return Err(PostError::MaskSplitsContext);
+        }
+        let mut status = Status {
+            code: StatusCode::Pending,
+            source: None,
+            match_info: filter.match_info(),
+            msg_length: 0,
+            xfer_length: 0,
+            context,
+        };
+        let found = self.unexpected.first(filter).and_then(|slot| self.messages.at(slot));
+        let Some((message, held)) = found else {
+            let born = self.born;
+            let id = self.begin_receive(Kind::Receive, Stage::Posted, status, length, Some(receive))?;
+            self.posted.push(id.0.slot(), filter, born);
+            return Ok(Posted::Waiting(id));
+        };
+        if !self.requests.has_room() {
+            return Err(Full.into());
+        }
+        address(&mut status, &held.envelope);
+        let held = self.take_message(MessageId(message)).expect("it was found above");
+        let request = self.begin(Kind::Receive, Stage::Underway, status)?;
+        Ok(Posted::Found { request, receive, held })
+    }
+
+    /// A message begins to arrive: the oldest receive that wants it. None: it is unexpected; [`hold`](Self::hold) keeps it.
+    #[inline]
+    pub fn arrive(&mut self, envelope: &Envelope) -> Option<Matched<C>> {
+        let slot = self.posted.first(envelope.match_info)?;
+        let (id, request) = self.requests.at_mut(slot)?;
+        let receive = request.receive.take()?;
+        address(&mut request.status, envelope);
+        request.stage = Stage::Underway;
+        let posted_length = request.length;
+        self.posted.remove(slot);
+        Some(Matched { request: RequestId(id), receive, posted_length })
+    }
+
+    /// Ends a receive that a message was found for, after `xfer_length` bytes. False if it has ended already.
+    #[inline]
+    pub fn received(&mut self, request: RequestId, code: StatusCode, xfer_length: u32) -> bool {
+        self.finish(request, Kind::Receive, code, xfer_length)
+    }
+
+    /// Keeps an unexpected message. It comes back if its sender has been disconnected, or there are 2^24 already.
+    #[inline]
+    pub fn hold(&mut self, envelope: Envelope, message: C::Message) -> Result<MessageId, C::Message> {
+        if !self.messages.has_room() {
+            return Err(message);
+        }
+        let Some(partner) = self.partners.get_mut(envelope.source) else { return Err(message) };
+        let id = self.messages.insert(Held { envelope, message }).expect("there is room, as asked above");
+        self.by_source.push(&mut partner.held, id.slot(), ());
+        self.unexpected.push(id.slot(), envelope.match_info);
+        Ok(MessageId(id))
+    }
+
+    /// An unexpected message, while no receive has taken it.
+    pub fn message(&self, message: MessageId) -> Option<&Held<C::Message>> {
+        self.messages.get(message.0)
+    }
+
+    /// The same, to change what it carries: its bytes may still be arriving.
+    pub fn message_mut(&mut self, message: MessageId) -> Option<&mut C::Message> {
+        self.messages.get_mut(message.0).map(|held| &mut held.message)
+    }
+
+    /// The unexpected messages of a partner, newest first.
+    pub fn held_from(&self, source: PartnerIndex) -> impl Iterator<Item = MessageId> {
+        let held = self.partners.get(source).map(|partner| partner.held).unwrap_or_default();
+        self.by_source.walk_back(held).filter_map(|slot| Some(MessageId(self.messages.at(slot)?.0)))
+    }
+
+    /// Takes an unexpected message out: it will not be found any more.
+    #[inline]
+    pub fn take_message(&mut self, message: MessageId) -> Option<Held<C::Message>> {
+        let held = self.messages.remove(message.0)?;
+        self.unexpected.remove(message.0.slot());
+        if let Some(partner) = self.partners.get_mut(held.envelope.source) {
+            self.by_source.remove(&mut partner.held, message.0.slot());
+        }
+        Some(held)
+    }
+
+    /// The oldest unexpected message that a filter accepts. It stays where it is, and may still be arriving.
+    pub fn probe(&mut self, filter: Filter) -> Option<Status> {
+        let slot = self.unexpected.first(filter)?;
+        let (_, held) = self.messages.at(slot)?;
+        let Envelope { source, match_info, msg_length } = held.envelope;
+        let code = StatusCode::Success;
+        Some(Status { code, source: Some(source), match_info, msg_length, xfer_length: msg_length, context: 0 })
+    }
+}
+
+/// What a receive knows of its message.
+#[inline]
+fn address(status: &mut Status, envelope: &Envelope) {
+    status.source = Some(envelope.source);
+    status.match_info = envelope.match_info;
+    status.msg_length = envelope.msg_length;
+}

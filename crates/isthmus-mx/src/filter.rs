@@ -1,0 +1,143 @@
+//! Which messages a receive, a probe or a test is for: some bits of the match info, the others do not matter.
+
+/// Match bits and the mask that says which of them count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Filter {
+    match_info: u64,
+    mask: u64,
+}
+
+/// A match info has bits that its mask leaves out: nothing could ever match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("match info {match_info:#x} has bits outside of its mask {mask:#x}")]
+pub struct BadMask {
+    /// The match info.
+    pub match_info: u64,
+    /// The mask.
+    pub mask: u64,
+}
+
+impl Filter {
+    /// Accepts everything.
+    pub const ANY: Self = Self { match_info: 0, mask: 0 };
+
+    /// The only way to a filter with wildcards.
+    #[inline]
+    pub const fn new(match_info: u64, mask: u64) -> Result<Self, BadMask> {
+        if match_info & !mask == 0 { Ok(Self { match_info, mask }) } else { Err(BadMask { match_info, mask }) }
+    }
+
+    /// Accepts this match info and no other.
+    #[inline]
+    pub const fn exactly(match_info: u64) -> Self {
+        Self { match_info, mask: u64::MAX }
+    }
+
+    /// The bits wanted.
+    #[inline]
+    pub const fn match_info(self) -> u64 {
+        self.match_info
+    }
+
+    /// The bits that count.
+    #[inline]
+    pub const fn mask(self) -> u64 {
+        self.mask
+    }
+
+    /// True if all bits count.
+    #[inline]
+    pub const fn is_exact(self) -> bool {
+        self.mask == u64::MAX
+    }
+
+    /// Whether a message with this match info is meant.
+    #[inline]
+    pub const fn accepts(self, match_info: u64) -> bool {
+        match_info & self.mask == self.match_info
+    }
+}
+
+/// Bits of the match info that every receive names in full, chosen when an endpoint is opened: its context ids.
+///
+/// They are a promise, not a rule of matching: results are those of an endpoint without them. Receives are found by hash here, by
+/// whatever mask they have, so the promise brings nothing and is only held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Contexts {
+    bits: u8,
+    shift: u8,
+}
+
+/// Context ids that a match info has no room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{bits} bits of context id, shifted by {shift}: at most 16 bits, within 64")]
+pub struct BadContexts {
+    /// How many.
+    pub bits: u8,
+    /// From which on.
+    pub shift: u8,
+}
+
+impl Contexts {
+    /// An endpoint without context ids.
+    pub const NONE: Self = Self { bits: 0, shift: 0 };
+
+    /// The most bits.
+    pub const BITS_MAX: u8 = 16;
+
+    /// `bits` bits, from bit `shift` on.
+    pub const fn new(bits: u8, shift: u8) -> Result<Self, BadContexts> {
+        if bits <= Self::BITS_MAX && shift <= 64 - bits {
+            Ok(Self { bits, shift })
+        } else {
+            Err(BadContexts { bits, shift })
+        }
+    }
+
+    /// Where the context id stands in a match info.
+    #[inline]
+    pub const fn mask(self) -> u64 {
+        // Without bits the shift may be 64, and means nothing.
+        if self.bits == 0 { 0 } else { ((1 << self.bits) - 1) << self.shift }
+    }
+
+    /// Whether a receive with this mask names its context id in full.
+    #[inline]
+    pub const fn within(self, mask: u64) -> bool {
+        mask & self.mask() == self.mask()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_wants_no_bit_that_its_mask_leaves_out() {
+        assert_eq!(Filter::new(0x11, 0x0f), Err(BadMask { match_info: 0x11, mask: 0x0f }));
+        let filter = Filter::new(0x01, 0x0f).unwrap();
+        assert!(filter.accepts(0xf1) && !filter.accepts(0xf2));
+        assert!(Filter::ANY.accepts(u64::MAX));
+        assert!(Filter::exactly(7).accepts(7) && !Filter::exactly(7).accepts(7 | 1 << 63));
+    }
+
+    #[test]
+    fn context_ids_fit_into_a_match_info() {
+        for (bits, shift) in [(0, 0), (0, 64), (1, 63), (16, 48), (16, 0)] {
+            assert!(Contexts::new(bits, shift).is_ok(), "{bits} {shift}");
+        }
+        for (bits, shift) in [(17, 0), (1, 64), (16, 49), (0, 65), (255, 255)] {
+            assert_eq!(Contexts::new(bits, shift), Err(BadContexts { bits, shift }));
+        }
+    }
+
+    #[test]
+    fn a_mask_names_the_context_id_in_full_or_not() {
+        let contexts = Contexts::new(16, 48).unwrap();
+        assert_eq!(contexts.mask(), 0xffff << 48);
+        assert!(contexts.within(u64::MAX) && contexts.within(0xffff << 48));
+        assert!(!contexts.within(0x7fff << 48) && !contexts.within(0));
+        assert_eq!(Contexts::new(1, 63).unwrap().mask(), 1 << 63);
+        assert!(Contexts::NONE.within(0) && Contexts::new(0, 64).unwrap().within(0));
+    }
+}

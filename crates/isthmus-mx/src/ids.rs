@@ -1,0 +1,41 @@
+//! The names that the engine gives out. Each packs into 48 bits, never 0, so that a handle has room for more.
+
+use crate::slab::Id;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(pub(crate) Id);
+
+        impl $name {
+            /// As a number: below 2^48, never 0.
+            #[inline]
+            pub const fn to_bits(self) -> u64 {
+                self.0.to_bits()
+            }
+
+            /// Back from a number. None for one that no name has; another may still name nothing any more.
+            #[inline]
+            pub fn from_bits(bits: u64) -> Option<Self> {
+                Id::from_bits(bits).map(Self)
+            }
+        }
+    };
+}
+
+id! {
+    /// Another endpoint, or this one: somebody to send to. After a disconnect it names nobody, also when the same endpoint
+    /// is connected again.
+    PartnerIndex
+}
+
+id! {
+    /// A send, receive or connect, from its post until it is consumed, cancelled, or over after it was forgotten.
+    RequestId
+}
+
+id! {
+    /// An unexpected message, until a receive takes it or it is dropped.
+    MessageId
+}

@@ -1,0 +1,75 @@
+//! MX without I/O: what one endpoint knows and decides. Partners, matching, unexpected messages, requests and their ends.
+//!
+//! ```text
+//!   program                                 Engine                                        transport
+//!
+//!   irecv ──── post_receive ──►  posted ◄────────────────────────────── arrive ◄──── a message begins
+//!                   │              │ matched: the receive's buffer goes to the transport ──► copies into it
+//!                   │              ▼
+//!                   │           underway ─────────────────────────────── received ◄──── its bytes are there
+//!                   │              ▼
+//!   test ◄──────────────────────  done, in the order of completion
+//!                   │              ▲
+//!   isend ──── post_send ─────►  underway ─────────────────────────────── sent ◄──────── it has left, or was taken
+//!                   │
+//!                   └── found ─  unexpected ◄────────────────────────── hold ◄────── nobody waited for it
+//!   probe ◄──────────────────────  │
+//! ```
+//!
+//! A message goes to the oldest posted receive that wants it; a receive takes the oldest unexpected message that it wants. Where
+//! bytes lie is not known here: what a receive and an unexpected message carry are types of the transport's ([`Cargo`]). The same
+//! engine runs over shared memory and over the wire. It never does I/O, never waits, never looks at a clock, and no call of it can
+//! panic by what a peer sent.
+//!
+//! What a call costs does not depend on how many requests and messages wait: what is not among the oldest few is found by hash.
+//! Two things do cost more. A wildcard that looks for a message or for a request that is over walks, from the oldest on. An
+//! arriving message looks once for each mask that posted receives use.
+//!
+//! ```
+//! use isthmus_mx::{Cargo, Contexts, Engine, Envelope, Filter, Posted, StatusCode};
+//!
+//! /// Buffers are vectors, unexpected messages too, and partners have numbers.
+//! struct Example;
+//! impl Cargo for Example {
+//!     type Receive = Vec<u8>;
+//!     type Message = Vec<u8>;
+//!     type Address = u32;
+//! }
+//!
+//! let mut engine: Engine<Example> = Engine::new(Contexts::NONE, 0x5eed);
+//! let Ok(Posted::Waiting(request)) = engine.post_receive(Filter::exactly(7), 0, 64, Vec::new()) else { panic!() };
+//!
+//! let source = engine.partner(1)?;
+//! let matched = engine.arrive(&Envelope { source, match_info: 7, msg_length: 8 }).unwrap();
+//! assert_eq!(matched.request, request);
+//! engine.received(request, StatusCode::Success, 8);
+//!
+//! let status = engine.test(request)?.unwrap();
+//! assert_eq!((status.code, status.source, status.xfer_length), (StatusCode::Success, Some(source), 8));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod engine;
+mod equals;
+mod filter;
+mod hash;
+mod ids;
+mod line;
+mod links;
+mod partner;
+mod posted;
+mod slab;
+mod status;
+
+pub use engine::{
+    BufferedError, Cancelled, Cargo, Counts, Drained, Engine, Envelope, Held, Kind, Matched, PostError, Posted,
+    Severed, UnknownPartner, UnknownRequest,
+};
+pub use filter::{BadContexts, BadMask, Contexts, Filter};
+pub use ids::{MessageId, PartnerIndex, RequestId};
+pub use slab::Full;
+pub use status::{Status, StatusCode};

@@ -1,0 +1,85 @@
+//! Partners: whom this endpoint has exchanged messages with, or connected to.
+
+use crate::PartnerIndex;
+use crate::hash::Seed;
+use crate::links::Ends;
+use crate::slab::{Full, Slab};
+use core::hash::Hash;
+use hashbrown::HashMap;
+
+/// One partner.
+#[derive(Debug)]
+pub(crate) struct Partner<A> {
+    pub(crate) address: A,
+    /// The program's own word about it.
+    pub(crate) context: usize,
+    /// Its unexpected messages.
+    pub(crate) held: Ends,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct Partners<A> {
+    slab: Slab<Partner<A>>,
+    by_address: HashMap<A, PartnerIndex, Seed>,
+    /// The one that was asked for last: messages often come from the same partner again.
+    recent: Option<(A, PartnerIndex)>,
+}
+
+impl<A: Copy + Eq + Hash> Partners<A> {
+    pub(crate) const fn new(seed: Seed) -> Self {
+        Self { slab: Slab::new(), by_address: HashMap::with_hasher(seed), recent: None }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    #[inline]
+    pub(crate) fn find_or_add(&mut self, address: A) -> Result<PartnerIndex, Full> {
+        if let Some((recent, partner)) = self.recent
+            && recent == address
+        {
+            return Ok(partner);
+        }
+        self.find_or_add_slowly(address)
+    }
+
+    fn find_or_add_slowly(&mut self, address: A) -> Result<PartnerIndex, Full> {
+        let partner = match self.by_address.get(&address) {
+            Some(partner) => *partner,
+            None => {
+                let id = self.slab.insert(Partner { address, context: 0, held: Ends::default() })?;
+                self.by_address.insert(address, PartnerIndex(id));
+                PartnerIndex(id)
+            }
+        };
+        self.recent = Some((address, partner));
+        Ok(partner)
+    }
+
+    pub(crate) fn find(&self, address: A) -> Option<PartnerIndex> {
+        self.by_address.get(&address).copied()
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, partner: PartnerIndex) -> Option<&Partner<A>> {
+        self.slab.get(partner.0)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, partner: PartnerIndex) -> Option<&mut Partner<A>> {
+        self.slab.get_mut(partner.0)
+    }
+
+    pub(crate) fn remove(&mut self, partner: PartnerIndex) {
+        if let Some(gone) = self.slab.remove(partner.0) {
+            self.by_address.remove(&gone.address);
+            self.recent = None;
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (PartnerIndex, &Partner<A>)> {
+        self.slab.iter().map(|(id, partner)| (PartnerIndex(id), partner))
+    }
+}

@@ -1,0 +1,233 @@
+//! Places for things that come and go, and names for them that nobody else ever answers to.
+//!
+//! ```text
+//!   places   [ 7 full | 3 free | 1 full | 2 free ]      number: generation
+//!                        │                 ▲
+//!   free ────────────────┘─── next free ───┘            Id = place + generation
+//! ```
+//!
+//! A place that is used again gets another generation, so that the name of what was there before is told from the name of what is
+//! there now. Generations have 24 bits: an old name could be taken for a new one after sixteen million uses of one place.
+
+use alloc::vec::Vec;
+use core::num::{NonZeroU32, NonZeroU64};
+
+/// Bits of a place's number, and of a generation: a name fits into 48 bits.
+const BITS: u32 = 24;
+
+const MASK: u32 = (1 << BITS) - 1;
+
+/// The number of a place, counted from one, so that "none" costs no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Slot(NonZeroU32);
+
+impl Slot {
+    #[inline]
+    fn of(index: usize) -> Option<Self> {
+        let number = u32::try_from(index).ok()?.checked_add(1)?;
+        if number <= MASK { NonZeroU32::new(number).map(Self) } else { None }
+    }
+
+    /// Where it stands in an array.
+    #[inline]
+    pub(crate) const fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
+
+/// The name of one thing in a slab: the generation, and below it the number of the place. One word, so that it is moved and
+/// compared in one step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Id(NonZeroU64);
+
+impl Id {
+    /// The first name of a place.
+    fn first(slot: Slot) -> Self {
+        Self(NonZeroU64::from(slot.0) | 1 << BITS)
+    }
+
+    /// The next name of the same place.
+    #[inline]
+    fn next(self) -> Self {
+        let next = NonZeroU64::new(self.0.get() + (1 << BITS)).and_then(Self::from_bits_of);
+        next.unwrap_or_else(|| Self::first(self.slot()))
+    }
+
+    #[inline]
+    pub(crate) fn slot(self) -> Slot {
+        // No name is made with place 0. Without a panic here, more of what calls this is inlined.
+        Slot(NonZeroU32::new(self.0.get() as u32 & MASK).unwrap_or(NonZeroU32::MIN))
+    }
+
+    /// Below 2^48, never 0.
+    #[inline]
+    pub(crate) const fn to_bits(self) -> u64 {
+        self.0.get()
+    }
+
+    /// None for bits that no name has.
+    #[inline]
+    pub(crate) fn from_bits(bits: u64) -> Option<Self> {
+        NonZeroU64::new(bits).and_then(Self::from_bits_of)
+    }
+
+    #[inline]
+    fn from_bits_of(bits: NonZeroU64) -> Option<Self> {
+        let generation = bits.get() >> BITS;
+        let place = bits.get() & u64::from(MASK);
+        if place != 0 && generation != 0 && generation <= u64::from(MASK) { Some(Self(bits)) } else { None }
+    }
+}
+
+/// No room: a slab holds 2^24 - 1 things at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no room for another one")]
+pub struct Full;
+
+#[derive(Debug)]
+struct Place<T> {
+    /// The name of what is here, or will be here next.
+    id: Id,
+    /// The next free place, where this one is free and not the last.
+    next: Option<Slot>,
+    thing: Option<T>,
+}
+
+/// Things by name. The place that became free last is used first, since it is still in the cache.
+#[derive(Debug)]
+pub(crate) struct Slab<T> {
+    places: Vec<Place<T>>,
+    free: Option<Slot>,
+    len: usize,
+}
+
+impl<T> Slab<T> {
+    pub(crate) const fn new() -> Self {
+        Self { places: Vec::new(), free: None, len: 0 }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether another thing fits.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.free.is_some() || Slot::of(self.places.len()).is_some()
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, thing: T) -> Result<Id, Full> {
+        if self.free.is_none() {
+            self.extend()?;
+        }
+        let slot = self.free.ok_or(Full)?;
+        let place = &mut self.places[slot.index()];
+        place.thing = Some(thing);
+        self.free = place.next;
+        self.len += 1;
+        Ok(place.id)
+    }
+
+    #[cold]
+    fn extend(&mut self) -> Result<(), Full> {
+        let slot = Slot::of(self.places.len()).ok_or(Full)?;
+        self.places.push(Place { id: Id::first(slot), next: None, thing: None });
+        self.free = Some(slot);
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: Id) -> Option<&T> {
+        let place = self.places.get(id.slot().index())?;
+        if place.id == id { place.thing.as_ref() } else { None }
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut T> {
+        let place = self.places.get_mut(id.slot().index())?;
+        if place.id == id { place.thing.as_mut() } else { None }
+    }
+
+    /// The name and the thing that is in a place now.
+    #[inline]
+    pub(crate) fn at(&self, slot: Slot) -> Option<(Id, &T)> {
+        let place = self.places.get(slot.index())?;
+        Some((place.id, place.thing.as_ref()?))
+    }
+
+    /// The same, to change it.
+    #[inline]
+    pub(crate) fn at_mut(&mut self, slot: Slot) -> Option<(Id, &mut T)> {
+        let place = self.places.get_mut(slot.index())?;
+        Some((place.id, place.thing.as_mut()?))
+    }
+
+    /// Takes a thing out; its name means nothing any more.
+    #[inline]
+    pub(crate) fn remove(&mut self, id: Id) -> Option<T> {
+        let place = self.places.get_mut(id.slot().index())?;
+        if place.id != id {
+            return None;
+        }
+        let thing = place.thing.take()?;
+        place.id = id.next();
+        place.next = self.free;
+        self.free = Some(id.slot());
+        self.len -= 1;
+        Some(thing)
+    }
+
+    /// All things, in the order of their places.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &T)> {
+        (0..self.places.len()).filter_map(|index| self.at(Slot::of(index)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_means_one_thing() {
+        let mut slab = Slab::new();
+        let first = slab.insert('a').unwrap();
+        let second = slab.insert('b').unwrap();
+        assert_eq!(slab.remove(first), Some('a'));
+        assert_eq!(slab.remove(first), None);
+        let third = slab.insert('c').unwrap();
+        assert_eq!(third.slot(), first.slot(), "the place is used again");
+        assert_eq!((slab.get(first), slab.get(second), slab.get(third)), (None, Some(&'b'), Some(&'c')));
+        assert_eq!(slab.at(third.slot()), Some((third, &'c')));
+        assert_eq!(slab.len(), 2);
+    }
+
+    #[test]
+    fn generations_wrap_past_zero() {
+        let mut slab = Slab::new();
+        let id = slab.insert(()).unwrap();
+        let last = Id::from_bits(u64::from(MASK) << BITS | 1).unwrap();
+        slab.places[0].id = last;
+        assert_eq!(slab.remove(last), Some(()));
+        assert_eq!(slab.insert(()), Ok(id), "the first generation comes again");
+    }
+
+    #[test]
+    fn bits_are_never_zero_and_come_back() {
+        let mut slab = Slab::new();
+        for _ in 0..3 {
+            let id = slab.insert(()).unwrap();
+            assert!(id.to_bits() != 0 && id.to_bits() < 1 << 48);
+            assert_eq!(Id::from_bits(id.to_bits()), Some(id));
+        }
+        for bad in [0, 1, 1 << BITS, 1 << 48 | 1, u64::MAX] {
+            assert_eq!(Id::from_bits(bad), None, "{bad:x}");
+        }
+    }
+
+    #[test]
+    fn a_full_slab_refuses() {
+        assert_eq!(Slot::of(MASK as usize), None);
+        assert!(Slot::of(MASK as usize - 1).is_some());
+    }
+}

@@ -1,0 +1,209 @@
+//! The rules of MX in the simplest way there is: vectors, searched from the front.
+
+use isthmus_mx::{
+    Cancelled, Contexts, Counts, Envelope, Filter, Held, Kind, MessageId, PartnerIndex, RequestId, Status, StatusCode,
+};
+
+/// How far a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Posted,
+    Underway,
+    Done,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) id: RequestId,
+    pub(crate) kind: Kind,
+    pub(crate) stage: Stage,
+    pub(crate) status: Status,
+    pub(crate) forgotten: bool,
+    pub(crate) buffered: bool,
+    pub(crate) filter: Filter,
+    pub(crate) length: u32,
+    pub(crate) cargo: u32,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Partner {
+    pub(crate) index: PartnerIndex,
+    pub(crate) address: u32,
+    pub(crate) context: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Model {
+    pub(crate) contexts: Contexts,
+    /// In the order of their posts.
+    pub(crate) requests: Vec<Request>,
+    /// In the order of completion.
+    pub(crate) done: Vec<RequestId>,
+    /// In the order of arrival.
+    pub(crate) messages: Vec<(MessageId, Held<u32>)>,
+    pub(crate) partners: Vec<Partner>,
+}
+
+impl Model {
+    pub(crate) fn new(contexts: Contexts) -> Self {
+        Self { contexts, requests: vec![], done: vec![], messages: vec![], partners: vec![] }
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        let count = |stage| self.requests.iter().filter(|request| request.stage == stage).count();
+        Counts {
+            posted: count(Stage::Posted),
+            unexpected: self.messages.len(),
+            pending: self.requests.len() - self.done.len(),
+            done: self.done.len(),
+            partners: self.partners.len(),
+        }
+    }
+
+    pub(crate) fn request(&self, id: RequestId) -> Option<&Request> {
+        self.requests.iter().find(|request| request.id == id)
+    }
+
+    pub(crate) fn visible(&self, id: RequestId) -> Option<&Request> {
+        self.request(id).filter(|request| !request.forgotten)
+    }
+
+    fn remove(&mut self, id: RequestId) -> Option<Request> {
+        self.done.retain(|done| *done != id);
+        let at = self.requests.iter().position(|request| request.id == id)?;
+        Some(self.requests.remove(at))
+    }
+
+    /// The message that a new receive takes.
+    pub(crate) fn find_message(&self, filter: Filter) -> Option<usize> {
+        self.messages.iter().position(|(_, held)| held.envelope.match_info & filter.mask() == filter.match_info())
+    }
+
+    /// A new request; what the engine calls it must not be in use.
+    pub(crate) fn add(
+        &mut self,
+        id: RequestId,
+        kind: Kind,
+        stage: Stage,
+        filter: Filter,
+        context: usize,
+    ) -> &mut Request {
+        assert!(self.request(id).is_none(), "{id:?} is in use");
+        let (code, match_info) = (StatusCode::Pending, filter.match_info());
+        let status = Status { code, source: None, match_info, msg_length: 0, xfer_length: 0, context };
+        let (length, cargo) = (0, 0);
+        let request = Request { id, kind, stage, status, forgotten: false, buffered: false, filter, length, cargo };
+        self.requests.push(request);
+        self.requests.last_mut().unwrap()
+    }
+
+    /// The receive that an arriving message goes to: it is under way from now on.
+    pub(crate) fn arrive(&mut self, envelope: &Envelope) -> Option<Request> {
+        let waits = |request: &&mut Request| {
+            let wanted = envelope.match_info & request.filter.mask() == request.filter.match_info();
+            request.stage == Stage::Posted && wanted
+        };
+        let request = self.requests.iter_mut().find(waits)?;
+        request.stage = Stage::Underway;
+        request.address(envelope);
+        Some(request.clone())
+    }
+
+    pub(crate) fn finish(&mut self, id: RequestId, kind: Kind, code: StatusCode, xfer_length: u32) -> bool {
+        let mut requests = self.requests.iter_mut();
+        let Some(request) = requests.find(|request| request.id == id) else { return false };
+        if request.kind != kind || request.stage != Stage::Underway {
+            return false;
+        }
+        let short = xfer_length < request.status.msg_length;
+        request.status.code = if short && code == StatusCode::Success { StatusCode::Truncated } else { code };
+        request.status.xfer_length = xfer_length;
+        request.stage = Stage::Done;
+        if request.forgotten {
+            self.remove(id);
+        } else {
+            self.done.push(id);
+        }
+        true
+    }
+
+    pub(crate) fn connected(&mut self, id: RequestId, outcome: Result<PartnerIndex, StatusCode>) -> bool {
+        let code = outcome.err().unwrap_or(StatusCode::Success);
+        if !self.finish(id, Kind::Connect, code, 0) {
+            return false;
+        }
+        if let Some(request) = self.requests.iter_mut().find(|request| request.id == id) {
+            request.status.source = outcome.ok();
+        }
+        true
+    }
+
+    /// None if there is no such request.
+    pub(crate) fn test(&mut self, id: RequestId) -> Option<Option<Status>> {
+        let request = self.visible(id)?;
+        if request.stage != Stage::Done {
+            return Some(None);
+        }
+        Some(self.remove(id).map(|request| request.status))
+    }
+
+    pub(crate) fn test_any(&mut self, filter: Filter) -> Option<Status> {
+        let accepted = |id: &&RequestId| {
+            let request = self.request(**id).unwrap();
+            request.status.match_info & filter.mask() == filter.match_info()
+        };
+        let id = *self.done.iter().find(accepted)?;
+        self.remove(id).map(|request| request.status)
+    }
+
+    pub(crate) fn forget(&mut self, id: RequestId) -> bool {
+        match self.visible(id).map(|request| request.stage) {
+            None => return false,
+            Some(Stage::Done) => drop(self.remove(id)),
+            Some(_) => {
+                let request = self.requests.iter_mut().find(|request| request.id == id);
+                request.unwrap().forgotten = true;
+            }
+        }
+        true
+    }
+
+    pub(crate) fn cancel(&mut self, id: RequestId) -> Cancelled<u32> {
+        let Some(request) = self.visible(id) else { return Cancelled::Unknown };
+        match (request.kind, request.stage) {
+            (Kind::Send, _) => Cancelled::WrongKind,
+            (Kind::Receive, Stage::Posted) => Cancelled::Receive(self.remove(id).unwrap().cargo),
+            (Kind::Connect, Stage::Underway) => {
+                self.remove(id);
+                Cancelled::Connect
+            }
+            _ => Cancelled::TooLate,
+        }
+    }
+
+    /// What ends with a partner: requests, and the messages that are not kept.
+    pub(crate) fn fail(
+        &mut self,
+        partner: PartnerIndex,
+        code: StatusCode,
+        keep: impl Fn(u32) -> bool,
+    ) -> (Vec<RequestId>, Vec<Held<u32>>) {
+        let hit = |request: &&Request| request.stage == Stage::Underway && request.status.source == Some(partner);
+        let hit: Vec<Request> = self.requests.iter().filter(hit).cloned().collect();
+        for request in &hit {
+            assert!(self.finish(request.id, request.kind, code, 0));
+        }
+        let stays = |held: &Held<u32>| held.envelope.source != partner || keep(held.message);
+        let (stay, go): (Vec<_>, Vec<_>) = self.messages.drain(..).partition(|(_, held)| stays(held));
+        self.messages = stay;
+        (hit.into_iter().map(|request| request.id).collect(), go.into_iter().map(|(_, held)| held).collect())
+    }
+}
+
+impl Request {
+    pub(crate) fn address(&mut self, envelope: &Envelope) {
+        self.status.source = Some(envelope.source);
+        self.status.match_info = envelope.match_info;
+        self.status.msg_length = envelope.msg_length;
+    }
+}
