@@ -25,8 +25,9 @@ setup: ## Installs what is missing to build and test (Debian 12; as root)
 tools: setup ## cargo-deny, which `make test` uses where it is installed (some minutes, once)
 	@cargo deny --version 2>/dev/null || cargo install --locked cargo-deny
 
-build: setup ## The programs, with optimisations, in target/release
+build: setup ## The programs, libmyriexpress and the C programs of MX, with optimisations, in target/release
 	@cargo build --quiet --release $(addprefix --package ,$(PROGRAMS))
+	@cargo xtask mx-programs --release >/dev/null
 
 run: build ## Builds and shows what it does: a table on the screen, JSON and a plot in out/ (two minutes, leaves nothing)
 	@mkdir -p $(OUT)
@@ -39,7 +40,7 @@ bench: build ## Measures every row of docs/figures.md into out/figures.jsonl (so
 	@mkdir -p $(OUT)
 	@$(RELEASE)/isthmus-bench figures --json - | tee $(OUT)/figures.jsonl
 
-install: ## Copies programs, the C library and systemd units (PREFIX=/usr/local, DESTDIR=); after `make build`
+install: ## Copies programs, the C libraries and systemd units (PREFIX=/usr/local, DESTDIR=); after `make build`
 	@packaging/install "$(DESTDIR)" "$(PREFIX)"
 
 uninstall: ## Takes away what `make install` copied

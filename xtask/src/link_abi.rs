@@ -51,6 +51,12 @@ pub(crate) struct Args {
     release: bool,
 }
 
+impl Args {
+    pub(crate) fn new(package: &str, map: PathBuf, out: PathBuf, release: bool) -> Self {
+        Self { package: package.to_owned(), map, out, soname: None, release }
+    }
+}
+
 /// What was linked.
 #[derive(Debug)]
 pub(crate) struct Linked {

@@ -1,9 +1,10 @@
 //! The project's chores: `cargo xtask <command>`.
 //!
 //! ```text
-//! tidy       reads the sources and refuses what the compiler lets pass       src/tidy.rs
-//! link-abi   links a C library from a crate, with versioned symbols          src/link_abi.rs
-//! ci         all checks in order, one line each, counts at the end           src/ci.rs
+//! tidy          reads the sources and refuses what the compiler lets pass    src/tidy.rs
+//! link-abi      links a C library from a crate, with versioned symbols       src/link_abi.rs
+//! mx-programs   the MX library and the C programs that use it                src/mx_programs.rs
+//! ci            all checks in order, one line each, counts at the end        src/ci.rs
 //! ```
 //!
 //! Nothing here is part of what users run.
@@ -13,6 +14,7 @@
 mod ci;
 mod cmd;
 mod link_abi;
+mod mx_programs;
 mod tidy;
 mod tree;
 
@@ -33,6 +35,8 @@ enum Command {
     Tidy(tidy::Args),
     /// Links a C library with versioned symbols from a crate under abi/
     LinkAbi(link_abi::Args),
+    /// Builds the MX library and the C programs of examples/mx beside the other programs
+    MxPrograms(mx_programs::Args),
     /// Runs every check, one line each; ends with `N passed, N failed, N skipped`
     Ci(ci::Args),
 }
@@ -41,6 +45,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Tidy(args) => tidy::run(&args),
         Command::LinkAbi(args) => link_abi::run(&args),
+        Command::MxPrograms(args) => mx_programs::run(&args),
         Command::Ci(args) => ci::run(&args),
     };
     match done {

@@ -359,8 +359,7 @@ impl<M: Matcher> Core<M> {
     #[inline]
     pub(crate) fn received(&mut self, posted: Posted, envelope: &Envelope) {
         isthmus_shm::step!("received");
-        let outcome = Outcome::Received { from: envelope.from, tag: envelope.tag, len: envelope.len };
-        self.complete(posted, envelope.to, outcome);
+        self.matcher.received(posted, envelope);
     }
 
     /// Everything under way to and from a peer fails.

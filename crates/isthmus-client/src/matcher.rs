@@ -77,6 +77,15 @@ pub struct Posted {
     pub buffer: Buffer,
 }
 
+impl Posted {
+    /// Its completion, with the message of this envelope in its buffer.
+    #[inline]
+    pub fn completed_by(self, envelope: &Envelope) -> Completion {
+        let outcome = Outcome::Received { from: envelope.from, tag: envelope.tag, len: envelope.len };
+        Completion { token: self.token, endpoint: envelope.to, buffer: self.buffer, outcome }
+    }
+}
+
 /// What is known of a message when it begins to arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
@@ -131,6 +140,12 @@ pub trait Matcher {
 
     /// A receive and a held message that now belong together, if there are such; asked for until there are none.
     fn next_match(&mut self, endpoint: EndpointIndex) -> Option<(Posted, Unexpected)>;
+
+    /// A receive has its message.
+    #[inline]
+    fn received(&mut self, posted: Posted, envelope: &Envelope) {
+        self.complete(posted.completed_by(envelope));
+    }
 
     /// An operation is over.
     fn complete(&mut self, completion: Completion);

@@ -185,7 +185,7 @@ impl<C: Cargo> Engine<C> {
     }
 
     /// The same, with what only a posted receive has.
-    #[inline]
+    #[inline(always)]
     fn begin_receive(
         &mut self,
         kind: Kind,

@@ -116,7 +116,7 @@ impl<T> Slab<T> {
         self.free.is_some() || Slot::of(self.places.len()).is_some()
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn insert(&mut self, thing: T) -> Result<Id, Full> {
         if self.free.is_none() {
             self.extend()?;

@@ -79,7 +79,8 @@ fn clippy(log: &Log) -> Result<Outcome> {
 }
 
 fn build(log: &Log) -> Result<Outcome> {
-    log.run(cargo(&["build", "--workspace"]))
+    let built = log.run(cargo(&["build", "--workspace"]))?;
+    Ok(built.and(log.run(cargo(&["run", "--quiet", "--package", "xtask", "--", "mx-programs"]))?))
 }
 
 /// Links every `abi/*/lib*.map` into the library of that name.

@@ -33,7 +33,7 @@ pub enum BufferedError {
 
 impl<C: Cargo> Engine<C> {
     /// A request that the program may still ask for.
-    #[inline]
+    #[inline(always)]
     fn visible(&self, request: RequestId) -> Result<&Request<C::Receive>, UnknownRequest> {
         match self.requests.get(request.0) {
             Some(found) if !found.forgotten => Ok(found),
@@ -42,7 +42,7 @@ impl<C: Cargo> Engine<C> {
     }
 
     /// How a request ended, if it has. It is consumed thereby.
-    #[inline]
+    #[inline(always)]
     pub fn test(&mut self, request: RequestId) -> Result<Option<Status>, UnknownRequest> {
         let found = self.visible(request)?;
         if found.stage != Stage::Done {
@@ -69,7 +69,7 @@ impl<C: Cargo> Engine<C> {
     }
 
     /// Whether a request is over.
-    #[inline]
+    #[inline(always)]
     pub fn is_done(&self, request: RequestId) -> Result<bool, UnknownRequest> {
         Ok(self.visible(request)?.stage == Stage::Done)
     }

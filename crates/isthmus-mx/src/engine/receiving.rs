@@ -102,7 +102,7 @@ impl<C: Cargo> Engine<C> {
     }
 
     /// A message begins to arrive: the oldest receive that wants it. None: it is unexpected; [`hold`](Self::hold) keeps it.
-    #[inline]
+    #[inline(always)]
     pub fn arrive(&mut self, envelope: &Envelope) -> Option<Matched<C>> {
         let slot = self.posted.first(envelope.match_info)?;
         let (id, request) = self.requests.at_mut(slot)?;

@@ -1,0 +1,299 @@
+//! Requests that are over: test, wait, peek.
+
+use crate::codes::{Return, StatusNumber};
+use crate::errors::{Failure, call, tell};
+use crate::receive::filter;
+use crate::table::{self, Locked};
+use crate::types::{Address, EndpointHandle, RequestHandle, Status};
+use crate::{boards, wait};
+use isthmus_mx::{RequestId, StatusCode};
+use std::ffi::c_void;
+
+impl Locked {
+    /// As programs see it.
+    #[inline(always)]
+    pub(crate) fn status(&self, status: &isthmus_mx::Status) -> Status {
+        let source = status
+            .source
+            .map_or(Address::default(), |source| Address { stuff: [self.handle() as u64, source.to_bits()] });
+        Status {
+            code: StatusNumber(status.code.number()),
+            source,
+            match_info: status.match_info,
+            msg_length: status.msg_length,
+            xfer_length: status.xfer_length,
+            context: status.context as *mut c_void,
+        }
+    }
+
+    #[inline(always)]
+    fn is_over(&mut self, request: RequestId) -> Result<bool, Failure> {
+        self.engine().is_done(request).map_err(|_| Return::BAD_REQUEST.into())
+    }
+
+    #[inline(always)]
+    fn test(&mut self, request: RequestId) -> Result<Option<Status>, Failure> {
+        match self.engine().test(request) {
+            Ok(Some(status)) => Ok(Some(self.status(&status))),
+            Ok(None) => Ok(None),
+            Err(_) => Err(Return::BAD_REQUEST.into()),
+        }
+    }
+}
+
+/// The request that a program points to.
+///
+/// # Safety
+///
+/// `request` is null or readable.
+#[inline(always)]
+pub(crate) unsafe fn read(request: *const RequestHandle) -> Result<RequestHandle, Failure> {
+    if request.is_null() {
+        return Err(Return::BAD_REQUEST.into());
+    }
+    // SAFETY: not null, so readable as promised.
+    Ok(unsafe { request.read() })
+}
+
+/// Hands out whether something was found, and what.
+///
+/// # Safety
+///
+/// `status` and `result` are null or writable.
+#[inline(always)]
+pub(crate) unsafe fn answer(found: Option<Status>, status: *mut Status, result: *mut u32) -> Result<(), Failure> {
+    // SAFETY: as promised.
+    unsafe {
+        boards::put(result, u32::from(found.is_some()))?;
+        match found {
+            Some(found) => boards::put(status, found),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The same for a request, which is no more if it is over.
+///
+/// # Safety
+///
+/// `request`, `status` and `result` are null or writable.
+#[inline(always)]
+unsafe fn answer_request(
+    found: Option<Status>,
+    request: *mut RequestHandle,
+    status: *mut Status,
+    result: *mut u32,
+) -> Result<(), Failure> {
+    // SAFETY: as promised.
+    unsafe {
+        if found.is_some() {
+            boards::put(request, 0)?;
+        }
+        answer(found, status, result)
+    }
+}
+
+/// How a call ends whose request may have ended with an error. Then the handler hears of that, which is no error of the call.
+#[inline]
+fn ended(name: &'static str, endpoint: EndpointHandle, code: u32, answer: Return) -> Return {
+    if code != 0 && answer == Return::SUCCESS {
+        tell_status(name, endpoint, code);
+    }
+    answer
+}
+
+#[cold]
+fn tell_status(name: &'static str, endpoint: EndpointHandle, code: u32) {
+    if let Some(code) = StatusCode::ALL.get(code as usize) {
+        tell(endpoint, format!("{name}: a request has ended with an error"), Return::of_status(*code));
+    }
+}
+
+#[inline]
+fn code_of(found: &Option<Status>) -> u32 {
+    found.as_ref().map_or(0, |found| found.code.0)
+}
+
+/// Is it over?
+///
+/// # Safety
+///
+/// `request` is null, or can be read and written. `status` and `result` are null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mx_test(
+    endpoint: EndpointHandle,
+    request: *mut RequestHandle,
+    status: *mut Status,
+    result: *mut u32,
+) -> Return {
+    let mut code = 0;
+    let answer = call("mx_test", endpoint, || {
+        // SAFETY: as the caller promised.
+        let handle = unsafe { read(request)? };
+        let mut locked = table::lock(endpoint)?;
+        let id = locked.request_id(handle)?;
+        if !locked.is_over(id)? {
+            locked = wait::progress(locked)?;
+            if !locked.is_over(id)? {
+                // SAFETY: as the caller promised.
+                return unsafe { boards::put(result, 0) };
+            }
+        }
+        let found = locked.test(id)?;
+        drop(locked);
+        code = code_of(&found);
+        // SAFETY: as the caller promised.
+        unsafe { answer_request(found, request, status, result) }
+    });
+    ended("mx_test", endpoint, code, answer)
+}
+
+/// The same, waiting for it.
+///
+/// # Safety
+///
+/// As for [`mx_test`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mx_wait(
+    endpoint: EndpointHandle,
+    request: *mut RequestHandle,
+    timeout_ms: u32,
+    status: *mut Status,
+    result: *mut u32,
+) -> Return {
+    let mut code = 0;
+    let answer = call("mx_wait", endpoint, || {
+        // SAFETY: as the caller promised.
+        let handle = unsafe { read(request)? };
+        let locked = table::lock(endpoint)?;
+        let id = locked.request_id(handle)?;
+        let (over, locked) = wait::until(locked, timeout_ms, |locked| locked.test(id).transpose())?;
+        drop(locked);
+        let found = over.found().transpose()?;
+        code = code_of(&found);
+        // SAFETY: as the caller promised.
+        unsafe { answer_request(found, request, status, result) }
+    });
+    ended("mx_wait", endpoint, code, answer)
+}
+
+/// The request that was over first of those that fit.
+///
+/// # Safety
+///
+/// `status` and `result` are null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mx_test_any(
+    endpoint: EndpointHandle,
+    match_info: u64,
+    match_mask: u64,
+    status: *mut Status,
+    result: *mut u32,
+) -> Return {
+    let mut code = 0;
+    let answer = call("mx_test_any", endpoint, || {
+        let filter = filter(match_info, match_mask)?;
+        let mut locked = table::lock(endpoint)?;
+        let mut found = locked.engine().test_any(filter);
+        if found.is_none() {
+            locked = wait::progress(locked)?;
+            found = locked.engine().test_any(filter);
+        }
+        let found = found.map(|found| locked.status(&found));
+        drop(locked);
+        code = code_of(&found);
+        // SAFETY: as the caller promised.
+        unsafe { self::answer(found, status, result) }
+    });
+    ended("mx_test_any", endpoint, code, answer)
+}
+
+/// The same, waiting for one.
+///
+/// # Safety
+///
+/// `status` and `result` are null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mx_wait_any(
+    endpoint: EndpointHandle,
+    timeout_ms: u32,
+    match_info: u64,
+    match_mask: u64,
+    status: *mut Status,
+    result: *mut u32,
+) -> Return {
+    let mut code = 0;
+    let answer = call("mx_wait_any", endpoint, || {
+        let filter = filter(match_info, match_mask)?;
+        let look = |locked: &mut Locked| {
+            let found = locked.engine().test_any(filter)?;
+            Some(locked.status(&found))
+        };
+        let (over, locked) = wait::until(table::lock(endpoint)?, timeout_ms, look)?;
+        drop(locked);
+        let found = over.found();
+        code = code_of(&found);
+        // SAFETY: as the caller promised.
+        unsafe { self::answer(found, status, result) }
+    });
+    ended("mx_wait_any", endpoint, code, answer)
+}
+
+fn peek(locked: &mut Locked) -> Option<RequestHandle> {
+    let request = locked.engine().peek()?;
+    Some(locked.request_handle(request))
+}
+
+/// # Safety
+///
+/// `request` and `result` are null or writable.
+unsafe fn answer_peek(found: Option<RequestHandle>, request: *mut RequestHandle, result: *mut u32) {
+    // SAFETY: as promised.
+    let _ = unsafe { boards::put(result, u32::from(found.is_some())) };
+    if let Some(found) = found {
+        // SAFETY: as promised.
+        let _ = unsafe { boards::put(request, found) };
+    }
+}
+
+/// The request that was over first.
+///
+/// # Safety
+///
+/// `request` and `result` are null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mx_ipeek(endpoint: EndpointHandle, request: *mut RequestHandle, result: *mut u32) -> Return {
+    call("mx_ipeek", endpoint, || {
+        let mut locked = table::lock(endpoint)?;
+        let mut found = peek(&mut locked);
+        if found.is_none() {
+            locked = wait::progress(locked)?;
+            found = peek(&mut locked);
+        }
+        drop(locked);
+        // SAFETY: as the caller promised.
+        unsafe { answer_peek(found, request, result) };
+        Ok(())
+    })
+}
+
+/// The same, waiting for one.
+///
+/// # Safety
+///
+/// `request` and `result` are null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mx_peek(
+    endpoint: EndpointHandle,
+    timeout_ms: u32,
+    request: *mut RequestHandle,
+    result: *mut u32,
+) -> Return {
+    call("mx_peek", endpoint, || {
+        let (over, locked) = wait::until(table::lock(endpoint)?, timeout_ms, peek)?;
+        drop(locked);
+        // SAFETY: as the caller promised.
+        unsafe { answer_peek(over.found(), request, result) };
+        Ok(())
+    })
+}

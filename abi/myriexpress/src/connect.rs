@@ -1,0 +1,280 @@
+//! Connecting, and what a program can learn of an address.
+//!
+//! The daemon says at once who has an endpoint number, or why nobody may talk to it. There is nothing to wait for but a daemon
+//! that is being started again.
+
+use crate::codes::Return;
+use crate::endpoint::Place;
+use crate::errors::{Failure, call};
+use crate::matching::{Held, status_of};
+use crate::table::{self, Locked};
+use crate::types::{Address, EndpointHandle, RequestHandle};
+use crate::wait::{self, Ended};
+use crate::{boards, errors};
+use isthmus_client::{Reason, Refusal};
+use isthmus_mx::PartnerIndex;
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::time::Instant;
+
+/// Milliseconds between questions while there is no daemon.
+const AGAIN_MS: u32 = 100;
+
+/// Longest that a daemon is waited for by those who wait for ever, in milliseconds: as long as MX sends again.
+const PATIENCE_MS: u32 = 500_000;
+
+impl Locked {
+    /// The partner that has this number on that board.
+    fn find(&mut self, place: Place, key: u32) -> Result<PartnerIndex, Refusal> {
+        if place == self.place {
+            return Ok(self.own);
+        }
+        let address = self.domain.mx_connect(place.nic, place.number, key)?;
+        self.places.insert(address, place);
+        self.engine().partner(address).map_err(|_| Reason::OutOfMemory.into())
+    }
+
+    fn address(&self, partner: PartnerIndex) -> Address {
+        Address { stuff: [self.handle() as u64, partner.to_bits()] }
+    }
+
+    /// Where a partner is.
+    fn place_of(&mut self, partner: PartnerIndex) -> Result<Place, Failure> {
+        let address = self.engine().address_of(partner).map_err(|_| Return::BAD_ENDPOINT)?;
+        if partner == self.own {
+            return Ok(self.place);
+        }
+        if let Some(place) = self.places.get(&address) {
+            return Ok(*place);
+        }
+        let (nic, number) = self.domain.mx_who(address)?;
+        let place = Place { nic, number };
+        self.places.insert(address, place);
+        Ok(place)
+    }
+}
+
+fn is_daemon_away(refusal: &Refusal) -> bool {
+    matches!(refusal.reason, Reason::DaemonGone | Reason::DaemonUnreachable)
+}
+
+/// Connects.
+///
+/// # Safety
+///
+/// `address` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mx_connect(
+    endpoint: EndpointHandle,
+    nic_id: u64,
+    endpoint_id: u32,
+    key: u32,
+    timeout_ms: u32,
+    address: *mut Address,
+) -> Return {
+    call("mx_connect", endpoint, || {
+        let place = Place { nic: nic_id, number: endpoint_id };
+        let mut locked = table::lock(endpoint)?;
+        let limit = if timeout_ms == 0 { PATIENCE_MS } else { timeout_ms };
+        let deadline = wait::deadline(limit);
+        let partner = loop {
+            match locked.find(place, key) {
+                Ok(partner) => break partner,
+                Err(refusal) if is_daemon_away(&refusal) => {}
+                Err(refusal) => return Err(refusal.into()),
+            }
+            let (ended, after) = wait::until(locked, AGAIN_MS.min(limit), |_| None::<()>)?;
+            if matches!(ended, Ended::Woken) || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(Return::TIMEOUT.into());
+            }
+            locked = after;
+        };
+        let found = locked.address(partner);
+        // What came meanwhile is let in, as ever when a program calls.
+        drop(wait::progress(locked)?);
+        // SAFETY: null or writable by the caller's promise.
+        unsafe { boards::put(address, found) }
+    })
+}
+
+/// Starts to connect.
+///
+/// # Safety
+///
+/// `request` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mx_iconnect(
+    endpoint: EndpointHandle,
+    nic_id: u64,
+    endpoint_id: u32,
+    key: u32,
+    match_info: u64,
+    context: *mut c_void,
+    request: *mut RequestHandle,
+) -> Return {
+    call("mx_iconnect", endpoint, || {
+        let mut locked = table::lock(endpoint)?;
+        let found = locked.find(Place { nic: nic_id, number: endpoint_id }, key);
+        let outcome = match found {
+            Err(refusal) if errors::code_of(refusal.reason) == Return::NIC_NOT_FOUND => return Err(refusal.into()),
+            found => found.map_err(|refusal| status_of(refusal.reason)),
+        };
+        let engine = locked.engine();
+        let posted = engine.post_connect(match_info, context as usize).map_err(|_| Return::NO_RESOURCES)?;
+        engine.connected(posted, outcome);
+        locked.matching().events += 1;
+        // SAFETY: as the caller promised.
+        unsafe { locked.hand_out(posted, request) };
+        wait::progress(locked).map(drop)
+    })
+}
+
+/// Forgets a partner: requests to it end, messages of it that nobody took are dropped.
+#[unsafe(no_mangle)]
+pub extern "C" fn mx_disconnect(endpoint: EndpointHandle, address: Address) -> Return {
+    call("mx_disconnect", endpoint, || {
+        let mut locked = wait::progress(table::lock(endpoint)?)?;
+        let partner = locked.partner(address)?;
+        let at = locked.engine().address_of(partner).map_err(|_| Return::BAD_ENDPOINT)?;
+        if partner == locked.own {
+            return Ok(()); // An endpoint is never out of its own reach.
+        }
+        let all = std::mem::take(&mut locked.matching().asked);
+        let (asked, others): (VecDeque<_>, VecDeque<_>) =
+            all.into_iter().partition(|asked| asked.envelope.source == partner);
+        locked.matching().asked = others;
+        for asked in asked {
+            if let Held::Peer(state) = asked.held {
+                locked.refuse(asked.envelope, state);
+            }
+        }
+        let severed = locked.engine().disconnect(partner);
+        let matching = locked.matching();
+        matching.abandon(&severed.requests);
+        matching.events += 1;
+        locked.places.remove(&at);
+        for held in severed.messages {
+            if let Held::Peer(state) = held.message {
+                locked.refuse_from(at, held.envelope, state);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Where an address is.
+///
+/// # Safety
+///
+/// `nic_id` and `endpoint_id` are null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mx_decompose_endpoint_addr(
+    address: Address,
+    nic_id: *mut u64,
+    endpoint_id: *mut u32,
+) -> Return {
+    call("mx_decompose_endpoint_addr", address.stuff[0] as usize, || {
+        // SAFETY: as the caller promised.
+        unsafe { decompose(address, nic_id, endpoint_id, std::ptr::null_mut()) }
+    })
+}
+
+/// Where an address is, and in which session.
+///
+/// # Safety
+///
+/// `nic_id`, `endpoint_id` and `session_id` are null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mx_decompose_endpoint_addr2(
+    address: Address,
+    nic_id: *mut u64,
+    endpoint_id: *mut u32,
+    session_id: *mut u32,
+) -> Return {
+    call("mx_decompose_endpoint_addr2", address.stuff[0] as usize, || {
+        // SAFETY: as the caller promised.
+        unsafe { decompose(address, nic_id, endpoint_id, session_id) }
+    })
+}
+
+/// # Safety
+///
+/// All three are null or writable.
+unsafe fn decompose(
+    address: Address,
+    nic_id: *mut u64,
+    endpoint_id: *mut u32,
+    session_id: *mut u32,
+) -> Result<(), Failure> {
+    let mut locked = table::lock(address.stuff[0] as usize)?;
+    let partner = locked.partner(address)?;
+    let place = locked.place_of(partner)?;
+    // A domain's number is never used again, and an endpoint is a domain of its own.
+    let session = locked.engine().address_of(partner).map_or(0, |at| at.domain.number());
+    drop(locked);
+    // SAFETY: as promised.
+    unsafe {
+        boards::put(nic_id, place.nic)?;
+        boards::put(endpoint_id, place.number)?;
+        boards::put(session_id, session)
+    }
+}
+
+/// Sets the program's word about an address.
+#[unsafe(no_mangle)]
+pub extern "C" fn mx_set_endpoint_addr_context(address: Address, context: *mut c_void) -> Return {
+    call("mx_set_endpoint_addr_context", address.stuff[0] as usize, || {
+        let mut locked = table::lock(address.stuff[0] as usize)?;
+        let partner = locked.partner(address)?;
+        let set = locked.engine().set_partner_context(partner, context as usize);
+        set.map_err(|_| Return::BAD_ENDPOINT.into())
+    })
+}
+
+/// The program's word about an address; null if it never said one.
+///
+/// # Safety
+///
+/// `context` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mx_get_endpoint_addr_context(address: Address, context: *mut *mut c_void) -> Return {
+    call("mx_get_endpoint_addr_context", address.stuff[0] as usize, || {
+        let mut locked = table::lock(address.stuff[0] as usize)?;
+        let partner = locked.partner(address)?;
+        let word = locked.engine().partner_context(partner).map_err(|_| Return::BAD_ENDPOINT)?;
+        drop(locked);
+        // SAFETY: as the caller promised.
+        unsafe { boards::put(context, word as *mut c_void) }
+    })
+}
+
+/// Calls that never did anything in any library.
+macro_rules! never {
+    ($($(#[$doc:meta])* $name:ident;)*) => {
+        $(
+            $(#[$doc])*
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $name(
+                endpoint: EndpointHandle,
+                _local: *mut c_void,
+                _length: u32,
+                _destination: Address,
+                _remote: u64,
+                _context: *mut c_void,
+                _request: *mut RequestHandle,
+            ) -> Return {
+                call(stringify!($name), endpoint, || {
+                    drop(table::lock(endpoint)?);
+                    Err(Return::FAILURE.into())
+                })
+            }
+        )*
+    };
+}
+
+never! {
+    /// Answers an error.
+    mx_iput;
+    /// Answers an error.
+    mx_iget;
+}

@@ -1,0 +1,167 @@
+//! The variables of MX: `MX_…`, and `OMX_…` which wins where it is set.
+//!
+//! What says how errors are told is read by `mx_init()`, all that concerns messages when the first endpoint is opened: programs
+//! set variables for themselves before they begin. What concerns frames on a wire, acknowledgements, resends, or other endpoints
+//! during a connect has no meaning here and is not read.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::OnceLock;
+
+/// Longest message that is sent at once, in bytes, unless the environment says less.
+pub(crate) const EAGER_MAX: u32 = 32 * 1024;
+
+/// Sends of an endpoint that may be over before their bytes have left, unless the environment says otherwise.
+const EARLY_MAX: u32 = 512;
+
+/// Least that the environment can make of it: what needs no room in a slab is always sent at once.
+const EAGER_MIN: u32 = 128;
+
+/// What the environment says about messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// Large buffers that are used again are moved onto shared pages.
+    pub(crate) rcache: bool,
+    /// Sends to the endpoint itself end as others do, not only when they are matched.
+    pub(crate) no_self: bool,
+    /// Messages go through the daemon.
+    pub(crate) no_channels: bool,
+    /// Longest message that is sent at once.
+    pub(crate) eager_max: u32,
+    /// Sends that may be over for the program before their bytes have left.
+    pub(crate) early_max: u32,
+    /// Waits never sleep.
+    pub(crate) wait_spins: bool,
+    /// A signal ends a wait as its timeout does.
+    pub(crate) wait_ends_by_signal: bool,
+    /// Context ids of endpoints that are opened without: bits and shift.
+    pub(crate) contexts: Option<(u8, u8)>,
+    /// The number meant by `MX_ANY_ENDPOINT`.
+    pub(crate) any_endpoint: Option<u32>,
+    /// Where the process runs, by endpoint.
+    pub(crate) binding: Option<String>,
+}
+
+impl Settings {
+    /// As they are for the rest of the process.
+    pub(crate) fn of_process() -> &'static Self {
+        static SETTINGS: OnceLock<Settings> = OnceLock::new();
+        SETTINGS.get_or_init(|| Self::read(|name| std::env::var_os(name).map(|value| value.as_bytes().to_vec())))
+    }
+
+    fn read(variable: impl Fn(&str) -> Option<Vec<u8>>) -> Self {
+        let read = Reader::new(variable);
+        let number = |mx, omx| read.either(mx, omx).map(|value| atoi(&value));
+        let flag = |mx, omx| number(mx, omx).is_some_and(|value| value != 0);
+        let threshold = |name| (read.variable)(name).map(|value| clamp(atoi(&value)));
+        let thresholds = [threshold("OMX_RNDV_THRESHOLD"), threshold("OMX_SHARED_RNDV_THRESHOLD")];
+        let text = |name| (read.variable)(name).map(|value| String::from_utf8_lossy(&value).into_owned());
+        Self {
+            // The cache needs nobody's help to be right, so it is on unless somebody does not want it.
+            rcache: number(Some("MX_RCACHE"), "OMX_RCACHE").is_none_or(|value| value != 0),
+            no_self: flag(Some("MX_DISABLE_SELF"), "OMX_DISABLE_SELF"),
+            no_channels: flag(Some("MX_DISABLE_SHMEM"), "OMX_DISABLE_SHARED"),
+            eager_max: thresholds.into_iter().flatten().min().unwrap_or(EAGER_MAX),
+            early_max: number(Some("MX_ZOMBIE_SEND"), "OMX_ZOMBIE_SEND")
+                .map_or(EARLY_MAX, |value| u32::try_from(value).unwrap_or(0)),
+            wait_spins: flag(None, "OMX_WAITSPIN"),
+            wait_ends_by_signal: flag(None, "OMX_WAITINTR"),
+            contexts: (read.variable)("OMX_CTXIDS").as_deref().and_then(context_ids),
+            any_endpoint: (read.variable)("OMX_ANY_ENDPOINT").and_then(|value| u32::try_from(atoi(&value)).ok()),
+            binding: text("OMX_PROCESS_BINDING"),
+        }
+    }
+}
+
+/// Whether the handler that is there at first ends the process.
+pub(crate) fn errors_are_fatal() -> bool {
+    let read = Reader::new(|name| std::env::var_os(name).map(|value| OsStr::as_bytes(&value).to_vec()));
+    read.either(Some("MX_ERRORS_ARE_FATAL"), "OMX_FATAL_ERRORS").is_none_or(|value| atoi(&value) != 0)
+}
+
+struct Reader<F> {
+    variable: F,
+    ignores_mx: bool,
+}
+
+impl<F: Fn(&str) -> Option<Vec<u8>>> Reader<F> {
+    fn new(variable: F) -> Self {
+        let ignores_mx = variable("OMX_IGNORE_MX_ENV").is_some_and(|value| atoi(&value) != 0);
+        Self { variable, ignores_mx }
+    }
+
+    /// The value of `omx`, or else of `mx`.
+    fn either(&self, mx: Option<&str>, omx: &str) -> Option<Vec<u8>> {
+        (self.variable)(omx).or_else(|| (self.variable)(mx.filter(|_| !self.ignores_mx)?))
+    }
+}
+
+fn clamp(bytes: i64) -> u32 {
+    u32::try_from(bytes).unwrap_or(0).clamp(EAGER_MIN, EAGER_MAX)
+}
+
+/// The number that a text begins with, 0 for none.
+fn atoi(text: &[u8]) -> i64 {
+    let text = text.trim_ascii_start();
+    let (sign, digits) = match text.split_first() {
+        Some((b'-', rest)) => (-1, rest),
+        Some((b'+', rest)) => (1, rest),
+        _ => (1, text),
+    };
+    let digits = digits.iter().take_while(|byte| byte.is_ascii_digit());
+    sign * digits.fold(0_i64, |value, digit| value.saturating_mul(10).saturating_add(i64::from(digit - b'0')))
+}
+
+/// `bits,shift`.
+fn context_ids(text: &[u8]) -> Option<(u8, u8)> {
+    let comma = text.iter().position(|&byte| byte == b',')?;
+    let number = |text| u8::try_from(atoi(text)).ok();
+    Some((number(&text[..comma])?, number(&text[comma + 1..])?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(variables: &[(&str, &str)]) -> Settings {
+        Settings::read(|wanted| {
+            let found = variables.iter().find(|(name, _)| *name == wanted);
+            found.map(|(_, value)| value.as_bytes().to_vec())
+        })
+    }
+
+    #[test]
+    fn numbers_are_read_as_c_reads_them() {
+        for (text, value) in
+            [("", 0), ("x", 0), (" 12x", 12), ("-3", -3), ("+4", 4), ("99999999999999999999", i64::MAX)]
+        {
+            assert_eq!(atoi(text.as_bytes()), value, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_cache_is_on_unless_somebody_does_not_want_it() {
+        assert!(with(&[]).rcache);
+        assert!(with(&[("MX_RCACHE", "2")]).rcache);
+        assert!(!with(&[("MX_RCACHE", "0")]).rcache);
+        assert!(!with(&[("MX_RCACHE", "")]).rcache);
+        assert!(with(&[("MX_RCACHE", "0"), ("OMX_RCACHE", "1")]).rcache);
+        assert!(with(&[("MX_RCACHE", "0"), ("OMX_IGNORE_MX_ENV", "1")]).rcache);
+    }
+
+    #[test]
+    fn thresholds_stay_between_what_is_possible() {
+        for (text, bytes) in [("0", 128), ("-1", 128), ("4096", 4096), ("1000000", EAGER_MAX)] {
+            assert_eq!(with(&[("OMX_RNDV_THRESHOLD", text)]).eager_max, bytes);
+        }
+        assert_eq!(with(&[]).eager_max, EAGER_MAX);
+        assert_eq!(with(&[("OMX_SHARED_RNDV_THRESHOLD", "4096")]).eager_max, 4096);
+    }
+
+    #[test]
+    fn context_ids_are_two_numbers() {
+        assert_eq!(with(&[("OMX_CTXIDS", "1,63")]).contexts, Some((1, 63)));
+        assert_eq!(with(&[("OMX_CTXIDS", "7")]).contexts, None);
+        assert_eq!(with(&[("OMX_ANY_ENDPOINT", "3")]).any_endpoint, Some(3));
+    }
+}

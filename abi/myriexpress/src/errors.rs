@@ -1,0 +1,202 @@
+//! Errors: what a call answers, and the handlers that are told first.
+//!
+//! ```text
+//!   call ── Ok ──────────────────────────────────────────────────────────────► MX_SUCCESS
+//!     └─ Failure, panic ─► handler of the endpoint, or else of the process ──► what that returns
+//! ```
+//!
+//! Handlers are called when everything of the call is over and no lock is held: they may call the library, and may never return.
+
+use crate::codes::Return;
+use crate::types::{EndpointHandle, ErrorHandler};
+use crate::{environment, library, table};
+use isthmus_client::{AttachError, Reason, Refusal};
+use std::ffi::{CStr, CString, c_char};
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Why a call did not do what it was asked for.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: Return,
+    /// What a person wants to know beside the text of the code.
+    detail: Option<Box<str>>,
+}
+
+impl From<Return> for Failure {
+    fn from(code: Return) -> Self {
+        Self { code, detail: None }
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        Self { code: code_of(refusal.reason), detail: Some(refusal.to_string().into()) }
+    }
+}
+
+impl From<AttachError> for Failure {
+    fn from(error: AttachError) -> Self {
+        let code = error.reason().map_or(Return::NO_RESOURCES, code_of);
+        Self { code, detail: Some(error.to_string().into()) }
+    }
+}
+
+/// A reason as a number of MX.
+pub(crate) fn code_of(reason: Reason) -> Return {
+    match reason {
+        Reason::DaemonUnreachable | Reason::DaemonNotStarted | Reason::DaemonGone | Reason::NotIsthmus => {
+            Return::NO_DRIVER
+        }
+        Reason::SocketDenied | Reason::SocketUntrusted | Reason::AttachForbidden | Reason::TalkForbidden => {
+            Return::NO_PERM
+        }
+        Reason::VersionTooOld | Reason::VersionTooNew | Reason::VersionOtherMajor | Reason::NotInVersion => {
+            Return::BAD_KERNEL_VERSION
+        }
+        Reason::MxNoBoard => Return::BOARD_UNKNOWN,
+        Reason::MxNoNic => Return::NIC_NOT_FOUND,
+        Reason::MxEndpointBeyond => Return::BAD_ENDPOINT_ID,
+        Reason::MxEndpointTaken => Return::BUSY,
+        Reason::MxEndpointClosed => Return::CONNECTION_FAILED,
+        Reason::MxBadKey => Return::BAD_CONNECTION_KEY,
+        Reason::MxNoNumber => Return::HOST_NOT_FOUND,
+        Reason::StillAttached => Return::BAD_ENDPOINT,
+        _ => Return::NO_RESOURCES,
+    }
+}
+
+/// The handler that prints the error and ends the process.
+#[unsafe(no_mangle)]
+pub static MX_ERRORS_ARE_FATAL: ErrorHandler = fatal;
+
+/// The handler that does nothing.
+#[unsafe(no_mangle)]
+pub static MX_ERRORS_RETURN: ErrorHandler = returns;
+
+/// The handler of the process; null until somebody sets one.
+static HANDLER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The handler that is there at first; null until `mx_init()` has asked the environment.
+static DEFAULT: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Sets the handler of the process and returns the one before it; null is the one that is there at first.
+#[unsafe(no_mangle)]
+pub extern "C" fn mx_set_error_handler(handler: Option<ErrorHandler>) -> ErrorHandler {
+    let handler = handler.map_or(std::ptr::null_mut(), to_pointer);
+    from_pointer(HANDLER.swap(handler, Ordering::AcqRel)).unwrap_or_else(default_handler)
+}
+
+/// Asks the environment which handler is there at first.
+pub(crate) fn choose_default() {
+    let handler = if environment::errors_are_fatal() { fatal } else { returns };
+    DEFAULT.store(to_pointer(handler), Ordering::Release);
+}
+
+fn default_handler() -> ErrorHandler {
+    from_pointer(DEFAULT.load(Ordering::Acquire)).unwrap_or(fatal)
+}
+
+/// A handler as atomics keep it.
+pub(crate) fn to_pointer(handler: ErrorHandler) -> *mut () {
+    handler as *mut ()
+}
+
+/// Back; None for null.
+pub(crate) fn from_pointer(pointer: *mut ()) -> Option<ErrorHandler> {
+    // SAFETY: an `Option` of a function pointer is as wide as a pointer, with null for None, and every pointer in these atomics
+    // is null or of `to_pointer`.
+    unsafe { std::mem::transmute::<*mut (), Option<ErrorHandler>>(pointer) }
+}
+
+/// Prints and ends the process, as programs expect it where they set no handler.
+///
+/// # Safety
+///
+/// `message` is a string of C, or null.
+unsafe extern "C-unwind" fn fatal(message: *mut c_char, code: Return) -> Return {
+    // SAFETY: not null, and a string by the promise of our caller.
+    let message = if message.is_null() { c"error" } else { unsafe { CStr::from_ptr(message) } };
+    let line = format!("{}: {}\n", message.to_string_lossy(), code.text().to_string_lossy());
+    // Nobody is left to be told if this does not work.
+    let _ = std::io::stderr().write_all(line.as_bytes());
+    std::process::exit(-1)
+}
+
+unsafe extern "C-unwind" fn returns(_message: *mut c_char, code: Return) -> Return {
+    code
+}
+
+/// A call of the library, of this name, on an endpoint or on none (0), which may be made before `mx_init()`.
+#[inline]
+pub(crate) fn call_at_any_time(
+    name: &'static str,
+    endpoint: EndpointHandle,
+    body: impl FnOnce() -> Result<(), Failure>,
+) -> Return {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => Return::SUCCESS,
+        Ok(Err(failure)) => failed(name, endpoint, &failure),
+        Err(_) => failed(name, endpoint, &Return::BAD_BAD_BAD.into()),
+    }
+}
+
+/// A call of the library, which has to be initialised.
+#[inline]
+pub(crate) fn call(name: &'static str, endpoint: EndpointHandle, body: impl FnOnce() -> Result<(), Failure>) -> Return {
+    call_at_any_time(name, endpoint, || {
+        library::check()?;
+        body()
+    })
+}
+
+/// A call whose errors no handler hears of.
+pub(crate) fn quiet(body: impl FnOnce() -> Result<(), Failure>) -> Return {
+    let checked = || library::check().map_err(Failure::from).and_then(|()| body());
+    match catch_unwind(AssertUnwindSafe(checked)) {
+        Ok(Ok(())) => Return::SUCCESS,
+        Ok(Err(failure)) => failure.code,
+        Err(_) => Return::BAD_BAD_BAD,
+    }
+}
+
+#[cold]
+fn failed(name: &str, endpoint: EndpointHandle, failure: &Failure) -> Return {
+    let message = match &failure.detail {
+        Some(detail) => format!("{name} ({detail})"),
+        None => name.to_owned(),
+    };
+    tell(endpoint, message, failure.code)
+}
+
+/// Has the handler hear of an error. Neither a lock nor anything else that has to be given back is held: a handler may jump away.
+#[cold]
+pub(crate) fn tell(endpoint: EndpointHandle, message: String, code: Return) -> Return {
+    let own = table::slot(endpoint).and_then(|slot| slot.error_handler());
+    let handler = own.or_else(|| from_pointer(HANDLER.load(Ordering::Acquire))).unwrap_or_else(default_handler);
+    let message = CString::new(message).unwrap_or_default();
+    // SAFETY: the program's function, called as it said it may be: with a string that it may even write to.
+    let answer = unsafe { handler(message.as_ptr().cast_mut(), code) };
+    drop(message);
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    unsafe extern "C-unwind" fn other(_message: *mut c_char, _code: Return) -> Return {
+        Return::BUSY
+    }
+
+    #[test]
+    fn the_handler_before_comes_back_and_the_new_one_decides() {
+        let first = mx_set_error_handler(Some(MX_ERRORS_RETURN));
+        assert_eq!(to_pointer(first), to_pointer(MX_ERRORS_ARE_FATAL));
+        assert_eq!(call_at_any_time("mx_test", 0, || Err(Return::FAILURE.into())), Return::FAILURE);
+        assert_eq!(to_pointer(mx_set_error_handler(Some(other))), to_pointer(MX_ERRORS_RETURN));
+        assert_eq!(call_at_any_time("mx_test", 0, || Err(Return::FAILURE.into())), Return::BUSY);
+        assert_eq!(to_pointer(mx_set_error_handler(None)), to_pointer(other));
+    }
+}

@@ -1,0 +1,88 @@
+//! The library as a whole: `mx_init()`, `mx_finalize()`, and what becomes of it in the child of a fork.
+//!
+//! ```text
+//!   not initialised ── mx_init ──► initialised ── mx_finalize ──► not initialised
+//!                                     │ fork
+//!                                     ▼
+//!                       child: endpoints of the parent are none of its own; it may open others
+//! ```
+
+use crate::codes::Return;
+use crate::errors::{Failure, call_at_any_time};
+use crate::{boards, errors, open, table};
+use isthmus_shm::ForkGuard;
+use std::panic::catch_unwind;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// The level that this library speaks is `MX_API >> 8` of the program's header.
+const API_LEVEL: i32 = 3;
+
+/// The guard of the process that has initialised the library; null while nobody has. Guards are never freed: another thread may
+/// be looking at one.
+static GUARD: AtomicPtr<ForkGuard> = AtomicPtr::new(std::ptr::null_mut());
+
+fn guard() -> Option<&'static ForkGuard> {
+    // SAFETY: null, or a guard that was leaked in `begin`.
+    unsafe { GUARD.load(Ordering::Acquire).as_ref() }
+}
+
+/// Whether anything but `mx_set_error_handler()` may be called.
+#[inline]
+pub(crate) fn check() -> Result<(), Return> {
+    if GUARD.load(Ordering::Acquire).is_null() { Err(Return::NOT_INITIALIZED) } else { Ok(()) }
+}
+
+/// Whether endpoints may be used: the library is initialised, by this process.
+#[inline]
+pub(crate) fn check_own() -> Result<(), Return> {
+    match guard() {
+        None => Err(Return::NOT_INITIALIZED),
+        Some(guard) if guard.is_child() => Err(Return::BAD_ENDPOINT),
+        Some(_) => Ok(()),
+    }
+}
+
+/// Makes this process the one that has initialised the library. A child disowns what it has of its parent.
+pub(crate) fn begin() -> Result<(), Failure> {
+    let old = GUARD.load(Ordering::Acquire);
+    // SAFETY: as in `guard`.
+    match unsafe { old.as_ref() } {
+        Some(guard) if !guard.is_child() => return Ok(()),
+        Some(_) => table::disown(),
+        None => {}
+    }
+    let new = ForkGuard::new().map_err(|_| Return::NO_RESOURCES)?;
+    let new = Box::into_raw(Box::new(new));
+    if GUARD.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        // SAFETY: ours, from `into_raw` above: another thread was first, and nobody has seen this one.
+        drop(unsafe { Box::from_raw(new) });
+    }
+    Ok(())
+}
+
+/// `mx_init()`.
+#[unsafe(no_mangle)]
+pub extern "C" fn mx__init_api(api: i32) -> Return {
+    call_at_any_time("mx_init", 0, || {
+        errors::choose_default();
+        if api >> 8 != API_LEVEL {
+            return Err(Return::BAD_LIB_VERSION.into());
+        }
+        if guard().is_some_and(|guard| !guard.is_child()) {
+            return Err(Return::ALREADY_INITIALIZED.into());
+        }
+        boards::check()?;
+        begin()
+    })
+}
+
+/// `mx_finalize()`. Endpoints that are open are closed. It is no error to have nothing to end.
+#[unsafe(no_mangle)]
+pub extern "C" fn mx_finalize() -> Return {
+    if check_own().is_ok() {
+        // What cannot be closed in order ends with the process.
+        let _ = catch_unwind(open::close_all);
+    }
+    GUARD.store(std::ptr::null_mut(), Ordering::Release);
+    Return::SUCCESS
+}

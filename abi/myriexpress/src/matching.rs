@@ -1,0 +1,367 @@
+//! Where the messages of an endpoint go: the client library asks, the engine decides, and here lies what both need between
+//! them.
+//!
+//! ```text
+//!   a message ── take ──► posted receive: its memory is lent ── complete ──► segments filled, request done
+//!        └── hold ──┬──► handler registered: `asked`, until it was called
+//!                   └──► unexpected, in the engine; one that is still arriving is whole later
+//! ```
+
+use crate::types::Segment;
+use isthmus_client::{
+    Buffer, Completion, DomainId, EndpointAddress, EndpointIndex, Envelope, Matcher, Outcome, Posted, Reason, Token,
+    Unexpected, UnexpectedState,
+};
+use isthmus_layout::limits::ENDPOINTS_MAX;
+use isthmus_mx::{Cargo, Contexts, Engine, PartnerIndex, RequestId, StatusCode};
+use std::collections::{HashMap, VecDeque};
+
+/// The one endpoint of the domain that is an MX endpoint.
+pub(crate) const INDEX: EndpointIndex = EndpointIndex::new(0).expect("there is an endpoint 0");
+
+/// In the tokens of sends that are over for the program already; requests' names have fewer bits.
+const EARLY: u64 = 1 << 63;
+
+/// What travels through the engine.
+#[derive(Debug)]
+pub(crate) struct Parts;
+
+impl Cargo for Parts {
+    type Receive = Receive;
+    type Message = Held;
+    type Address = EndpointAddress;
+}
+
+/// Where a receive wants its bytes: memory of the program, which is the library's until the request is over.
+#[derive(Debug)]
+pub(crate) enum Receive {
+    /// One piece.
+    One { start: *mut u8, len: u32 },
+    /// Several.
+    Many(Box<[Segment]>),
+}
+
+// SAFETY: the program promised that the memory is the library's until the request is over, whichever thread uses it then.
+unsafe impl Send for Receive {}
+
+/// A message that no receive has taken.
+#[derive(Debug)]
+pub(crate) enum Held {
+    /// From somebody else.
+    Peer(UnexpectedState),
+    /// From this endpoint, whose send is over when it is taken. `one_piece`: it was sent so.
+    Own { bytes: Vec<u8>, send: Option<RequestId>, one_piece: bool },
+}
+
+/// A message that the handler of unexpected messages is to be asked about.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    /// Names it: it may go while the handler runs.
+    pub(crate) serial: u64,
+    pub(crate) envelope: isthmus_mx::Envelope,
+    pub(crate) held: Held,
+}
+
+/// The engine, and what is on its way to it.
+#[derive(Debug)]
+pub(crate) struct Matching {
+    pub(crate) engine: Engine<Parts>,
+    /// Whether there is a handler of unexpected messages.
+    pub(crate) asks: bool,
+    pub(crate) asked: VecDeque<Asked>,
+    /// Counts what somebody who waits may be waiting for.
+    pub(crate) events: u64,
+    /// Events when the program last had everything happen that can.
+    seen: u64,
+    /// The endpoint is being closed: nobody looks any more.
+    closing: bool,
+    serials: u64,
+    /// Sends that are over for the program, while their bytes, which were copied, wait for room.
+    early: u32,
+    /// Receives in several pieces that are being filled: the bytes come into one buffer first.
+    scattered: HashMap<u64, Box<[Segment]>>,
+    /// Receives that took a message which is still arriving.
+    taken: Vec<(EndpointAddress, RequestId, Receive)>,
+    /// Those whose message is there now.
+    ready: Vec<(Posted, Unexpected)>,
+}
+
+// SAFETY: the segments are the program's memory, of which `Receive` says why threads do not matter.
+unsafe impl Send for Matching {}
+
+impl Matching {
+    pub(crate) fn new(contexts: Contexts, seed: u64) -> Self {
+        Self {
+            engine: Engine::new(contexts, seed),
+            asks: false,
+            asked: VecDeque::new(),
+            events: 0,
+            seen: 0,
+            closing: false,
+            serials: 0,
+            early: 0,
+            scattered: HashMap::new(),
+            taken: Vec::new(),
+            ready: Vec::new(),
+        }
+    }
+
+    /// From now on an event is news: whoever waits looks at it before more is taken.
+    #[inline]
+    pub(crate) fn begin(&mut self) {
+        self.seen = self.events;
+    }
+
+    /// From now on nobody looks at anything.
+    pub(crate) fn end(&mut self) {
+        (self.asks, self.closing) = (false, true);
+    }
+
+    /// A receive as the client library fills it.
+    #[inline(always)]
+    pub(crate) fn lend(&mut self, request: RequestId, receive: Receive) -> Posted {
+        let token = Token::new(request.to_bits());
+        match receive {
+            // SAFETY: the program lent it to the library with the receive, until the request is over.
+            Receive::One { start, len } => Posted { token, buffer: unsafe { Buffer::lent(start, len as usize) } },
+            Receive::Many(segments) => self.lend_many(token, segments),
+        }
+    }
+
+    #[cold]
+    fn lend_many(&mut self, token: Token, segments: Box<[Segment]>) -> Posted {
+        let len: usize = segments.iter().map(|segment| segment.segment_length as usize).sum();
+        self.scattered.insert(token.number(), segments);
+        Posted { token, buffer: vec![0; len].into() }
+    }
+
+    /// A receive for a message that is still arriving: it waits for the rest.
+    pub(crate) fn wait_whole(&mut self, from: EndpointAddress, request: RequestId, receive: Receive) {
+        self.taken.push((from, request, receive));
+    }
+
+    /// A name for a send that is over for the program already, if there may be another one.
+    pub(crate) fn early_token(&mut self, max: u32) -> Option<Token> {
+        if self.early >= max {
+            return None;
+        }
+        self.early += 1;
+        self.serials += 1;
+        Some(Token::new(EARLY | self.serials))
+    }
+
+    /// Asks the handler about a message, or keeps it where there is none. What cannot be kept is dropped.
+    pub(crate) fn keep(&mut self, envelope: isthmus_mx::Envelope, held: Held) {
+        self.events += 1;
+        if self.asks {
+            self.serials += 1;
+            self.asked.push_back(Asked { serial: self.serials, envelope, held });
+        } else {
+            let _ = self.engine.hold(envelope, held);
+        }
+    }
+
+    /// Takes a message out of those that the handler is to be asked about.
+    pub(crate) fn take_asked(&mut self, serial: u64) -> Option<Asked> {
+        let at = self.asked.iter().position(|asked| asked.serial == serial)?;
+        self.asked.remove(at)
+    }
+
+    /// Bytes of a message from this endpoint to itself go to its receive; both requests are over.
+    pub(crate) fn deliver_own(&mut self, request: RequestId, receive: &Receive, bytes: &[u8], send: Option<RequestId>) {
+        let moved = match receive {
+            Receive::One { start, len } => {
+                let len = (*len as usize).min(bytes.len());
+                // SAFETY: the receive's memory is ours and `len` bytes long at least; `bytes` may be a send's memory, which the
+                // program may have chosen to overlap with it.
+                unsafe { std::ptr::copy(bytes.as_ptr(), *start, len) };
+                len
+            }
+            Receive::Many(segments) => scatter(bytes, segments),
+        };
+        self.events += 1;
+        let moved = moved as u32;
+        self.engine.received(request, StatusCode::Success, moved);
+        if let Some(send) = send {
+            self.engine.sent(send, StatusCode::Success, moved);
+        }
+    }
+
+    /// The client library is not to fill the segments of these requests any more.
+    pub(crate) fn abandon(&mut self, requests: &[RequestId]) {
+        for request in requests {
+            self.scattered.remove(&request.to_bits());
+        }
+        self.taken.retain(|(_, request, _)| !requests.contains(request));
+    }
+
+    fn envelope(&mut self, envelope: &Envelope) -> Option<isthmus_mx::Envelope> {
+        let source = self.engine.partner(envelope.from).ok()?;
+        let msg_length = u32::try_from(envelope.len).unwrap_or(u32::MAX);
+        Some(isthmus_mx::Envelope { source, match_info: envelope.tag, msg_length })
+    }
+
+    /// The partners that the endpoints of a domain are.
+    fn partners_at(&self, domain: DomainId) -> Vec<PartnerIndex> {
+        let indices = (0..ENDPOINTS_MAX).filter_map(EndpointIndex::new);
+        indices.filter_map(|endpoint| self.engine.find_partner(EndpointAddress { domain, endpoint })).collect()
+    }
+}
+
+/// Copies bytes into segments, as many as there is room for. How many that were.
+fn scatter(bytes: &[u8], segments: &[Segment]) -> usize {
+    let mut rest = bytes;
+    for segment in segments {
+        let (now, later) = rest.split_at(rest.len().min(segment.segment_length as usize));
+        if !now.is_empty() {
+            // SAFETY: the program lent the segment for writing, and it is at least as long as `now`. Bytes that the program sends
+            // to itself may overlap with it.
+            unsafe { std::ptr::copy(now.as_ptr(), segment.segment_ptr.cast(), now.len()) };
+        }
+        rest = later;
+    }
+    bytes.len() - rest.len()
+}
+
+fn is_arriving(held: &Held) -> bool {
+    matches!(held, Held::Peer(UnexpectedState::Arriving))
+}
+
+fn is_here(held: &Held) -> bool {
+    matches!(held, Held::Own { .. } | Held::Peer(UnexpectedState::Whole(_)))
+}
+
+/// How a request ends that the client library could not bring to its end.
+pub(crate) fn status_of(reason: Reason) -> StatusCode {
+    match reason {
+        Reason::EndpointClosed | Reason::PeerDetached | Reason::MxEndpointClosed => StatusCode::EndpointClosed,
+        Reason::MxBadKey => StatusCode::BadKey,
+        Reason::MxEndpointBeyond => StatusCode::BadEndpoint,
+        Reason::ClosedHere => StatusCode::Aborted,
+        Reason::OutOfMemory | Reason::OutOfFds | Reason::OutOfAddressSpace => StatusCode::NoResources,
+        _ => StatusCode::EndpointUnreachable,
+    }
+}
+
+impl Matcher for Matching {
+    #[inline(always)]
+    fn take(&mut self, envelope: &Envelope) -> Option<Posted> {
+        let envelope = self.envelope(envelope)?;
+        let matched = self.engine.arrive(&envelope)?;
+        Some(self.lend(matched.request, matched.receive))
+    }
+
+    fn hold(&mut self, message: Unexpected) {
+        if let Some(envelope) = self.envelope(&message.envelope) {
+            self.keep(envelope, Held::Peer(message.state));
+        }
+    }
+
+    fn whole(&mut self, envelope: &Envelope, bytes: Vec<u8>) {
+        if let Some(at) = self.taken.iter().position(|(from, ..)| *from == envelope.from) {
+            let (_, request, receive) = self.taken.remove(at);
+            let posted = self.lend(request, receive);
+            let message = Unexpected { envelope: *envelope, state: UnexpectedState::Whole(bytes) };
+            return self.ready.push((posted, message));
+        }
+        let Some(source) = self.engine.find_partner(envelope.from) else { return };
+        let asked = self.asked.iter_mut().find(|asked| asked.envelope.source == source && is_arriving(&asked.held));
+        if let Some(asked) = asked {
+            asked.held = Held::Peer(UnexpectedState::Whole(bytes));
+            return;
+        }
+        let mut held = self.engine.held_from(source);
+        let message = held.find(|id| self.engine.message(*id).is_some_and(|held| is_arriving(&held.message)));
+        drop(held);
+        // Where there is none the handler did not want it.
+        if let Some(held) = message.and_then(|id| self.engine.message_mut(id)) {
+            *held = Held::Peer(UnexpectedState::Whole(bytes));
+        }
+    }
+
+    fn next_match(&mut self, _endpoint: EndpointIndex) -> Option<(Posted, Unexpected)> {
+        self.ready.pop()
+    }
+
+    #[inline(always)]
+    fn received(&mut self, posted: Posted, envelope: &Envelope) {
+        let token = posted.token.number();
+        let room = posted.buffer.len();
+        match RequestId::from_bits(token) {
+            Some(request) if self.scattered.is_empty() => {
+                self.events += 1;
+                self.engine.received(request, StatusCode::Success, envelope.len.min(room as u64) as u32);
+            }
+            _ => self.complete(posted.completed_by(envelope)),
+        }
+    }
+
+    #[inline]
+    fn complete(&mut self, completion: Completion) {
+        let token = completion.token.number();
+        if token & EARLY != 0 {
+            self.early -= 1;
+            return;
+        }
+        let Some(request) = RequestId::from_bits(token) else { return };
+        self.events += 1;
+        match completion.outcome {
+            Outcome::Received { len, .. } => {
+                let moved = completion.buffer.len().min(usize::try_from(len).unwrap_or(usize::MAX));
+                if !self.scattered.is_empty()
+                    && let Some(segments) = self.scattered.remove(&request.to_bits())
+                {
+                    scatter(&completion.buffer.as_slice()[..moved], &segments);
+                }
+                self.engine.received(request, StatusCode::Success, moved as u32);
+            }
+            Outcome::Sent { taken } => {
+                self.engine.sent(request, StatusCode::Success, u32::try_from(taken).unwrap_or(u32::MAX));
+            }
+            Outcome::Cancelled => {}
+            Outcome::Failed(reason) => {
+                self.scattered.remove(&request.to_bits());
+                let code = status_of(reason);
+                let _ = self.engine.received(request, code, 0) || self.engine.sent(request, code, 0);
+            }
+        }
+    }
+
+    #[inline]
+    fn is_busy(&self) -> bool {
+        !self.closing && (self.events != self.seen || !self.asked.is_empty())
+    }
+
+    fn forget(&mut self, peer: DomainId) {
+        self.events += 1;
+        let partners = self.partners_at(peer);
+        self.asked.retain(|asked| is_here(&asked.held) || !partners.contains(&asked.envelope.source));
+        for partner in partners {
+            let gone = |id: &_| self.engine.message(*id).is_some_and(|held| !is_here(&held.message));
+            let gone: Vec<_> = self.engine.held_from(partner).filter(gone).collect();
+            for message in gone {
+                self.engine.take_message(message);
+            }
+        }
+        let lost = self.taken.extract_if(.., |(from, ..)| from.domain == peer);
+        for (_, request, _) in lost {
+            self.engine.received(request, StatusCode::EndpointUnreachable, 0);
+        }
+    }
+
+    fn close(&mut self, endpoint: EndpointIndex) -> (Vec<Posted>, Vec<Unexpected>) {
+        let addresses: HashMap<PartnerIndex, EndpointAddress> = self.engine.partners().collect();
+        let asked = self.asked.drain(..).map(|asked| (asked.envelope, asked.held));
+        let held = self.engine.drain().messages.into_iter().map(|held| (held.envelope, held.message));
+        let unexpected = asked.chain(held).filter_map(|(envelope, held)| {
+            let from = *addresses.get(&envelope.source)?;
+            let (tag, len) = (envelope.match_info, u64::from(envelope.msg_length));
+            let Held::Peer(state) = held else { return None };
+            Some(Unexpected { envelope: Envelope { from, to: endpoint, tag, len }, state })
+        });
+        let unexpected = unexpected.collect();
+        (self.taken, self.ready) = (Vec::new(), Vec::new());
+        self.scattered.clear();
+        (Vec::new(), unexpected)
+    }
+}

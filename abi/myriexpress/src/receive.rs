@@ -1,0 +1,109 @@
+//! Receives, and messages that wait for one.
+
+use crate::codes::Return;
+use crate::completion::answer;
+use crate::errors::{Failure, call};
+use crate::segments::Pieces;
+use crate::table::{self, Locked};
+use crate::types::{EndpointHandle, RequestHandle, Segment, Status};
+use crate::wait;
+use isthmus_mx::{Filter, PostError, Posted};
+use std::ffi::c_void;
+
+/// Posts a receive.
+///
+/// # Safety
+///
+/// `segments` is null, or `segments_count` of them can be read there; what they point to is the library's until the request is
+/// over. `request` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mx_irecv(
+    endpoint: EndpointHandle,
+    segments: *const Segment,
+    segments_count: u32,
+    match_info: u64,
+    match_mask: u64,
+    context: *mut c_void,
+    request: *mut RequestHandle,
+) -> Return {
+    call("mx_irecv", endpoint, || {
+        // SAFETY: as the caller promised.
+        let pieces = unsafe { Pieces::read(segments, segments_count)? };
+        let filter = filter(match_info, match_mask)?;
+        let mut locked = table::lock(endpoint)?;
+        let posted = locked.engine().post_receive(filter, context as usize, pieces.len(), pieces.receive());
+        let id = match posted.map_err(refused)? {
+            Posted::Waiting(id) => id,
+            Posted::Found { request, receive, held } => {
+                locked.give(request, receive, held.envelope, held.message);
+                request
+            }
+        };
+        // SAFETY: as the caller promised.
+        unsafe { locked.hand_out(id, request) };
+        Ok(())
+    })
+}
+
+fn refused(error: PostError) -> Return {
+    match error {
+        PostError::MaskSplitsContext => Return::BAD_MATCHING_FOR_CONTEXT_ID_MASK,
+        PostError::Full(_) => Return::NO_RESOURCES,
+    }
+}
+
+/// What a program wants of a match information.
+#[inline]
+pub(crate) fn filter(match_info: u64, match_mask: u64) -> Result<Filter, Failure> {
+    Filter::new(match_info, match_mask).map_err(|_| Return::BAD_MATCH_MASK.into())
+}
+
+/// The oldest message that no receive has taken and that fits.
+///
+/// # Safety
+///
+/// `status` and `result` are null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mx_iprobe(
+    endpoint: EndpointHandle,
+    match_info: u64,
+    match_mask: u64,
+    status: *mut Status,
+    result: *mut u32,
+) -> Return {
+    call("mx_iprobe", endpoint, || {
+        let filter = filter(match_info, match_mask)?;
+        let mut locked = wait::progress(table::lock(endpoint)?)?;
+        let found = probe(&mut locked, filter);
+        // SAFETY: as the caller promised.
+        unsafe { answer(found, status, result) }
+    })
+}
+
+/// The same, waiting for it.
+///
+/// # Safety
+///
+/// `status` and `result` are null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mx_probe(
+    endpoint: EndpointHandle,
+    timeout_ms: u32,
+    match_info: u64,
+    match_mask: u64,
+    status: *mut Status,
+    result: *mut u32,
+) -> Return {
+    call("mx_probe", endpoint, || {
+        let filter = filter(match_info, match_mask)?;
+        let (ended, locked) = wait::until(table::lock(endpoint)?, timeout_ms, |locked| probe(locked, filter))?;
+        drop(locked);
+        // SAFETY: as the caller promised.
+        unsafe { answer(ended.found(), status, result) }
+    })
+}
+
+fn probe(locked: &mut Locked, filter: Filter) -> Option<Status> {
+    let status = locked.engine().probe(filter)?;
+    Some(locked.status(&status))
+}

@@ -1,0 +1,226 @@
+//! Sends.
+//!
+//! ```text
+//!   to this endpoint ──────────────────────────► copied to its receive, or held; over when it is taken
+//!   up to 128 bytes, with room on a channel ───► sent, and over
+//!   up to 32 KiB ──────────────────────────────► copied, and over; 512 of them may wait for room
+//!   more, and every mx_issend ─────────────────► announced; over when the receiver has taken it
+//! ```
+
+use crate::codes::Return;
+use crate::errors::{Failure, call};
+use crate::matching::{Held, INDEX};
+use crate::segments::Pieces;
+use crate::table::{self, Locked};
+use crate::types::{Address, EndpointHandle, RequestHandle, Segment};
+use crate::wait;
+use isthmus_client::{Buffer, Completion, EndpointAddress, Matcher, Message, Outcome, Token};
+use isthmus_mx::{PartnerIndex, RequestId};
+use std::ffi::c_void;
+
+/// Longest message that is sent without a request, if there is room for it.
+const INLINE_MAX: u32 = 128;
+
+/// What a program says of a send, but its bytes.
+struct Letter {
+    to: PartnerIndex,
+    match_info: u64,
+    context: usize,
+    sync: bool,
+}
+
+/// Starts a send.
+///
+/// # Safety
+///
+/// `segments` is null, or `segments_count` of them can be read there; what they point to can be read, and is not written, until
+/// the request is over. `request` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mx_isend(
+    endpoint: EndpointHandle,
+    segments: *const Segment,
+    segments_count: u32,
+    destination: Address,
+    match_info: u64,
+    context: *mut c_void,
+    request: *mut RequestHandle,
+) -> Return {
+    call("mx_isend", endpoint, || {
+        // SAFETY: as the caller promised.
+        let pieces = unsafe { Pieces::read(segments, segments_count)? };
+        let locked = table::lock(endpoint)?;
+        let to = locked.partner(destination)?;
+        let letter = Letter { to, match_info, context: context as usize, sync: false };
+        // SAFETY: as the caller promised.
+        unsafe { send(locked, pieces, &letter, request) }
+    })
+}
+
+/// Starts a send that is over only when a receive has taken it.
+///
+/// # Safety
+///
+/// As for [`mx_isend`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mx_issend(
+    endpoint: EndpointHandle,
+    segments: *const Segment,
+    segments_count: u32,
+    destination: Address,
+    match_info: u64,
+    context: *mut c_void,
+    request: *mut RequestHandle,
+) -> Return {
+    call("mx_issend", endpoint, || {
+        // SAFETY: as the caller promised.
+        let pieces = unsafe { Pieces::read(segments, segments_count)? };
+        let locked = table::lock(endpoint)?;
+        let to = locked.partner(destination)?;
+        let letter = Letter { to, match_info, context: context as usize, sync: true };
+        // SAFETY: as the caller promised.
+        unsafe { send(locked, pieces, &letter, request) }
+    })
+}
+
+impl Locked {
+    /// The partner of an address of this endpoint's.
+    #[inline]
+    pub(crate) fn partner(&self, address: Address) -> Result<PartnerIndex, Failure> {
+        let own = address.stuff[0] == self.handle() as u64;
+        PartnerIndex::from_bits(address.stuff[1]).filter(|_| own).ok_or_else(|| Return::BAD_ENDPOINT.into())
+    }
+
+    /// Hands a request out; one that nobody has a place for is forgotten.
+    ///
+    /// # Safety
+    ///
+    /// `place` is null or writable.
+    #[inline]
+    pub(crate) unsafe fn hand_out(&mut self, request: RequestId, place: *mut RequestHandle) {
+        if place.is_null() {
+            // It is there: it was posted a moment ago.
+            let _ = self.engine().forget(request);
+        } else {
+            // SAFETY: not null, so writable as promised.
+            unsafe { place.write(self.request_handle(request)) };
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`mx_isend`].
+#[inline]
+unsafe fn send(
+    mut locked: Locked,
+    pieces: Pieces<'_>,
+    letter: &Letter,
+    request: *mut RequestHandle,
+) -> Result<(), Failure> {
+    let &Letter { to, match_info, context, sync } = letter;
+    let address = locked.engine().address_of(to).map_err(|_| Return::BAD_ENDPOINT)?;
+    if to == locked.own {
+        // SAFETY: passed on.
+        return unsafe { send_to_ourselves(locked, pieces, letter, request) };
+    }
+    if let Pieces::One { start, len: len @ ..=INLINE_MAX } = pieces
+        && !sync
+    {
+        // SAFETY: the program lends the bytes for reading.
+        let bytes = unsafe { std::slice::from_raw_parts(start.cast_const(), len as usize) };
+        if locked.domain.inject(INDEX, address, match_info, bytes) {
+            if !request.is_null() {
+                let sent = locked.engine().post_sent(to, match_info, context, len).map_err(|_| Return::NO_RESOURCES)?;
+                locked.matching().events += 1;
+                // SAFETY: not null, so writable as promised.
+                unsafe { request.write(locked.request_handle(sent)) };
+            }
+            return Ok(());
+        }
+    }
+    // SAFETY: passed on.
+    unsafe { post(locked, pieces, letter, address, request) }
+}
+
+/// A send that cannot be done at once.
+///
+/// # Safety
+///
+/// As for [`mx_isend`].
+unsafe fn post(
+    mut locked: Locked,
+    pieces: Pieces<'_>,
+    letter: &Letter,
+    address: EndpointAddress,
+    request: *mut RequestHandle,
+) -> Result<(), Failure> {
+    let &Letter { to, match_info, context, sync } = letter;
+    let len = pieces.len();
+    let sync = sync || len > locked.settings.eager_max;
+    let early_max = locked.settings.early_max;
+    let early = if sync { None } else { locked.matching().early_token(early_max) };
+    let posted = match early {
+        Some(_) => locked.engine().post_sent(to, match_info, context, len),
+        None => locked.engine().post_send(to, match_info, context, len),
+    };
+    let posted = posted.map_err(|_| Return::NO_RESOURCES)?;
+    let buffer = match pieces {
+        // SAFETY: the program lent the bytes until the request is over.
+        Pieces::One { start, len } if sync => unsafe { Buffer::lent(start, len as usize) },
+        // What is short is copied: the program has its memory back, whenever there is room.
+        _ => {
+            locked.engine().set_buffered(posted);
+            // SAFETY: the program lends the bytes for reading.
+            Buffer::from(unsafe { pieces.gather() })
+        }
+    };
+    locked.matching().events += 1;
+    let token = early.unwrap_or(Token::new(posted.to_bits()));
+    let message = Message { token, from: INDEX, to: address, tag: match_info, buffer, sync };
+    if let Err((refusal, buffer)) = locked.domain.post(message) {
+        let outcome = Outcome::Failed(refusal.reason);
+        locked.matching().complete(Completion { token, endpoint: INDEX, buffer, outcome });
+        let _ = locked.engine().forget(posted);
+        return Err(refusal.into());
+    }
+    // SAFETY: passed on.
+    unsafe { locked.hand_out(posted, request) };
+    wait::progress(locked).map(drop)
+}
+
+/// # Safety
+///
+/// As for [`mx_isend`].
+unsafe fn send_to_ourselves(
+    mut locked: Locked,
+    pieces: Pieces<'_>,
+    letter: &Letter,
+    request: *mut RequestHandle,
+) -> Result<(), Failure> {
+    let &Letter { to, match_info, context, sync } = letter;
+    let len = pieces.len();
+    // Without the way through the library it is a message as any other: what is short is over when it is copied.
+    let at_once = locked.settings.no_self && !sync && len <= locked.settings.eager_max;
+    // SAFETY: the program lends the bytes for reading.
+    let bytes = unsafe { pieces.gather() };
+    let engine = locked.engine();
+    let sent = if at_once {
+        engine.post_sent(to, match_info, context, len)
+    } else {
+        engine.post_send(to, match_info, context, len)
+    };
+    let sent = sent.map_err(|_| Return::NO_RESOURCES)?;
+    engine.set_buffered(sent);
+    let send = (!at_once).then_some(sent);
+    let envelope = isthmus_mx::Envelope { source: to, match_info, msg_length: len };
+    let matching = locked.matching();
+    if let Some(matched) = matching.engine.arrive(&envelope) {
+        matching.deliver_own(matched.request, &matched.receive, &bytes, send);
+    } else {
+        let one_piece = matches!(pieces, Pieces::One { .. });
+        matching.keep(envelope, Held::Own { bytes, send, one_piece });
+    }
+    // SAFETY: passed on.
+    unsafe { locked.hand_out(sent, request) };
+    wait::run_handlers(locked).map(drop)
+}

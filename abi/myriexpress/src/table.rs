@@ -1,0 +1,301 @@
+//! Open endpoints by their handles.
+//!
+//! ```text
+//!   handle = uses of the slot << 16 | slot + 1          a handle that was closed never means another endpoint
+//!   slot   = lock [ endpoint ] + who waits for it
+//! ```
+//!
+//! Whatever a program passes as a handle is looked up and compared, never followed.
+
+use crate::bias::{Biased, Guard};
+use crate::codes::Return;
+use crate::endpoint::Endpoint;
+use crate::errors::{Failure, from_pointer, to_pointer};
+use crate::library;
+use crate::types::{EndpointHandle, ErrorHandler, RequestHandle};
+use isthmus_mx::RequestId;
+use std::ops::{Deref, DerefMut};
+use std::sync::Condvar;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Endpoints that a process can have open.
+const SLOTS: usize = 1024;
+
+/// Bits of a handle that say which slot it is.
+const SLOT_BITS: u32 = 16;
+
+/// Bits of a request's handle that are the engine's.
+const REQUEST_BITS: u32 = 48;
+
+const _: () = assert!(SLOTS < 1 << SLOT_BITS && SLOT_BITS + REQUEST_BITS == usize::BITS);
+
+static TABLE: [Slot; SLOTS] = [const { Slot::new() }; SLOTS];
+
+/// A place for an endpoint.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    /// The handle of the endpoint in it; 0 if there is none.
+    handle: AtomicUsize,
+    /// Whether somebody has it, or is about to.
+    taken: AtomicBool,
+    uses: AtomicUsize,
+    error_handler: AtomicPtr<()>,
+    endpoint: Biased<Option<Box<Endpoint>>>,
+    /// Told when something happened that a sleeper may be waiting for.
+    changed: Condvar,
+    /// Threads that wait for the lock.
+    queued: AtomicU32,
+}
+
+impl Slot {
+    const fn new() -> Self {
+        Self {
+            handle: AtomicUsize::new(0),
+            taken: AtomicBool::new(false),
+            uses: AtomicUsize::new(0),
+            error_handler: AtomicPtr::new(std::ptr::null_mut()),
+            endpoint: Biased::new(None),
+            changed: Condvar::new(),
+            queued: AtomicU32::new(0),
+        }
+    }
+
+    /// The error handler of the endpoint in it, if that has one.
+    pub(crate) fn error_handler(&self) -> Option<ErrorHandler> {
+        from_pointer(self.error_handler.load(Ordering::Acquire))
+    }
+
+    /// True while another thread wants the lock.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.queued.load(Ordering::Relaxed) > 0
+    }
+
+    #[inline(always)]
+    fn lock(&'static self) -> Guard<Option<Box<Endpoint>>> {
+        match self.endpoint.try_lock() {
+            Some(guard) => guard,
+            None => self.lock_slowly(),
+        }
+    }
+
+    #[cold]
+    fn lock_slowly(&'static self) -> Guard<Option<Box<Endpoint>>> {
+        self.queued.fetch_add(1, Ordering::Relaxed);
+        let locked = self.endpoint.lock();
+        self.queued.fetch_sub(1, Ordering::Relaxed);
+        locked
+    }
+}
+
+/// The slot of a handle, if an endpoint with this handle is open.
+#[inline(always)]
+pub(crate) fn slot(handle: EndpointHandle) -> Option<&'static Slot> {
+    let index = (handle & ((1 << SLOT_BITS) - 1)).checked_sub(1)?;
+    TABLE.get(index).filter(|slot| slot.handle.load(Ordering::Acquire) == handle)
+}
+
+/// An endpoint that is locked. When it is let go, those who sleep hear of what happened.
+#[derive(Debug)]
+pub(crate) struct Locked {
+    handle: EndpointHandle,
+    slot: &'static Slot,
+    /// None only while this is dropped.
+    guard: Option<Guard<Option<Box<Endpoint>>>>,
+}
+
+/// Locks the endpoint of a handle.
+#[inline(always)]
+pub(crate) fn lock(handle: EndpointHandle) -> Result<Locked, Failure> {
+    library::check_own()?;
+    let slot = slot(handle).ok_or(Return::BAD_ENDPOINT)?;
+    let guard = slot.lock();
+    let locked = Locked { handle, slot, guard: Some(guard) };
+    if slot.endpoint.is_poisoned() {
+        return Err(Return::BAD_BAD_BAD.into());
+    }
+    if slot.handle.load(Ordering::Relaxed) == handle { Ok(locked) } else { Err(Return::BAD_ENDPOINT.into()) }
+}
+
+/// Locks the endpoint of a request.
+pub(crate) fn lock_of(request: RequestHandle) -> Result<(Locked, RequestId), Failure> {
+    let index = (request >> REQUEST_BITS).checked_sub(1).ok_or(Return::BAD_REQUEST)?;
+    let handle = TABLE.get(index).map_or(0, |slot| slot.handle.load(Ordering::Acquire));
+    let locked = lock(handle).map_err(|failure| match failure.code {
+        Return::BAD_ENDPOINT => Return::BAD_REQUEST.into(),
+        _ => failure,
+    })?;
+    let id = locked.request_id(request)?;
+    Ok((locked, id))
+}
+
+/// All endpoints of the process.
+pub(crate) fn handles() -> impl Iterator<Item = EndpointHandle> {
+    TABLE.iter().map(|slot| slot.handle.load(Ordering::Acquire)).filter(|handle| *handle != 0)
+}
+
+/// A slot for an endpoint that is being opened.
+#[derive(Debug)]
+pub(crate) struct Reserved(&'static Slot);
+
+impl Reserved {
+    pub(crate) fn new() -> Result<Self, Failure> {
+        let free = |slot: &&Slot| slot.taken.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        TABLE.iter().find(free).map(Self).ok_or_else(|| Return::BUSY.into())
+    }
+
+    /// Puts the endpoint in. Its handle.
+    pub(crate) fn fill(
+        self,
+        endpoint: Box<Endpoint>,
+        error_handler: Option<ErrorHandler>,
+    ) -> Result<EndpointHandle, Failure> {
+        let slot = self.0;
+        let index = TABLE.iter().position(|other| std::ptr::eq(other, slot)).expect("slots are of the table");
+        let uses = slot.uses.fetch_add(1, Ordering::Relaxed) + 1;
+        let handle = (uses << SLOT_BITS) | (index + 1);
+        *slot.lock() = Some(endpoint);
+        slot.error_handler.store(error_handler.map_or(std::ptr::null_mut(), to_pointer), Ordering::Release);
+        slot.handle.store(handle, Ordering::Release);
+        std::mem::forget(self);
+        Ok(handle)
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.0.taken.store(false, Ordering::Release);
+    }
+}
+
+/// What a child of a fork has of its parent is not its own: no handle means anything, and the slots, whose locks may be held by
+/// threads that do not exist, are left alone for ever.
+pub(crate) fn disown() {
+    for slot in &TABLE {
+        slot.handle.store(0, Ordering::Release);
+    }
+}
+
+impl Locked {
+    pub(crate) fn handle(&self) -> EndpointHandle {
+        self.handle
+    }
+
+    pub(crate) fn slot(&self) -> &'static Slot {
+        self.slot
+    }
+
+    /// A request as programs see it.
+    #[inline]
+    pub(crate) fn request_handle(&self, request: RequestId) -> RequestHandle {
+        let index = self.handle & ((1 << SLOT_BITS) - 1);
+        index << REQUEST_BITS | request.to_bits() as usize
+    }
+
+    /// A request of this endpoint's.
+    #[inline]
+    pub(crate) fn request_id(&self, request: RequestHandle) -> Result<RequestId, Failure> {
+        let own = request >> REQUEST_BITS == self.handle & ((1 << SLOT_BITS) - 1);
+        let bits = (request & ((1 << REQUEST_BITS) - 1)) as u64;
+        RequestId::from_bits(bits).filter(|_| own).ok_or_else(|| Return::BAD_REQUEST.into())
+    }
+
+    /// Takes the endpoint out: its handle means nothing from now on, and the slot is free again.
+    pub(crate) fn take(mut self) -> Option<Box<Endpoint>> {
+        let endpoint = self.guard.as_mut().and_then(|guard| guard.take());
+        self.slot.handle.store(0, Ordering::Release);
+        self.slot.error_handler.store(std::ptr::null_mut(), Ordering::Release);
+        self.slot.changed.notify_all();
+        self.slot.taken.store(false, Ordering::Release);
+        endpoint
+    }
+
+    /// Lets go of the lock for the time of `meanwhile`. An error if the endpoint is closed by then.
+    pub(crate) fn without<R>(self, meanwhile: impl FnOnce() -> R) -> Result<(Self, R), Failure> {
+        let handle = self.handle;
+        drop(self);
+        let answer = meanwhile();
+        Ok((lock(handle)?, answer))
+    }
+
+    /// As [`Self::without`] for a leader that goes to sleep: the domain is armed, and stays so.
+    pub(crate) fn asleep<R>(mut self, meanwhile: impl FnOnce() -> R) -> Result<(Self, R), Failure> {
+        self.tell_followers();
+        self.guard = None;
+        let answer = meanwhile();
+        Ok((lock(self.handle)?, answer))
+    }
+
+    /// Sleeps until somebody tells of a change, or `limit` is over. An error if the endpoint is closed by then.
+    pub(crate) fn sleep(mut self, limit: Option<Duration>) -> Result<Self, Failure> {
+        let (events, calls) = (self.events(), self.calls_handler());
+        self.tell();
+        if self.events() != events || self.calls_handler() != calls {
+            return Ok(self); // That may be what we are about to sleep for, and nobody would tell us again.
+        }
+        let guard = self.guard.take().ok_or(Return::BAD_BAD_BAD)?;
+        let guard = guard.wait(&self.slot.changed, limit);
+        if self.slot.handle.load(Ordering::Relaxed) != self.handle {
+            return Err(Return::BAD_ENDPOINT.into());
+        }
+        self.guard = Some(guard);
+        Ok(self)
+    }
+
+    /// Wakes all who sleep.
+    pub(crate) fn wake_all(&self) {
+        self.slot.changed.notify_all();
+        self.bell.ring();
+    }
+
+    /// Wakes those who follow the one that leads.
+    pub(crate) fn wake_followers(&self) {
+        self.slot.changed.notify_all();
+    }
+
+    fn tell_followers(&mut self) {
+        let slot = self.slot;
+        if self.has_news() {
+            slot.changed.notify_all();
+        }
+    }
+
+    /// Tells those who sleep what happened.
+    #[inline]
+    fn tell(&mut self) {
+        if let Some(endpoint) = self.guard.as_mut().and_then(|guard| guard.as_deref_mut())
+            && endpoint.sleepers > 0
+        {
+            if std::thread::panicking() {
+                // Each one that wakes finds the lock poisoned.
+                endpoint.bell.ring();
+                self.slot.changed.notify_all();
+            } else {
+                endpoint.tell(&self.slot.changed);
+            }
+        }
+    }
+}
+
+impl Drop for Locked {
+    #[inline]
+    fn drop(&mut self) {
+        self.tell();
+    }
+}
+
+impl Deref for Locked {
+    type Target = Endpoint;
+
+    #[inline]
+    fn deref(&self) -> &Endpoint {
+        self.guard.as_ref().and_then(|guard| guard.as_deref()).expect("the handle was compared under the lock")
+    }
+}
+
+impl DerefMut for Locked {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Endpoint {
+        self.guard.as_mut().and_then(|guard| guard.as_deref_mut()).expect("the handle was compared under the lock")
+    }
+}

@@ -1,0 +1,141 @@
+//! Progress, and waiting for it.
+//!
+//! ```text
+//!   until(found) ─► look ─► is somebody leading?
+//!                    ▲         │ no: lead                 │ yes: follow
+//!                    │         ▼                          ▼
+//!                    │   progress while that pays,    sleep until told
+//!                    │   then sleep on the descriptor     │
+//!                    └─────────┴──────────────────────────┘
+//! ```
+//!
+//! Of the threads that wait on an endpoint one leads: it looks, and sleeps without the lock on what will wake the domain. Whatever any
+//! thread brings about is told to all, and each looks for itself; the one that leaves hands the lead on.
+
+use crate::endpoint::Leader;
+use crate::errors::Failure;
+use crate::handler;
+use crate::table::Locked;
+use isthmus_client::Wait;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Has everything happen that can, unless nothing is to happen now; handlers of the program's are called.
+#[inline(always)]
+pub(crate) fn progress(mut locked: Locked) -> Result<Locked, Failure> {
+    if locked.is_still() {
+        return Ok(locked);
+    }
+    locked.turn();
+    run_handlers(locked)
+}
+
+/// Why a wait ended.
+#[derive(Debug)]
+pub(crate) enum Ended<T> {
+    Found(T),
+    TimedOut,
+    /// By `mx_wakeup()`.
+    Woken,
+}
+
+impl<T> Ended<T> {
+    pub(crate) fn found(self) -> Option<T> {
+        match self {
+            Self::Found(found) => Some(found),
+            Self::TimedOut | Self::Woken => None,
+        }
+    }
+}
+
+/// When a wait ends that begins now: a timeout of 0 is none.
+pub(crate) fn deadline(timeout_ms: u32) -> Option<Instant> {
+    (timeout_ms != 0).then(|| Instant::now() + Duration::from_millis(u64::from(timeout_ms)))
+}
+
+/// Waits until `look` finds something.
+pub(crate) fn until<T>(
+    mut locked: Locked,
+    timeout_ms: u32,
+    mut look: impl FnMut(&mut Locked) -> Option<T>,
+) -> Result<(Ended<T>, Locked), Failure> {
+    if let Some(found) = look(&mut locked) {
+        return Ok((Ended::Found(found), locked));
+    }
+    let deadline = deadline(timeout_ms);
+    let wakeups = locked.wakeups;
+    let mut leads = false;
+    loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let mut interrupted = false;
+        if !locked.is_still() && (leads || locked.leader == Leader::None) {
+            (leads, locked.leader) = (true, Leader::Awake);
+            (locked, interrupted) = lead(locked, left)?;
+            locked = run_handlers(locked)?;
+        } else {
+            leads = resign(&mut locked, leads);
+            locked.sleepers += 1;
+            locked = locked.sleep(left)?;
+            locked.sleepers -= 1;
+        }
+        let ended = match look(&mut locked) {
+            Some(found) => Ended::Found(found),
+            None if locked.wakeups != wakeups => Ended::Woken,
+            None if interrupted || left.is_some_and(|left| left.is_zero()) => Ended::TimedOut,
+            None => continue,
+        };
+        resign(&mut locked, leads);
+        return Ok((ended, locked));
+    }
+}
+
+/// Calls the program's handler for what waits for that, unless nothing is to happen now.
+#[inline]
+pub(crate) fn run_handlers(locked: Locked) -> Result<Locked, Failure> {
+    if locked.calls_handler() { handler::run(locked) } else { Ok(locked) }
+}
+
+/// Gives up the lead, if we have it. Those who sleep look who takes it.
+fn resign(locked: &mut Locked, leads: bool) -> bool {
+    if leads {
+        locked.leader = Leader::None;
+        if locked.sleepers > 0 {
+            locked.wake_followers();
+        }
+    }
+    false
+}
+
+/// Looks as long as that pays, then sleeps. True if a signal ended the sleep and is to end the wait.
+fn lead(mut locked: Locked, left: Option<Duration>) -> Result<(Locked, bool), Failure> {
+    let slot = locked.slot();
+    let events = locked.events();
+    let mut waiting = locked.waiting.clone();
+    let happened = waiting.spin(|| {
+        locked.turn();
+        locked.events() != events || slot.is_wanted()
+    });
+    let spins = waiting.wait() == Wait::Spin;
+    locked.waiting = waiting;
+    if slot.is_wanted() {
+        // We would have the lock again before anybody noticed that it was free.
+        let (locked, ()) = locked.without(|| {
+            while slot.is_wanted() {
+                std::thread::yield_now();
+            }
+        })?;
+        return Ok((locked, false));
+    }
+    let at_once = happened || spins || left.is_some_and(|left| left.is_zero());
+    if at_once || !locked.arm() || locked.events() != events {
+        return Ok((locked, false));
+    }
+    let bell = Arc::clone(&locked.bell);
+    let ends_by_signal = locked.settings.wait_ends_by_signal;
+    locked.leader = Leader::Asleep;
+    locked.sleepers += 1;
+    let (mut locked, interrupted) = locked.asleep(|| bell.sleep(left))?;
+    locked.sleepers -= 1;
+    locked.leader = Leader::Awake;
+    Ok((locked, interrupted && ends_by_signal))
+}

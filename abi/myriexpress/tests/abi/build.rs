@@ -1,0 +1,37 @@
+//! The library, and compilers that see its headers.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The folder of this package.
+pub(crate) fn package() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A compiler that knows where the headers are and lets nothing pass.
+pub(crate) fn cc(language: &str) -> Command {
+    let mut cc = Command::new(if language == "c++" { "c++" } else { "cc" });
+    cc.args(["-x", language, "-Wall", "-Wextra", "-Werror", "-pedantic", "-I"]).arg(package().join("include"));
+    cc
+}
+
+/// The folder in which `libmyriexpress.so.0` and its links lie: linked once, by the way it is shipped.
+pub(crate) fn library() -> &'static Path {
+    static LINKED: OnceLock<()> = OnceLock::new();
+    let folder = Path::new(concat!(env!("CARGO_TARGET_TMPDIR"), "/isthmus-myriexpress"));
+    LINKED.get_or_init(|| {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.current_dir(package()).args(["xtask", "link-abi", "isthmus-myriexpress"]);
+        cargo.args(["--map", "abi/myriexpress/libmyriexpress.map", "--out"]).arg(folder.join("libmyriexpress.so"));
+        run(&mut cargo);
+    });
+    folder
+}
+
+/// What a command prints; it must end well.
+pub(crate) fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}:\n{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}

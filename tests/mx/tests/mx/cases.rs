@@ -1,0 +1,140 @@
+//! Every case of every program in `c/`, each a test.
+
+use isthmus_testbed::Finished;
+
+use crate::build::program;
+use crate::run::{beside, case_with, daemon, listed, patience};
+
+/// A module of tests for a program: a test for each of its cases, and one that finds none missing. Cases behind `apart` need
+/// other surroundings and have a test further below.
+macro_rules! cases {
+    ($program:ident: $($case:ident)*; apart: $($apart:ident)*) => {
+        mod $program {
+            $(#[test]
+            fn $case() {
+                crate::run::case_with(stringify!($program), stringify!($case), "", &[]);
+            })*
+
+            #[test]
+            fn has_no_other_cases() {
+                let here = [$(stringify!($case),)* $(stringify!($apart),)*];
+                let mut listed = crate::run::listed(stringify!($program));
+                listed.retain(|case| !here.contains(&case.as_str()));
+                assert!(listed.is_empty(), "not run: {listed:?}");
+            }
+        }
+    };
+}
+
+cases!(lifecycle: bad_api init_twice before_init finalize_pending endpoint_numbers parameters closed_handles sessions;
+       apart: two_boards);
+cases!(errors: fatal_by_default variable_makes_them_return omx_name_wins fatal_at_completion previous_handler_returned
+       answer_of_the_handler endpoint_handler_first once_for_each completion_calls_it not_yet_is_no_error handler_may_call
+       texts; apart:);
+cases!(connect: refusals as_a_request to_oneself contexts_of_addresses disconnecting reopened at_the_same_time;
+       apart: silent_daemon);
+cases!(messages: truncation truncation_in_segments statuses segments_up_to_256 segments_of_nothing too_many_segments
+       synchronous_sends sent_without_further_calls buffered forgotten bad_arguments; apart:);
+cases!(matching: posting_order unexpected_order order_across_classes hundred_thousand_unexpected bad_masks any_of_the_done
+       peeked_is_over cancelling cancelled_among_others context_ids context_ids_by_variable; apart:);
+cases!(selfsend: of_each_length pending_until_matched truncated in_segments among_others; apart:);
+cases!(handler: continued posted_inside finished of_self_sends called_when inside progression_off disabling_waits; apart:);
+cases!(waiting: timeouts infinite_is_zero one_wakeup_for_all not_sticky events_wake_the_right_one self_sends_wake
+       woken_by_anothers_progress two_threads endpoint_for_each_thread; apart:);
+cases!(forking: in_the_middle begins_after_finalize; apart:);
+cases!(killed: in_a_stream in_a_large_send in_a_large_receive while_asleep what_had_arrived_stays successor_is_reached;
+       apart:);
+cases!(restart: ; apart: in_between);
+cases!(info: numbers widths_of_the_board product_texts counters refused_questions mapper regcache never_implemented
+       request_timeouts; apart: names);
+cases!(mpi: open_mpi_mtl open_mpi_btl mpich_nemesis; apart:);
+
+const TWO_BOARDS: &str = "[[mx.board]]\n[[mx.board]]\n";
+const RACK: &str = "[[mx.board]]\nname = \"rack:0\"\nmac = \"02:00:00:00:00:2a\"\n";
+
+#[test]
+fn endpoints_spread_over_two_boards() {
+    case_with("lifecycle", "two_boards", TWO_BOARDS, &[]);
+}
+
+#[test]
+fn boards_have_names() {
+    case_with("info", "names", RACK, &[]);
+}
+
+/// All cases of a program once more, with variables set that change how messages travel, and nothing else.
+#[track_caller]
+fn again_with(program: &str, variables: &[(&str, &str)]) {
+    for case in listed(program) {
+        println!("{program} {case} {variables:?}");
+        case_with(program, &case, "", variables);
+    }
+}
+
+#[test]
+fn self_sends_go_the_long_way_where_the_short_one_is_off() {
+    again_with("selfsend", &[("MX_DISABLE_SELF", "1")]);
+    again_with("selfsend", &[("MX_DISABLE_SELF", "0"), ("OMX_DISABLE_SELF", "1")]);
+}
+
+#[test]
+fn messages_go_by_way_of_the_daemon_where_channels_are_off() {
+    again_with("messages", &[("MX_DISABLE_SHMEM", "1")]);
+    again_with("handler", &[("OMX_DISABLE_SHARED", "1")]);
+}
+
+#[test]
+fn messages_arrive_with_and_without_the_cache() {
+    for value in ["0", "1", "2"] {
+        again_with("messages", &[("MX_RCACHE", value)]);
+    }
+    again_with("mpi", &[("MX_RCACHE", "1"), ("OMX_RCACHE", "0")]);
+}
+
+#[test]
+fn two_threads_spin_where_waits_are_told_to() {
+    case_with("waiting", "two_threads", "", &[("OMX_WAITSPIN", "1")]);
+    case_with("waiting", "timeouts", "", &[("OMX_WAITSPIN", "1")]);
+    case_with("waiting", "not_sticky", "", &[("OMX_WAITSPIN", "1")]);
+}
+
+#[test]
+fn connecting_ends_though_the_daemon_is_silent() {
+    let program = program("connect");
+    let (_scratch, mut daemon) = daemon("");
+    let mut proc = beside(&daemon, program).arg("silent_daemon").talking().spawn().unwrap();
+    proc.wait_line("ready", patience()).unwrap();
+    daemon.proc().freeze().unwrap();
+    proc.say("silent").unwrap();
+    proc.wait_line("thaw", patience()).unwrap();
+    daemon.proc().thaw().unwrap();
+    proc.say("thawed").unwrap();
+    assert_eq!(proc.finish(patience()).unwrap().expect_success(), ["done"]);
+}
+
+#[test]
+fn endpoints_live_through_a_restart_of_the_daemon() {
+    let program = program("restart");
+    let (_scratch, mut daemon) = daemon("");
+    let mut proc = beside(&daemon, program).arg("in_between").talking().spawn().unwrap();
+    for _ in 0..2 {
+        proc.wait_line("ready", patience()).unwrap();
+        daemon.kill_and_restart(patience()).unwrap();
+        proc.say("restarted").unwrap();
+    }
+    assert_eq!(proc.finish(patience()).unwrap().expect_success(), ["done"]);
+}
+
+#[test]
+fn without_a_daemon_there_is_no_driver() {
+    let program = program("lifecycle");
+    let (_scratch, stopped) = {
+        let (scratch, daemon) = daemon("");
+        let launch = beside(&daemon, program).arg("sessions");
+        daemon.stop(patience()).unwrap();
+        (scratch, launch)
+    };
+    let Finished { exit, stderr, .. } = stopped.spawn().unwrap().finish(patience()).unwrap();
+    assert!(!exit.success());
+    assert!(["answers 5 ", "answers 6 "].iter().any(|code| stderr.contains(code)), "{stderr}");
+}

@@ -1,0 +1,124 @@
+//! The examples, run as their readers would.
+
+use isthmus_testbed::{Daemon, Exit, Proc};
+
+use crate::build::{done, example, headers, library, root};
+use crate::run::{beside, daemon, patience};
+
+const NAMES: [&str; 7] = ["mx_alltoall", "mx_info", "mx_loop", "mx_pingpong", "mx_stream", "mx_waitany", "mx_wakeup"];
+
+/// What has to be the same under each: how messages travel between processes of one machine.
+const WAYS: [&[(&str, &str)]; 3] = [&[], &[("MX_DISABLE_SHMEM", "1")], &[("MX_RCACHE", "0")]];
+
+#[track_caller]
+fn start(daemon: &Daemon, name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Proc {
+    let mut launch = beside(daemon, example(name)).args(arguments);
+    for (variable, value) in variables {
+        launch = launch.env(variable, value);
+    }
+    launch.spawn().unwrap()
+}
+
+/// Runs an example that has no other side; returns what it prints.
+#[track_caller]
+fn alone(name: &str, arguments: &[&str]) -> Vec<String> {
+    let (_scratch, daemon) = daemon("");
+    start(&daemon, name, arguments, &[]).finish(patience()).unwrap().expect_success()
+}
+
+/// Runs server and client of an example; returns what the client prints.
+#[track_caller]
+fn both(name: &str, server: &[&str], client: &[&str], variables: &[(&str, &str)]) -> Vec<String> {
+    example(name); // Compiled before anybody has a daemon and patience.
+    let (_scratch, daemon) = daemon("");
+    let mut serving = start(&daemon, name, server, variables);
+    let endpoint = serving.wait_prefix("endpoint ", patience()).unwrap();
+    let client = [client, &["-r", &endpoint]].concat();
+    let lines = start(&daemon, name, &client, variables).finish(patience()).unwrap().expect_success();
+    serving.finish(patience()).unwrap().expect_success();
+    lines
+}
+
+#[test]
+fn pingpong_measures_each_size_and_loses_no_byte() {
+    for variables in WAYS {
+        for way in [&[][..], &["-w"]] {
+            let arguments = [way, &["-n", "20", "-W", "5", "-v", "-S", "0", "-E", "1048576"]].concat();
+            let lines = both("mx_pingpong", way, &arguments, variables);
+            assert_eq!(lines.len(), 1 + 1 + 21, "{lines:?}"); // A heading, nothing, and powers of two.
+            assert!(lines[1].trim_start().starts_with("0 "), "{lines:?}");
+        }
+    }
+}
+
+#[test]
+fn stream_delivers_all_in_order() {
+    for variables in WAYS {
+        for size in ["0", "8", "4000", "32768", "32769", "1048576"] {
+            let lines = both("mx_stream", &[], &["-s", size, "-N", "200", "-v"], variables);
+            assert!(lines[1].trim_start().starts_with(&format!("{size} ")), "{lines:?}");
+        }
+        both("mx_stream", &["-w"], &["-w", "-s", "70000", "-N", "200", "-q", "3", "-v"], variables);
+    }
+}
+
+#[test]
+fn loop_finds_every_length_and_alignment_whole() {
+    for variables in WAYS {
+        let lines = both("mx_loop", &[], &["-a", "4", "-y"], variables);
+        assert!(lines[0].ends_with(" round trips"), "{lines:?}");
+    }
+}
+
+#[test]
+fn alltoall_delivers_everybodys_to_everybody() {
+    for size in ["0", "64", "5000", "100000"] {
+        alone("mx_alltoall", &["-n", "5", "-s", size, "-R", "5"]);
+        alone("mx_alltoall", &["-n", "3", "-s", size, "-R", "5", "-w"]);
+    }
+}
+
+#[test]
+fn wakeup_frees_twelve_threads() {
+    assert_eq!(alone("mx_wakeup", &["-R", "20"]).len(), 20);
+}
+
+#[test]
+fn waitany_takes_each_kind_in_order() {
+    assert_eq!(alone("mx_waitany", &["-n", "2000"]), ["2000 messages of each of 3 kinds"]);
+}
+
+#[test]
+fn info_names_boards_and_counters() {
+    let (_scratch, daemon) = daemon("[[mx.board]]\nname = \"rack:0\"\nmac = \"02:00:00:00:00:2a\"\n[[mx.board]]\n");
+    let lines = start(&daemon, "mx_info", &["-c"], &[]).finish(patience()).unwrap().expect_success();
+    assert_eq!(lines[0], "MX API 0x301, 2 boards");
+    for wanted in ["rack:0", "02:00:00:00:00:2a", "board 1", "counters"] {
+        assert!(lines.iter().any(|line| line.contains(wanted)), "{wanted}: {lines:#?}");
+    }
+    let other = start(&daemon, "mx_info", &["-b", "7"], &[]).finish(patience()).unwrap();
+    assert_eq!(other.exit, Exit::Code(1));
+}
+
+#[test]
+fn examples_say_how_they_are_used() {
+    let (_scratch, daemon) = daemon("");
+    for name in NAMES {
+        let help = start(&daemon, name, &["-h"], &[]).finish(patience()).unwrap().expect_success();
+        assert!(help[0].starts_with(&format!("usage: {name}")), "{help:?}");
+        let wrong = start(&daemon, name, &["-?"], &[]).finish(patience()).unwrap();
+        assert_eq!(wrong.exit, Exit::Code(2), "{name}: {}", wrong.stderr);
+    }
+}
+
+#[test]
+fn the_makefile_builds_all_examples() {
+    let scratch = isthmus_testbed::Scratch::new().unwrap();
+    let mut make = std::process::Command::new("make");
+    make.arg("-C").arg(root().join("examples/mx")).arg(format!("INCLUDE={}", headers().display()));
+    make.arg(format!("LIB={}", library().display())).arg(format!("OUT={}", scratch.path().display()));
+    done(&mut make);
+    for name in NAMES {
+        assert!(scratch.join(name).is_file(), "{name}");
+    }
+}
