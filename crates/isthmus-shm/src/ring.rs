@@ -47,6 +47,9 @@ const _: () = assert!(HEAD_STEP + RECORD_CELLS_MAX <= RING_CELLS - HEAD_STEP);
 /// Records after which a consumer counts as busy: by then a barrier at its end is cheaper than a fence for each.
 const LIGHT_AFTER: u32 = 256;
 
+/// Cells ahead of the next one that a producer asks its processor for: far enough that the consumer does not look there yet.
+const AHEAD: u32 = 4;
+
 /// Why nothing was pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
@@ -137,6 +140,7 @@ impl<M: Words> Producer<M> {
         // B, with A in `pop` (modelled): whoever sees the stamp sees the record.
         self.memory.store(first + STAMP, full(self.tail), Release);
         self.tail = self.tail.wrapping_add(head.cells());
+        self.memory.prefetch(self.cell(self.tail.wrapping_add(AHEAD)));
         Ok(())
     }
 

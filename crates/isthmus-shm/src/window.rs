@@ -180,21 +180,6 @@ impl Window {
         unsafe { self.mapping.base.as_ptr().add(at as usize) }
     }
 
-    /// Tells the processor that the cell at word `at` will be written soon.
-    #[inline(always)]
-    pub fn prefetch(&self, at: u32) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        if (at as usize) < self.mapping.bytes / 4 {
-            // SAFETY: prefetching has no effect that a program can see; the address is inside the mapping all the same.
-            unsafe {
-                let address = self.mapping.base.as_ptr().add(4 * at as usize);
-                core::arch::asm!("prefetchw [{0}]", in(reg) address, options(nostack, preserves_flags, readonly));
-            }
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = at;
-    }
-
     /// Gives the pages of `len` bytes at `at` back to the system; they read as zeroes afterwards. Both in whole pages.
     /// What others wrote there is lost for all, so only who owns the bytes by the protocol calls this.
     pub fn give_back(&self, at: u64, len: u64) {
@@ -212,6 +197,19 @@ impl Words for Window {
     #[inline(always)]
     fn load(&self, at: u32, order: Ordering) -> u32 {
         self.word(at).load(order)
+    }
+    #[inline(always)]
+    fn prefetch(&self, at: u32) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if (at as usize) < self.mapping.bytes / 4 {
+            // SAFETY: prefetching has no effect that a program can see; the address is inside the mapping all the same.
+            unsafe {
+                let address = self.mapping.base.as_ptr().add(4 * at as usize);
+                core::arch::asm!("prefetchw [{0}]", in(reg) address, options(nostack, preserves_flags, readonly));
+            }
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = at;
     }
     /// By a copy, as in [`Payload`]: a cell of the ring is written in full before its stamp says so, and what a peer that does
     /// not keep to that makes of it is checked afterwards.

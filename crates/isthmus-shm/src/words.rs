@@ -15,6 +15,10 @@ pub trait Words {
     fn load_each<const N: usize>(&self, at: u32) -> [u32; N] {
         core::array::from_fn(|word| self.load(at + word as u32, Ordering::Relaxed))
     }
+    /// Says that the line of word `at` will be written soon. Changes nothing but times.
+    fn prefetch(&self, at: u32) {
+        let _ = at;
+    }
     /// Writes a word.
     fn store(&self, at: u32, value: u32, order: Ordering);
     /// Writes a word and answers what was there.
@@ -53,6 +57,9 @@ impl<T: Words + ?Sized> Words for &T {
     }
     fn load_each<const N: usize>(&self, at: u32) -> [u32; N] {
         (**self).load_each(at)
+    }
+    fn prefetch(&self, at: u32) {
+        (**self).prefetch(at);
     }
     fn store(&self, at: u32, value: u32, order: Ordering) {
         (**self).store(at, value, order);
