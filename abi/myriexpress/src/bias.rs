@@ -42,11 +42,19 @@ pub(crate) struct Biased<T> {
 // thread that made it, because guards of ours do not move between threads either.
 unsafe impl<T: Send> Sync for Biased<T> {}
 
+/// By what a lock is held. As wide as a register: a guard with holes in it is copied piece by piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+enum By {
+    Ownership,
+    Mutex,
+}
+
 /// The lock, held.
 #[derive(Debug)]
 pub(crate) struct Guard<T: 'static> {
     lock: &'static Biased<T>,
-    by_mutex: bool,
+    by: By,
     _not_send: PhantomData<*mut ()>,
 }
 
@@ -97,7 +105,7 @@ impl<T> Biased<T> {
         // The barrier of whoever takes the ownership away is our fence.
         compiler_fence(Ordering::SeqCst);
         if self.owner.load(Ordering::Relaxed) == me {
-            return Some(Guard { lock: self, by_mutex: false, _not_send: PhantomData });
+            return Some(Guard { lock: self, by: By::Ownership, _not_send: PhantomData });
         }
         self.busy.store(false, Ordering::Release);
         None
@@ -114,7 +122,7 @@ impl<T> Biased<T> {
     fn inside(&'static self, mutex: MutexGuard<'static, ()>) -> Guard<T> {
         // SAFETY: we hold the mutex and nobody is the owner, so nobody else looks at this.
         unsafe { *self.held.get() = Some(mutex) };
-        Guard { lock: self, by_mutex: true, _not_send: PhantomData }
+        Guard { lock: self, by: By::Mutex, _not_send: PhantomData }
     }
 
     /// Takes the lock, waiting for it.
@@ -133,7 +141,7 @@ impl<T> Biased<T> {
             owner if owner == NOBODY || owner == me => {
                 self.busy.store(true, Ordering::Relaxed);
                 self.owner.store(me, Ordering::Relaxed);
-                Guard { lock: self, by_mutex: false, _not_send: PhantomData }
+                Guard { lock: self, by: By::Ownership, _not_send: PhantomData }
             }
             _ => {
                 self.take_ownership_away();
@@ -173,7 +181,7 @@ impl<T> Guard<T> {
     /// Lets go of the lock until `condition` is told of, or `limit` is over, or for no reason.
     pub(crate) fn wait(self, condition: &Condvar, limit: Option<Duration>) -> Self {
         let lock = self.lock;
-        let held = if self.by_mutex { self.take_mutex() } else { lock.share() };
+        let held = if self.by == By::Mutex { self.take_mutex() } else { lock.share() };
         std::mem::forget(self);
         let Some(mutex) = held else {
             // Somebody else was inside before we had the mutex: what we would wait for may have been told of already.
@@ -203,7 +211,7 @@ impl<T> Drop for Guard<T> {
         if std::thread::panicking() {
             self.lock.poisoned.store(true, Ordering::Relaxed);
         }
-        if self.by_mutex {
+        if self.by == By::Mutex {
             self.leave_mutex();
         } else {
             self.lock.busy.store(false, Ordering::Release);
@@ -244,7 +252,7 @@ mod tests {
         *lock.lock() += 1;
         for _ in 0..10 {
             let mut guard = lock.try_lock().expect("ours");
-            assert_eq!(guard.by_mutex, !has_barrier());
+            assert_eq!(guard.by == By::Ownership, has_barrier());
             *guard += 1;
         }
         assert_eq!(*lock.try_lock().unwrap(), 11);

@@ -23,6 +23,9 @@ const AGAIN_MS: u32 = 100;
 /// Longest that a daemon is waited for by those who wait for ever, in milliseconds: as long as MX sends again.
 const PATIENCE_MS: u32 = 500_000;
 
+/// How long what is under way may take to end before a partner is forgotten, in milliseconds.
+const LINGER_MS: u32 = 250;
+
 impl Locked {
     /// The partner that has this number on that board.
     fn find(&mut self, place: Place, key: u32) -> Result<PartnerIndex, Refusal> {
@@ -139,6 +142,8 @@ pub extern "C" fn mx_disconnect(endpoint: EndpointHandle, address: Address) -> R
         if partner == locked.own {
             return Ok(()); // An endpoint is never out of its own reach.
         }
+        // What is under way uses memory that the program has back when its requests are over, so it gets a moment to end.
+        let (_, mut locked) = wait::until(locked, LINGER_MS, |locked| (!locked.domain.has_unsent()).then_some(()))?;
         let all = std::mem::take(&mut locked.matching().asked);
         let (asked, others): (VecDeque<_>, VecDeque<_>) =
             all.into_iter().partition(|asked| asked.envelope.source == partner);

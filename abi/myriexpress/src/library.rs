@@ -17,9 +17,11 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// The level that this library speaks is `MX_API >> 8` of the program's header.
 const API_LEVEL: i32 = 3;
 
-/// The guard of the process that has initialised the library; null while nobody has. Guards are never freed: another thread may
-/// be looking at one.
+/// The guard of the process that has initialised the library; null while nobody has.
 static GUARD: AtomicPtr<ForkGuard> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The guard of the process that did so last, and may do so again. Guards are never freed: another thread may be looking.
+static LAST: AtomicPtr<ForkGuard> = AtomicPtr::new(std::ptr::null_mut());
 
 fn guard() -> Option<&'static ForkGuard> {
     // SAFETY: null, or a guard that was leaked in `begin`.
@@ -44,19 +46,21 @@ pub(crate) fn check_own() -> Result<(), Return> {
 
 /// Makes this process the one that has initialised the library. A child disowns what it has of its parent.
 pub(crate) fn begin() -> Result<(), Failure> {
-    let old = GUARD.load(Ordering::Acquire);
+    let last = LAST.load(Ordering::Acquire);
     // SAFETY: as in `guard`.
-    match unsafe { old.as_ref() } {
-        Some(guard) if !guard.is_child() => return Ok(()),
-        Some(_) => table::disown(),
-        None => {}
+    let known = unsafe { last.as_ref() };
+    if known.is_none_or(ForkGuard::is_child) {
+        if known.is_some() {
+            table::disown();
+        }
+        let new = ForkGuard::new().map_err(|_| Return::NO_RESOURCES)?;
+        let new = Box::into_raw(Box::new(new));
+        if LAST.compare_exchange(last, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // SAFETY: ours, from `into_raw` above: another thread was first, and nobody has seen this one.
+            drop(unsafe { Box::from_raw(new) });
+        }
     }
-    let new = ForkGuard::new().map_err(|_| Return::NO_RESOURCES)?;
-    let new = Box::into_raw(Box::new(new));
-    if GUARD.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
-        // SAFETY: ours, from `into_raw` above: another thread was first, and nobody has seen this one.
-        drop(unsafe { Box::from_raw(new) });
-    }
+    GUARD.store(LAST.load(Ordering::Acquire), Ordering::Release);
     Ok(())
 }
 

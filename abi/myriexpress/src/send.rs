@@ -84,7 +84,7 @@ pub unsafe extern "C" fn mx_issend(
 
 impl Locked {
     /// The partner of an address of this endpoint's.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn partner(&self, address: Address) -> Result<PartnerIndex, Failure> {
         let own = address.stuff[0] == self.handle() as u64;
         PartnerIndex::from_bits(address.stuff[1]).filter(|_| own).ok_or_else(|| Return::BAD_ENDPOINT.into())
@@ -95,7 +95,7 @@ impl Locked {
     /// # Safety
     ///
     /// `place` is null or writable.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn hand_out(&mut self, request: RequestId, place: *mut RequestHandle) {
         if place.is_null() {
             // It is there: it was posted a moment ago.
@@ -110,7 +110,7 @@ impl Locked {
 /// # Safety
 ///
 /// As for [`mx_isend`].
-#[inline]
+#[inline(always)]
 unsafe fn send(
     mut locked: Locked,
     pieces: Pieces<'_>,
@@ -147,6 +147,8 @@ unsafe fn send(
 /// # Safety
 ///
 /// As for [`mx_isend`].
+#[cold]
+#[inline(never)]
 unsafe fn post(
     mut locked: Locked,
     pieces: Pieces<'_>,
@@ -191,6 +193,7 @@ unsafe fn post(
 /// # Safety
 ///
 /// As for [`mx_isend`].
+#[inline(never)]
 unsafe fn send_to_ourselves(
     mut locked: Locked,
     pieces: Pieces<'_>,

@@ -278,7 +278,7 @@ impl Locked {
 }
 
 impl Drop for Locked {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         self.tell();
     }
