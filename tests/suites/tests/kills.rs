@@ -7,10 +7,12 @@ use isthmus_layout::limits::PEER_REGIONS_MAX;
 use isthmus_suites::actor::program;
 use isthmus_suites::{Actor, PATIENCE, daemon};
 use isthmus_testbed::{Daemon, Deadline, Leftovers, Mapping, Schedule, Scratch, View, eventually};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long a survivor may take to notice, in milliseconds. Twice what is promised: other tests run beside this one.
-const NOTICE_MS: u64 = 4000;
+/// How long a survivor may take to notice, in milliseconds: what is promised. So that nothing else disturbs it, each test waits
+/// for [`alone`].
+const NOTICE_MS: u64 = 2000;
 
 /// Messages of every kind, without end as far as a kill is concerned.
 const ENDLESS: &str = "500x8,50x1000,20x9000,40x0,10x70000,300x100,9000x8,900x3000,300x33000,20x1100000,100000x64";
@@ -22,6 +24,12 @@ const MANY: &str = "500x8,50x1000,20x9000,40x0,10x70000,300x100,900x8,100x3000,3
 fn kills(tenths: u64) -> u64 {
     let all = std::env::var("ISTHMUS_KILLS").map_or(300, |text| text.parse().expect("ISTHMUS_KILLS is a number"));
     (all * tenths / 10).max(3)
+}
+
+/// One test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// More than a survivor may have in the end, however many have died: what is under way at once, and its buffers in shared memory.
@@ -73,6 +81,7 @@ fn is_end_of_peer(answer: &str) -> bool {
 
 #[test]
 fn a_survivor_hears_of_a_killed_peer_and_keeps_nothing_of_it() {
+    let _alone = alone();
     let mut schedule = Schedule::new();
     println!("ISTHMUS_SEED={:#x}", schedule.seed());
     let scratch = Scratch::new().unwrap();
@@ -112,7 +121,57 @@ fn a_survivor_hears_of_a_killed_peer_and_keeps_nothing_of_it() {
 }
 
 #[test]
+fn many_that_are_killed_at_once_are_all_noticed() {
+    let _alone = alone();
+    let scratch = Scratch::new().unwrap();
+    let daemon = daemon(&scratch, "");
+    for round in 0..3 {
+        let mut pairs: Vec<_> = (0..6)
+            .map(|number| {
+                let (victim, survivor) = (format!("victim{number}"), format!("survivor{number}"));
+                let mut pair = (Actor::beside(&daemon, &victim), Actor::beside(&daemon, &survivor));
+                pair.1.say(&format!("exchange 0 {victim}.e0 9000 {ENDLESS} 70000 {ENDLESS} window=8"));
+                pair.0.say(&format!("exchange 0 {survivor}.e0 70000 {ENDLESS} 9000 {ENDLESS} window=8"));
+                pair
+            })
+            .collect();
+        pairs.iter_mut().for_each(|(victim, _)| victim.proc().kill().unwrap());
+        let deadline = Deadline::after(Duration::from_millis(NOTICE_MS));
+        for (number, (_, survivor)) in pairs.iter_mut().enumerate() {
+            let answer = survivor.answer_within(deadline).unwrap_or_else(|error| panic!("{round}, {number}: {error}"));
+            assert!(is_end_of_peer(&answer), "{round}, {number}: {answer}");
+        }
+    }
+}
+
+#[test]
+fn a_stopped_peer_is_waited_for_and_its_death_noticed() {
+    let _alone = alone();
+    let scratch = Scratch::new().unwrap();
+    let daemon = daemon(&scratch, "");
+    let (mut survivor, mut other) = (Actor::beside(&daemon, "survivor"), Actor::beside(&daemon, "other"));
+    for lengths in [ENDLESS, "9000x8", "300x1100000"] {
+        let mut victim = Actor::beside(&daemon, "victim");
+        survivor.say(&format!("exchange 0 victim.e0 9000 {lengths} 70000 {lengths} window=8"));
+        victim.say(&format!("exchange 0 survivor.e0 70000 {lengths} 9000 {lengths} window=8"));
+        victim.proc().freeze().unwrap();
+        // The daemon and others go on meanwhile.
+        let found = other.ask("lookup survivor");
+        assert!(found.starts_with("found d"), "{found}");
+        victim.proc().kill().unwrap();
+        let answer = survivor.answer_within(Deadline::after(Duration::from_millis(NOTICE_MS)));
+        let answer = answer.unwrap_or_else(|error| panic!("{lengths}: {error}"));
+        assert!(is_end_of_peer(&answer) || answer.starts_with("exchanged "), "{lengths}: {answer}");
+        if answer.starts_with("failed") {
+            survivor.expect(&format!("settle {NOTICE_MS}"), "settled");
+        }
+        clean(&mut survivor);
+    }
+}
+
+#[test]
 fn a_daemon_keeps_nothing_of_domains_killed_while_they_attach() {
+    let _alone = alone();
     let mut schedule = Schedule::new();
     println!("ISTHMUS_SEED={:#x}", schedule.seed());
     let scratch = Scratch::new().unwrap();
@@ -191,6 +250,7 @@ fn connect(a: &mut Actor, b: &mut Actor) {
 
 #[test]
 fn channels_do_not_notice_that_the_daemon_is_killed() {
+    let _alone = alone();
     let mut schedule = Schedule::new();
     println!("ISTHMUS_SEED={:#x}", schedule.seed());
     let scratch = Scratch::new().unwrap();
@@ -227,6 +287,7 @@ fn channels_do_not_notice_that_the_daemon_is_killed() {
 
 #[test]
 fn the_ordinary_path_fails_with_the_daemon_and_works_with_the_next() {
+    let _alone = alone();
     let mut schedule = Schedule::new();
     println!("ISTHMUS_SEED={:#x}", schedule.seed());
     let scratch = Scratch::new().unwrap();
@@ -256,6 +317,7 @@ fn the_ordinary_path_fails_with_the_daemon_and_works_with_the_next() {
 
 #[test]
 fn a_daemon_killed_while_channels_are_made_leaves_no_pair_broken() {
+    let _alone = alone();
     let mut schedule = Schedule::new();
     println!("ISTHMUS_SEED={:#x}", schedule.seed());
     let scratch = Scratch::new().unwrap();
@@ -288,6 +350,7 @@ fn a_daemon_killed_while_channels_are_made_leaves_no_pair_broken() {
 
 #[test]
 fn a_domain_whose_ticket_is_not_believed_attaches_anew() {
+    let _alone = alone();
     let scratch = Scratch::new().unwrap();
     let daemon = daemon(&scratch, "");
     let (mut a, mut b) = (Actor::beside(&daemon, "a"), Actor::beside(&daemon, "b"));
@@ -303,6 +366,7 @@ fn a_domain_whose_ticket_is_not_believed_attaches_anew() {
 
 #[test]
 fn nothing_is_left_behind_when_everybody_is_killed() {
+    let _alone = alone();
     let scratch = Scratch::new().unwrap();
     let before = Leftovers::snapshot().unwrap();
     let daemon: Daemon = daemon(&scratch, "");
