@@ -17,7 +17,7 @@ use isthmus_shm::{Buffer, PeerFault};
 
 /// Bytes of a piece of a message up to 32 KiB, at least and at most: a quarter of the message, so that the receiver copies one out
 /// while we copy the next one in, and neither pays for more records than that needs.
-const PIECE_BYTES_MIN: usize = 2 << 10;
+const PIECE_BYTES_MIN: usize = 4 << 10;
 /// See [`PIECE_BYTES_MIN`].
 const PIECE_BYTES_MAX: usize = 8 << 10;
 

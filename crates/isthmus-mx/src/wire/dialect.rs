@@ -1,0 +1,147 @@
+//! The two dialects, and the sizes that both sides of a network must share (9.2, 13).
+
+use super::ETHERTYPE;
+use super::message::{FRAGMENT_HEAD_BYTES, MX_FRAGMENT_BYTES_MAX, SMALL_BYTES_MAX};
+use super::pull::REPLY_HEAD_BYTES;
+
+/// How the boards of a network speak. Nothing in a packet says it: it is set for each board.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// MX mode: as native Myricom hosts do, and Open-MX when it was built for them.
+    Mx,
+    /// Open-MX mode: Open-MX as it is by default.
+    OpenMx {
+        /// The ethertype that its hosts were built with, almost always [`ETHERTYPE`].
+        ethertype: u16,
+    },
+}
+
+impl Dialect {
+    /// Open-MX mode with the usual ethertype.
+    pub const OPEN_MX: Self = Self::OpenMx { ethertype: ETHERTYPE };
+
+    /// Of every frame.
+    pub const fn ethertype(self) -> u16 {
+        match self {
+            Self::Mx => ETHERTYPE,
+            Self::OpenMx { ethertype } => ethertype,
+        }
+    }
+}
+
+/// What is not negotiated: hosts that disagree about it cannot exchange long messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Sizes {
+    frame_bytes_max: u32,
+    fragment_bytes: u32,
+    reply_bytes: u32,
+    block_frames: u32,
+    fragments_max: u32,
+}
+
+impl Sizes {
+    /// MX mode.
+    pub const MX: Self = Self {
+        frame_bytes_max: (FRAGMENT_HEAD_BYTES + MX_FRAGMENT_BYTES_MAX) as u32,
+        fragment_bytes: MX_FRAGMENT_BYTES_MAX as u32,
+        reply_bytes: 4096,
+        block_frames: 8,
+        fragments_max: 8,
+    };
+
+    /// The smallest frame limit that is of use: a small message fits, and a fragment is no shorter than one.
+    pub const FRAME_BYTES_LEAST: u32 = (FRAGMENT_HEAD_BYTES + SMALL_BYTES_MAX) as u32;
+
+    /// The largest: the length of a reply has 16 bits.
+    pub const FRAME_BYTES_MOST: u32 = u16::MAX as u32 + REPLY_HEAD_BYTES as u32;
+
+    /// Fragments of a message in Open-MX mode, by default.
+    const OPEN_MX_FRAGMENTS: u32 = 32;
+
+    /// Open-MX mode, where no frame is longer than `frame_bytes_max`. That is what Open-MX calls the MTU; it counts the
+    /// Ethernet header, which a link's MTU does not. None for a limit that is too small or too large.
+    pub const fn open_mx(frame_bytes_max: u32) -> Option<Self> {
+        if frame_bytes_max < Self::FRAME_BYTES_LEAST || frame_bytes_max > Self::FRAME_BYTES_MOST {
+            return None;
+        }
+        let most = frame_bytes_max - FRAGMENT_HEAD_BYTES as u32;
+        let fragment_bytes = match most {
+            ..=4096 => most,
+            ..8192 => 4096,
+            _ => 8192,
+        };
+        let reply_bytes = frame_bytes_max - REPLY_HEAD_BYTES as u32;
+        let fragments_max = Self::OPEN_MX_FRAGMENTS;
+        Some(Self { frame_bytes_max, fragment_bytes, reply_bytes, block_frames: 32, fragments_max })
+    }
+
+    /// The same with another number of frames in a block. None unless it is a power of two up to 64.
+    pub const fn with_block_frames(self, block_frames: u32) -> Option<Self> {
+        if block_frames.is_power_of_two() && block_frames <= 64 { Some(Self { block_frames, ..self }) } else { None }
+    }
+
+    /// Bytes of the longest frame, from its Ethernet header on.
+    pub const fn frame_bytes_max(self) -> u32 {
+        self.frame_bytes_max
+    }
+
+    /// Bytes of every fragment that we send but the last of its message (F).
+    pub const fn fragment_bytes(self) -> u32 {
+        self.fragment_bytes
+    }
+
+    /// Bytes of data in a PULL_REPLY (L): regions are cut into frames of so many.
+    pub const fn reply_bytes(self) -> u32 {
+        self.reply_bytes
+    }
+
+    /// Frames that one PULL asks for at most (N).
+    pub const fn block_frames(self) -> u32 {
+        self.block_frames
+    }
+
+    /// Bytes that one PULL asks for at most.
+    pub const fn block_bytes(self) -> u32 {
+        self.reply_bytes * self.block_frames
+    }
+
+    /// Fragments that a message is cut into at most.
+    pub const fn fragments_max(self) -> u32 {
+        self.fragments_max
+    }
+
+    /// Bytes of the longest message that can be sent in fragments.
+    pub const fn medium_bytes_max(self) -> u32 {
+        self.fragment_bytes * self.fragments_max
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table of 9.2.
+    #[test]
+    fn sizes_follow_the_frame_limit() {
+        let of = |limit: u32| Sizes::open_mx(limit).unwrap();
+        let shown = |sizes: Sizes| (sizes.fragment_bytes(), sizes.reply_bytes(), sizes.block_bytes());
+        assert_eq!(shown(Sizes::MX), (4096, 4096, 32768));
+        assert_eq!((Sizes::MX.frame_bytes_max(), Sizes::MX.medium_bytes_max()), (4144, 32768));
+        assert_eq!(shown(of(1500)), (1452, 1468, 46976));
+        assert_eq!(shown(of(9000)), (8192, 8968, 286_976));
+        assert_eq!(of(4144).fragment_bytes(), 4096);
+        assert_eq!(of(4145).fragment_bytes(), 4096);
+        assert_eq!(of(8239).fragment_bytes(), 4096);
+        assert_eq!(of(8240).fragment_bytes(), 8192);
+    }
+
+    #[test]
+    fn limits_that_cannot_work_are_refused() {
+        assert!(Sizes::open_mx(Sizes::FRAME_BYTES_LEAST).is_some());
+        assert_eq!(Sizes::open_mx(Sizes::FRAME_BYTES_LEAST - 1), None);
+        assert!(Sizes::open_mx(Sizes::FRAME_BYTES_MOST).is_some());
+        assert_eq!(Sizes::open_mx(Sizes::FRAME_BYTES_MOST + 1), None);
+        assert_eq!([0, 3, 128].map(|frames| Sizes::MX.with_block_frames(frames)), [None; 3]);
+        assert_eq!(Sizes::MX.with_block_frames(64).map(Sizes::block_frames), Some(64));
+    }
+}

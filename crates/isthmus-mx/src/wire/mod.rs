@@ -1,0 +1,56 @@
+//! MX over Ethernet: every packet that boards of two hosts exchange, as values and as bytes. No I/O, no state.
+//!
+//! ```text
+//!   frame  0 ─────────────── 14 ──────── 16 ───────────────────── 24 .. 60 ──────────────┐
+//!          │ Ethernet header │ peer index │ body: type, fields    │ data    │ zeros to 60 │
+//!          └──── Header ─────┴────────────┴──── Packet ───────────┴─────────┴─────────────┘
+//!                  parse ──►  (Header, Packet<&[u8]>)      the data stays where it lies in the frame
+//!                  ◄── emit_head  (Header, Packet<D>)      the data is appended by whoever has it
+//! ```
+//!
+//! Two dialects exist, and a network speaks one of them ([`Dialect`]); only MEDIUM and PULL differ. All fields are big-endian.
+//! What receivers must ignore is ignored, whatever is in it: padding, bytes behind the data, `src_generation`, `checksum`, reserved
+//! fields. All of these are sent as zeros. A frame that [`parse`] refuses is dropped without an answer, and counted under
+//! [`Malformed::reason`]; what it accepts fits its fields, and nothing more is known of it: sessions, sequence numbers, endpoints
+//! and regions are looked at by the engines.
+//!
+//! The tables of offsets are in `docs/spec/mxoe.md`. Section numbers in this module are those of the specification that the
+//! page names.
+//!
+//! ```
+//! use isthmus_layout::NicId;
+//! use isthmus_mx::wire::{self, Dialect, Header, HostQuery, Packet, PeerIndex};
+//!
+//! let (a, b) = (NicId::from_octets([0, 0x1b, 0x21, 0xaa, 0, 1]), NicId::from_octets([0, 0x1b, 0x21, 0xbb, 0, 2]));
+//! let header = Header { dst: b, src: a, peer_index: None };
+//! let query: Packet<&[u8]> = Packet::HostQuery(HostQuery { src_dst_peer_index: PeerIndex::new(1), magic: 0x1305_2008 });
+//!
+//! let mut frame = [0; 60];
+//! let bytes = wire::emit(Dialect::Mx, &header, &query, &mut frame)?;
+//! assert_eq!(bytes, wire::FRAME_BYTES_MIN);
+//! assert_eq!(wire::parse(Dialect::Mx, &frame)?, (header, query));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod connect;
+mod dialect;
+mod fields;
+mod head;
+mod host;
+mod ids;
+mod malformed;
+mod message;
+mod packet;
+mod pull;
+mod seqnum;
+
+pub use connect::{ConnectReply, ConnectRequest, ConnectStatus, Liback, Nack, NackLib};
+pub use dialect::{Dialect, Sizes};
+pub use head::{BROADCAST, ETHERTYPE, FRAME_BYTES_MIN, HEADER_BYTES, Header};
+pub use host::{Announcement, BoardName, HostQuery, HostReply, RAW_FRAME_BYTES_MAX, Raw};
+pub use ids::{EndpointNumber, PeerIndex, PullHandle, SessionId};
+pub use malformed::{Malformed, NotEmitted};
+pub use message::{Eager, Fragment, MX_FRAGMENT_BYTES_MAX, MessageHead, Notify, Rndv, SMALL_BYTES_MAX, TINY_BYTES_MAX};
+pub use packet::{HEAD_BYTES_MAX, Packet, PacketType, Parts, Payload, emit, emit_head, parse};
+pub use pull::{NackMcp, Pull, PullReply};
+pub use seqnum::{SeqNum, SesNum};
