@@ -1,0 +1,197 @@
+//! Frames and blocks of a large transfer (mxoe-wire 10.2).
+//!
+//! ```text
+//!   region    |‥‥‥‥ o ▓▓▓|▓▓▓▓▓▓▓▓▓▓|▓▓▓▓▓▓▓▓▓▓|▓▓▓▓▓▓‥‥|        a frame: a slice of L bytes, counted from that of the first byte
+//!   frames         0          1          2          3            the first is short by o, the last ends with the transfer
+//!   blocks    └────────── 0 ─────────┘└───────── 1 ──────────┘   N frames each, except the last
+//! ```
+
+/// How a transfer is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    /// L.
+    frame_bytes: u32,
+    /// N.
+    block_frames: u32,
+    /// o: where the first byte is in its frame.
+    first: u32,
+    /// Bytes of the transfer.
+    length: u32,
+}
+
+/// Some frames that follow each other, as a PULL names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ask {
+    pub(crate) frame_index: u32,
+    pub(crate) first_frame_offset: u32,
+    pub(crate) block_length: u32,
+}
+
+/// One frame of data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slice {
+    /// Where in the transfer.
+    pub(crate) msg_offset: u32,
+    pub(crate) len: u32,
+}
+
+impl Cut {
+    pub(crate) const fn new(frame_bytes: u32, block_frames: u32, rdma_offset: u32, length: u32) -> Self {
+        Self { frame_bytes, block_frames, first: rdma_offset % frame_bytes, length }
+    }
+
+    /// Frames of the transfer.
+    pub(crate) const fn frames(&self) -> u32 {
+        ((self.first as u64 + self.length as u64).div_ceil(self.frame_bytes as u64)) as u32
+    }
+
+    /// Blocks of the transfer.
+    pub(crate) const fn blocks(&self) -> u32 {
+        self.frames().div_ceil(self.block_frames)
+    }
+
+    /// The first frame of a block, and how many it has.
+    pub(crate) fn block(&self, block: u32) -> (u32, u32) {
+        let first = block * self.block_frames;
+        (first, self.block_frames.min(self.frames() - first))
+    }
+
+    /// Where a frame that is one of the transfer's begins and how much it has.
+    pub(crate) fn slice(&self, frame: u32) -> Slice {
+        let start = (u64::from(frame) * u64::from(self.frame_bytes)).max(self.first.into()) - u64::from(self.first);
+        let end = (u64::from(frame) + 1) * u64::from(self.frame_bytes) - u64::from(self.first);
+        let end = end.min(self.length.into());
+        // Both lie within the transfer, whose length has 32 bits.
+        Slice { msg_offset: start as u32, len: (end - start) as u32 }
+    }
+
+    /// What to ask for to get some frames that follow each other.
+    pub(crate) fn ask(&self, frame: u32, frames: u32) -> Ask {
+        let (first, last) = (self.slice(frame), self.slice(frame + frames - 1));
+        Ask {
+            frame_index: frame,
+            first_frame_offset: if frame == 0 { self.first } else { 0 },
+            block_length: last.msg_offset + last.len - first.msg_offset,
+        }
+    }
+}
+
+/// The frames that somebody asked for, as the owner of a region sends them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Burst {
+    frame_bytes: u32,
+    /// The next frame's number.
+    frame: u32,
+    /// The next frame is short by this.
+    skip: u32,
+    msg_offset: u32,
+    remaining: u32,
+}
+
+impl Burst {
+    /// None if the question is not one of a transfer cut like this: more than a block, or outside the region.
+    pub(crate) fn new(
+        ask: Ask,
+        frame_bytes: u32,
+        block_frames: u32,
+        rdma_offset: u32,
+        region_bytes: u32,
+    ) -> Option<Self> {
+        if ask.first_frame_offset >= frame_bytes || ask.block_length == 0 {
+            return None;
+        }
+        let frames =
+            (u64::from(ask.first_frame_offset) + u64::from(ask.block_length)).div_ceil(u64::from(frame_bytes));
+        if frames > u64::from(block_frames) {
+            return None;
+        }
+        let start = u64::from(ask.frame_index) * u64::from(frame_bytes) + u64::from(ask.first_frame_offset);
+        let msg_offset = start.checked_sub(u64::from(rdma_offset % frame_bytes))?;
+        let end = u64::from(rdma_offset) + msg_offset + u64::from(ask.block_length);
+        if end > u64::from(region_bytes) {
+            return None;
+        }
+        Some(Self {
+            frame_bytes,
+            frame: ask.frame_index,
+            skip: ask.first_frame_offset,
+            msg_offset: u32::try_from(msg_offset).ok()?,
+            remaining: ask.block_length,
+        })
+    }
+
+    /// The next frame: its number and what is in it.
+    pub(crate) fn next(&mut self) -> Option<(u32, Slice)> {
+        if self.remaining == 0 {
+            return None;
+        }
+        let len = (self.frame_bytes - self.skip).min(self.remaining);
+        let next = (self.frame, Slice { msg_offset: self.msg_offset, len });
+        self.frame = self.frame.wrapping_add(1);
+        self.skip = 0;
+        self.msg_offset = self.msg_offset.wrapping_add(len);
+        self.remaining -= len;
+        Some(next)
+    }
+
+    /// Whether everything has been sent.
+    pub(crate) const fn is_over(&self) -> bool {
+        self.remaining == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn blocks_are_those_of_the_examples() {
+        // V12, V13, V14 and V15 of the specification.
+        let cut = Cut::new(4096, 8, 0, 1 << 20);
+        assert_eq!(cut.ask(0, 8), Ask { frame_index: 0, first_frame_offset: 0, block_length: 0x8000 });
+        assert_eq!(cut.block(3), (24, 8));
+        assert_eq!(cut.ask(24, 8), Ask { frame_index: 24, first_frame_offset: 0, block_length: 0x8000 });
+        let cut = Cut::new(4096, 8, 0x0123, 1 << 20);
+        assert_eq!(cut.ask(0, 8), Ask { frame_index: 0, first_frame_offset: 0x123, block_length: 0x7edd });
+        let cut = Cut::new(8968, 32, 0, 1 << 20);
+        let (first, frames) = cut.block(1);
+        assert_eq!(cut.ask(first, frames), Ask { frame_index: 32, first_frame_offset: 0, block_length: 0x46100 });
+    }
+
+    #[test]
+    fn nine_frames_are_refused() {
+        let ask = Ask { frame_index: 0, first_frame_offset: 0, block_length: 0x8001 };
+        assert_eq!(Burst::new(ask, 4096, 8, 0, 1 << 20), None);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_asked_for_is_what_is_sent(
+            length in 1_u32..300_000, offset in 0_u32..10_000, frame_bytes in 1_u32..9000, from in any::<u32>(), run in 1_u32..64,
+        ) {
+            let cut = Cut::new(frame_bytes, 64, offset, length);
+            let from = from % cut.frames();
+            let run = run.min(cut.frames() - from);
+            let mut burst = Burst::new(cut.ask(from, run), frame_bytes, 64, offset, offset + length).unwrap();
+            for frame in from..from + run {
+                prop_assert_eq!(burst.next(), Some((frame, cut.slice(frame))));
+            }
+            prop_assert_eq!((burst.next(), burst.is_over()), (None, true));
+            let whole: u64 = (0..cut.frames()).map(|frame| u64::from(cut.slice(frame).len)).sum();
+            prop_assert_eq!(whole, u64::from(length));
+        }
+
+        #[test]
+        fn no_question_gets_bytes_from_outside(
+            frame_index in any::<u32>(), first in any::<u32>(), len in any::<u32>(), offset in any::<u32>(), region in any::<u32>(),
+        ) {
+            let ask = Ask { frame_index, first_frame_offset: first, block_length: len };
+            if let Some(mut burst) = Burst::new(ask, 4096, 8, offset, region) {
+                while let Some((_, slice)) = burst.next() {
+                    prop_assert!(u64::from(offset) + u64::from(slice.msg_offset) + u64::from(slice.len) <= u64::from(region));
+                }
+            }
+        }
+    }
+}
