@@ -72,6 +72,22 @@ impl Sandbox {
         }
     }
 
+    /// Whether sandboxes can be made here. If not, says why the test that asks is skipped; under CI that is a failure.
+    ///
+    /// # Panics
+    ///
+    /// Under CI, where they cannot.
+    pub fn is_possible() -> bool {
+        match Self::check() {
+            Ok(()) => true,
+            Err(why) if std::env::var_os("CI").is_none() => {
+                eprintln!("skipped: {why}");
+                false
+            }
+            Err(why) => panic!("no sandbox: {why}"),
+        }
+    }
+
     /// The yama level of this machine.
     pub fn yama() -> Yama {
         let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");

@@ -22,18 +22,6 @@ fn patience() -> Deadline {
     Deadline::secs(60)
 }
 
-/// Whether sandboxes can be made here. If not, says why the test is skipped; under CI that is a failure.
-fn possible() -> bool {
-    match Sandbox::check() {
-        Ok(()) => true,
-        Err(why) if std::env::var_os("CI").is_none() => {
-            eprintln!("skipped: {why}");
-            false
-        }
-        Err(why) => panic!("no sandbox: {why}"),
-    }
-}
-
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
@@ -51,7 +39,7 @@ fn ask(launch: Launch, what: &str) -> BTreeMap<String, String> {
 
 #[test]
 fn sandbox_shares_no_namespace_and_no_privilege_with_the_host() {
-    if !possible() {
+    if !Sandbox::is_possible() {
         return;
     }
     let seen = look(Sandbox::new().user(4711).command(PROBE));
@@ -71,7 +59,7 @@ fn sandbox_shares_no_namespace_and_no_privilege_with_the_host() {
 
 #[test]
 fn sandbox_refuses_what_other_fast_paths_rest_on_and_allows_what_ours_needs() {
-    if !possible() {
+    if !Sandbox::is_possible() {
         return;
     }
     let inside = ask(Sandbox::new().command(PROBE), "try");
@@ -89,7 +77,7 @@ fn sandbox_refuses_what_other_fast_paths_rest_on_and_allows_what_ours_needs() {
 
 #[test]
 fn sandbox_root_is_read_only_and_shm_is_small() {
-    if !possible() {
+    if !Sandbox::is_possible() {
         return;
     }
     let scratch = Scratch::new().unwrap();
@@ -111,7 +99,7 @@ fn sandbox_root_is_read_only_and_shm_is_small() {
 
 #[test]
 fn two_sandboxes_share_no_namespace() {
-    if !possible() {
+    if !Sandbox::is_possible() {
         return;
     }
     let [one, other] = [(); 2].map(|()| Sandbox::new().command(PROBE).arg("echo").talking().spawn().unwrap());
@@ -127,7 +115,7 @@ fn two_sandboxes_share_no_namespace() {
 
 #[test]
 fn memory_reaches_a_sandbox_through_the_bound_socket() {
-    if possible() {
+    if Sandbox::is_possible() {
         meet(Scratch::new().unwrap(), Sandbox::new(), rustix::process::geteuid().as_raw()).unwrap();
     }
 }
@@ -137,7 +125,7 @@ fn the_listener_sees_the_owner_of_a_sandbox() {
     if !is_root() {
         let refused = Sandbox::new().owner(STRANGER).command(PROBE).spawn();
         assert!(matches!(refused, Err(LaunchError::OwnerNeedsRoot { owner: STRANGER })));
-    } else if possible() {
+    } else if Sandbox::is_possible() {
         meet(Scratch::shared().unwrap(), Sandbox::new().owner(STRANGER), STRANGER).unwrap();
         meet(Scratch::shared().unwrap(), Sandbox::new().owner(STRANGER + 1).user(0), STRANGER + 1).unwrap();
     }
@@ -194,7 +182,7 @@ fn listen(path: &Path) -> Done<OwnedFd> {
 
 #[test]
 fn program_in_a_sandbox_has_three_descriptors_and_is_reached_by_signals() {
-    if !possible() {
+    if !Sandbox::is_possible() {
         return;
     }
     let mut probe = Sandbox::new().command(PROBE).arg("echo").talking().spawn().unwrap();
@@ -211,7 +199,7 @@ fn program_in_a_sandbox_has_three_descriptors_and_is_reached_by_signals() {
 
 #[test]
 fn dropped_sandbox_leaves_no_process() {
-    if !possible() {
+    if !Sandbox::is_possible() {
         return;
     }
     let mut probe =
@@ -230,7 +218,7 @@ fn dropped_sandbox_leaves_no_process() {
 
 #[test]
 fn sandbox_that_cannot_be_made_says_why() {
-    if !possible() {
+    if !Sandbox::is_possible() {
         return;
     }
     let error = Sandbox::new().bind("/no/such/folder", "/run/isthmus").command(PROBE).spawn().unwrap_err();
@@ -241,7 +229,7 @@ fn sandbox_that_cannot_be_made_says_why() {
 
 #[test]
 fn many_short_lives_end_as_they_should() {
-    if !possible() {
+    if !Sandbox::is_possible() {
         return;
     }
     let live = |seed| {

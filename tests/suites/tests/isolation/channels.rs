@@ -1,9 +1,9 @@
 //! Domains of one owner: in containers, beside them, three at once.
 
 use crate::seen::{common, events, only_reads, regions};
-use crate::{EVERY_LENGTH, apart, exchange, meet, ordinary_records, possible, report, twin};
+use crate::{EVERY_LENGTH, apart, exchange, meet, ordinary_records, report, twin};
 use isthmus_suites::{Actor, daemon};
-use isthmus_testbed::{Daemon, Scratch};
+use isthmus_testbed::{Daemon, Sandbox, Scratch};
 
 /// What a message of every length goes through between two that have met: no byte by the daemon, each large buffer that is used
 /// again by a mapping of its pages.
@@ -36,7 +36,7 @@ fn bed(scratch: &Scratch) -> Daemon {
 
 #[test]
 fn two_containers_with_nothing_in_common_but_the_socket_talk_by_channel_and_mapped_pages() {
-    if !possible() {
+    if !Sandbox::is_possible() {
         return;
     }
     let scratch = Scratch::new().unwrap();
@@ -54,7 +54,7 @@ fn two_containers_with_nothing_in_common_but_the_socket_talk_by_channel_and_mapp
 
 #[test]
 fn a_container_and_a_plain_process_talk_by_channel_and_mapped_pages() {
-    if !possible() {
+    if !Sandbox::is_possible() {
         return;
     }
     let scratch = Scratch::new().unwrap();
@@ -67,7 +67,7 @@ fn a_container_and_a_plain_process_talk_by_channel_and_mapped_pages() {
 
 #[test]
 fn three_talk_with_one_another_wherever_they_are() {
-    if !possible() {
+    if !Sandbox::is_possible() {
         return;
     }
     let scratch = Scratch::new().unwrap();
@@ -90,7 +90,7 @@ fn three_talk_with_one_another_wherever_they_are() {
 
 #[test]
 fn a_region_is_seen_by_whom_it_was_granted_to_and_by_nobody_else() {
-    if !possible() {
+    if !Sandbox::is_possible() {
         return;
     }
     let scratch = Scratch::new().unwrap();

@@ -18,18 +18,6 @@ use serde_json::Value;
 /// Messages of each kind: in the record, in pieces, announced; at the borders between them too.
 const EVERY_LENGTH: &str = "0-130,1000,2047-2049,4096,16385,32767-32769,65536,100003,1048576,3x4194304";
 
-/// Whether sandboxes can be made here. If not, says why the test is skipped; under CI that is a failure.
-fn possible() -> bool {
-    match Sandbox::check() {
-        Ok(()) => true,
-        Err(why) if std::env::var_os("CI").is_none() => {
-            eprintln!("skipped: {why}");
-            false
-        }
-        Err(why) => panic!("no sandbox: {why}"),
-    }
-}
-
 /// Whether processes of other users can be started.
 fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();

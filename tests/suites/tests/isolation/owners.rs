@@ -1,7 +1,7 @@
 //! Domains of different owners: strangers by default; where the policy lets them talk, a channel and nothing that stays.
 
 use crate::seen::{common, events, regions, sockets};
-use crate::{EVERY_LENGTH, exchange, is_root, meet, ordinary_records, possible, report, twin};
+use crate::{EVERY_LENGTH, exchange, is_root, meet, ordinary_records, report, twin};
 use isthmus_suites::{Actor, PATIENCE, actor, daemon};
 use isthmus_testbed::{Daemon, Deadline, Launch, Sandbox, Scratch, Yama, binary};
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ fn two(scratch: &Scratch, policy: &str) -> (Daemon, Actor, Actor) {
 }
 
 fn skipped() -> bool {
-    !is_root() || !possible()
+    !is_root() || !Sandbox::is_possible()
 }
 
 #[test]
