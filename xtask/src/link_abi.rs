@@ -279,9 +279,14 @@ mod tests {
 
     /// A package in a folder of its own, and what `link` says to this version script.
     fn linked(folder: &Path, map: &str) -> Result<Linked> {
+        linked_with(folder, map, "")
+    }
+
+    /// The same with more in its manifest.
+    fn linked_with(folder: &Path, map: &str, more: &str) -> Result<Linked> {
         fs::create_dir_all(folder.join("src")).unwrap();
         let manifest = "[package]\nname = \"tiny\"\nversion = \"3.1.0\"\nedition = \"2024\"\n[workspace]\n";
-        fs::write(folder.join("Cargo.toml"), manifest).unwrap();
+        fs::write(folder.join("Cargo.toml"), format!("{manifest}{more}")).unwrap();
         fs::write(folder.join("src/lib.rs"), LIBRARY).unwrap();
         fs::write(folder.join("tiny.map"), map).unwrap();
         let args = Args {
@@ -309,6 +314,26 @@ mod tests {
         assert!(cc.status().unwrap().success());
         let mut main = Command::new(folder.path().join("main"));
         assert!(main.env("LD_LIBRARY_PATH", &abi).status().unwrap().success());
+    }
+
+    #[test]
+    fn names_without_a_version_are_those_that_are_said_to_have_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let more = "[package.metadata.link-abi]\nunversioned = \"tiny.names\"\nalso = [\"libold.so.1\"]\n";
+        let map = "TINY_2 {\n};\nTINY_3 {\n global:\n  tiny_add;\n};\n";
+        fs::write(folder.path().join("tiny.names"), "# These.\ntiny_hidden\n").unwrap();
+        let linked = linked_with(folder.path(), map, more).unwrap();
+        assert_eq!(linked.symbols, ["tiny_add@@TINY_3", "tiny_hidden"]);
+        let abi = folder.path().join("target/abi");
+        assert_eq!(fs::read_link(abi.join("libold.so.1")).unwrap(), Path::new("libtiny.so.3"));
+        // The static library brings nothing else into a program's names, either.
+        let globals = tool("nm", &["--extern-only", "--defined-only"], &abi.join("libtiny.a")).unwrap();
+        let names: Vec<_> = globals.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
+        assert_eq!(names, ["tiny_add", "tiny_hidden"]);
+
+        fs::write(folder.path().join("tiny.names"), "tiny_gone\ntiny_hidden\n").unwrap();
+        let missing = linked_with(folder.path(), map, more).unwrap_err();
+        assert!(missing.to_string().contains("tiny_gone"), "{missing}");
     }
 
     #[test]

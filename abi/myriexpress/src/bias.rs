@@ -16,7 +16,7 @@ use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence, fence};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// In place of an owner: nobody has locked yet.
@@ -150,19 +150,6 @@ impl<T> Biased<T> {
         }
     }
 
-    /// The owner, inside, gives its ownership up and goes on with the mutex. None if somebody holds that and waits for us to be
-    /// outside, which we are from then on.
-    fn share(&'static self) -> Option<MutexGuard<'static, ()>> {
-        let mutex = match self.mutex.try_lock() {
-            Ok(mutex) => Some(mutex),
-            Err(TryLockError::Poisoned(mutex)) => Some(mutex.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        };
-        self.owner.store(SHARED, Ordering::Relaxed);
-        self.busy.store(false, Ordering::Release);
-        mutex
-    }
-
     /// Called under the mutex.
     fn take_ownership_away(&self) {
         self.owner.store(SHARED, Ordering::Relaxed);
@@ -178,22 +165,6 @@ impl<T> Biased<T> {
 }
 
 impl<T> Guard<T> {
-    /// Lets go of the lock until `condition` is told of, or `limit` is over, or for no reason.
-    pub(crate) fn wait(self, condition: &Condvar, limit: Option<Duration>) -> Self {
-        let lock = self.lock;
-        let held = if self.by == By::Mutex { self.take_mutex() } else { lock.share() };
-        std::mem::forget(self);
-        let Some(mutex) = held else {
-            // Somebody else was inside before we had the mutex: what we would wait for may have been told of already.
-            return lock.inside(lock.mutex.lock().unwrap_or_else(PoisonError::into_inner));
-        };
-        let mutex = match limit {
-            None => condition.wait(mutex).unwrap_or_else(PoisonError::into_inner),
-            Some(limit) => condition.wait_timeout(mutex, limit).unwrap_or_else(PoisonError::into_inner).0,
-        };
-        lock.inside(mutex)
-    }
-
     fn take_mutex(&self) -> Option<MutexGuard<'static, ()>> {
         // SAFETY: we hold the lock, so nobody else looks at this.
         unsafe { (*self.lock.held.get()).take() }
@@ -276,21 +247,6 @@ mod tests {
         });
         assert_eq!(*lock.lock(), 4 * EACH);
         assert_eq!(lock.owner.load(Ordering::Relaxed), SHARED);
-    }
-
-    #[test]
-    fn an_owner_that_waits_lets_others_in() {
-        let (lock, told) = (leak(false), Condvar::new());
-        let mut guard = lock.lock();
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                *lock.lock() = true;
-                told.notify_all();
-            });
-            while !*guard {
-                guard = guard.wait(&told, None);
-            }
-        });
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Connecting, and what a program can learn of an address.
 //!
 //! The daemon says at once who has an endpoint number, or why nobody may talk to it. There is nothing to wait for but a daemon
-//! that is being started again.
+//! that is being started again, and endpoints that we know and it does not know yet.
 
 use crate::codes::Return;
 use crate::endpoint::Place;
@@ -20,6 +20,10 @@ use std::time::Instant;
 /// Milliseconds between questions while there is no daemon.
 const AGAIN_MS: u32 = 100;
 
+/// How long an endpoint that we know may take to show itself to a new daemon, and how often that is asked, in milliseconds.
+const RETURN_MS: u32 = 1000;
+const RETURNED_MS: u32 = 20;
+
 /// Longest that a daemon is waited for by those who wait for ever, in milliseconds: as long as MX sends again.
 const PATIENCE_MS: u32 = 500_000;
 
@@ -35,6 +39,13 @@ impl Locked {
         let address = self.domain.mx_connect(place.nic, place.number, key)?;
         self.places.insert(address, place);
         self.engine().partner(address).map_err(|_| Reason::OutOfMemory.into())
+    }
+
+    /// True if we know who is there, and have not heard that it went.
+    fn believes_in(&mut self, place: Place) -> bool {
+        let gone = std::mem::take(&mut self.matching().gone);
+        self.places.retain(|address, _| !gone.contains(&address.domain));
+        self.places.values().any(|known| *known == place)
     }
 
     fn address(&self, partner: PartnerIndex) -> Address {
@@ -79,15 +90,22 @@ pub unsafe extern "C" fn mx_connect(
         let place = Place { nic: nic_id, number: endpoint_id };
         let mut locked = table::lock(endpoint)?;
         let limit = if timeout_ms == 0 { PATIENCE_MS } else { timeout_ms };
-        let deadline = wait::deadline(limit);
+        let (deadline, returned) = (wait::deadline(limit), wait::deadline(RETURN_MS.min(limit)));
+        let is_over = |deadline: Option<Instant>| deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let partner = loop {
-            match locked.find(place, key) {
+            let again_ms = match locked.find(place, key) {
                 Ok(partner) => break partner,
-                Err(refusal) if is_daemon_away(&refusal) => {}
+                Err(refusal) if is_daemon_away(&refusal) => AGAIN_MS,
+                Err(refusal) if refusal.reason == Reason::MxEndpointClosed => {
+                    if !locked.believes_in(place) || is_over(returned) {
+                        return Err(refusal.into());
+                    }
+                    RETURNED_MS
+                }
                 Err(refusal) => return Err(refusal.into()),
-            }
-            let (ended, after) = wait::until(locked, AGAIN_MS.min(limit), |_| None::<()>)?;
-            if matches!(ended, Ended::Woken) || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            };
+            let (ended, after) = wait::until(locked, again_ms.min(limit), |_| None::<()>)?;
+            if matches!(ended, Ended::Woken) || is_over(deadline) {
                 return Err(Return::TIMEOUT.into());
             }
             locked = after;

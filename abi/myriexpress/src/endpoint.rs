@@ -1,5 +1,6 @@
 //! An open endpoint: its domain, which is its alone, and who waits for what.
 
+use crate::changes::Changes;
 use crate::environment::Settings;
 use crate::matching::Matching;
 use crate::types::UnexpectedHandler;
@@ -12,7 +13,7 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
-use std::sync::{Arc, Condvar};
+use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::Duration;
 
@@ -145,16 +146,29 @@ impl Endpoint {
         std::mem::replace(&mut self.told, events) != events
     }
 
+    /// True if threads sleep that rely on the one that leads.
+    pub(crate) fn has_followers(&self) -> bool {
+        self.sleepers > u32::from(self.leader == Leader::Asleep)
+    }
+
+    /// Wakes the one that leads, if it sleeps.
+    pub(crate) fn wake_leader(&self) {
+        if self.leader == Leader::Asleep {
+            self.bell.ring();
+        }
+    }
+
     /// Tells those who sleep if anything happened, and sees to it that whoever sleeps on the descriptor is woken by what comes.
     #[cold]
-    pub(crate) fn tell(&mut self, changed: &Condvar) {
+    pub(crate) fn tell(&mut self, changes: &Changes) {
         let asleep = self.leader == Leader::Asleep;
         let must_look = asleep && (self.is_still() || !self.arm());
-        if self.has_news() {
-            changed.notify_all();
-            self.bell.ring();
-        } else if must_look {
-            self.bell.ring();
+        let news = self.has_news();
+        if news && self.has_followers() {
+            changes.tell();
+        }
+        if news || must_look {
+            self.wake_leader();
         }
     }
 }

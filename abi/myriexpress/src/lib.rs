@@ -6,7 +6,7 @@
 //!                                          └── isthmus_mx::Engine ──┘  matching: what the one asks, the other decides
 //!
 //!   library, errors, codes, environment ── initialisation; error handlers; texts; variables
-//!   table, endpoint, wait ──────────────── handles, locks, who leads of those who wait
+//!   table, bias, endpoint, wait, changes ── handles, locks, who leads of those who wait
 //!   open, connect, boards, info ────────── endpoints, addresses, names
 //!   send, receive, segments, matching ──── messages
 //!   completion, requests, handler ──────── what becomes of requests; unexpected messages; times in which nothing happens
@@ -25,6 +25,7 @@
 
 mod bias;
 mod boards;
+mod changes;
 mod codes;
 mod completion;
 mod connect;

@@ -73,6 +73,8 @@ pub(crate) struct Matching {
     pub(crate) events: u64,
     /// Events when the program last had everything happen that can.
     seen: u64,
+    /// Domains that have gone since somebody last asked.
+    pub(crate) gone: Vec<DomainId>,
     /// The endpoint is being closed: nobody looks any more.
     closing: bool,
     serials: u64,
@@ -97,6 +99,7 @@ impl Matching {
             asked: VecDeque::new(),
             events: 0,
             seen: 0,
+            gone: Vec::new(),
             closing: false,
             serials: 0,
             early: 0,
@@ -335,6 +338,9 @@ impl Matcher for Matching {
     fn forget(&mut self, peer: DomainId) {
         self.events += 1;
         let partners = self.partners_at(peer);
+        if !partners.is_empty() && !self.gone.contains(&peer) {
+            self.gone.push(peer);
+        }
         self.asked.retain(|asked| is_here(&asked.held) || !partners.contains(&asked.envelope.source));
         for partner in partners {
             let gone = |id: &_| self.engine.message(*id).is_some_and(|held| !is_here(&held.message));

@@ -8,6 +8,7 @@
 //! Whatever a program passes as a handle is looked up and compared, never followed.
 
 use crate::bias::{Biased, Guard};
+use crate::changes::Changes;
 use crate::codes::Return;
 use crate::endpoint::Endpoint;
 use crate::errors::{Failure, from_pointer, to_pointer};
@@ -15,7 +16,6 @@ use crate::library;
 use crate::types::{EndpointHandle, ErrorHandler, RequestHandle};
 use isthmus_mx::RequestId;
 use std::ops::{Deref, DerefMut};
-use std::sync::Condvar;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ pub(crate) struct Slot {
     error_handler: AtomicPtr<()>,
     endpoint: Biased<Option<Box<Endpoint>>>,
     /// Told when something happened that a sleeper may be waiting for.
-    changed: Condvar,
+    changes: Changes,
     /// Threads that wait for the lock.
     queued: AtomicU32,
 }
@@ -56,7 +56,7 @@ impl Slot {
             uses: AtomicUsize::new(0),
             error_handler: AtomicPtr::new(std::ptr::null_mut()),
             endpoint: Biased::new(None),
-            changed: Condvar::new(),
+            changes: Changes::new(),
             queued: AtomicU32::new(0),
         }
     }
@@ -205,7 +205,7 @@ impl Locked {
         let endpoint = self.guard.as_mut().and_then(|guard| guard.take());
         self.slot.handle.store(0, Ordering::Release);
         self.slot.error_handler.store(std::ptr::null_mut(), Ordering::Release);
-        self.slot.changed.notify_all();
+        self.slot.changes.tell();
         self.slot.taken.store(false, Ordering::Release);
         endpoint
     }
@@ -233,30 +233,29 @@ impl Locked {
         if self.events() != events || self.calls_handler() != calls {
             return Ok(self); // That may be what we are about to sleep for, and nobody would tell us again.
         }
-        let guard = self.guard.take().ok_or(Return::BAD_BAD_BAD)?;
-        let guard = guard.wait(&self.slot.changed, limit);
-        if self.slot.handle.load(Ordering::Relaxed) != self.handle {
-            return Err(Return::BAD_ENDPOINT.into());
-        }
-        self.guard = Some(guard);
-        Ok(self)
+        let (slot, handle) = (self.slot, self.handle);
+        let seen = slot.changes.count();
+        self.guard = None;
+        slot.changes.wait(seen, limit);
+        // As any other that wants the lock: whoever leads without ever sleeping sees that, and lets us in.
+        lock(handle)
     }
 
     /// Wakes all who sleep.
     pub(crate) fn wake_all(&self) {
-        self.slot.changed.notify_all();
-        self.bell.ring();
+        self.slot.changes.tell();
+        self.wake_leader();
     }
 
     /// Wakes those who follow the one that leads.
     pub(crate) fn wake_followers(&self) {
-        self.slot.changed.notify_all();
+        self.slot.changes.tell();
     }
 
-    fn tell_followers(&mut self) {
-        let slot = self.slot;
-        if self.has_news() {
-            slot.changed.notify_all();
+    /// Tells those who follow the one that leads if anything happened.
+    pub(crate) fn tell_followers(&mut self) {
+        if self.has_followers() && self.has_news() {
+            self.slot.changes.tell();
         }
     }
 
@@ -269,9 +268,9 @@ impl Locked {
             if std::thread::panicking() {
                 // Each one that wakes finds the lock poisoned.
                 endpoint.bell.ring();
-                self.slot.changed.notify_all();
+                self.slot.changes.tell();
             } else {
-                endpoint.tell(&self.slot.changed);
+                endpoint.tell(&self.slot.changes);
             }
         }
     }

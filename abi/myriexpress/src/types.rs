@@ -3,7 +3,7 @@
 use crate::codes::{Return, StatusNumber};
 use std::ffi::{c_char, c_int, c_void};
 
-/// `mx_endpoint_t`: a number of the [table](crate::table), never a pointer.
+/// `mx_endpoint_t`: a number of the table of open endpoints, never a pointer.
 pub type EndpointHandle = usize;
 
 /// `mx_request_t`: the place of its endpoint, and the engine's name for the request. Null is none.

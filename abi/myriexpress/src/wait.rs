@@ -82,7 +82,11 @@ pub(crate) fn until<T>(
             Some(found) => Ended::Found(found),
             None if locked.wakeups != wakeups => Ended::Woken,
             None if interrupted || left.is_some_and(|left| left.is_zero()) => Ended::TimedOut,
-            None => continue,
+            None => {
+                // It was for somebody else. A leader that never sleeps lets go of the lock for nobody who does not ask.
+                locked.tell_followers();
+                continue;
+            }
         };
         resign(&mut locked, leads);
         return Ok((ended, locked));
@@ -137,5 +141,8 @@ fn lead(mut locked: Locked, left: Option<Duration>) -> Result<(Locked, bool), Fa
     let (mut locked, interrupted) = locked.asleep(|| bell.sleep(left))?;
     locked.sleepers -= 1;
     locked.leader = Leader::Awake;
+    if !locked.is_still() {
+        locked.turn(); // What woke us is most often what we wait for.
+    }
     Ok((locked, interrupted && ends_by_signal))
 }
