@@ -171,6 +171,8 @@ pub extern "C" fn mx_disconnect(endpoint: EndpointHandle, address: Address) -> R
                 locked.refuse(asked.envelope, state);
             }
         }
+        // The requests that are not over end now, and with that the program has its memory back.
+        locked.domain.disown(at.domain);
         let severed = locked.engine().disconnect(partner);
         let matching = locked.matching();
         matching.abandon(&severed.requests);

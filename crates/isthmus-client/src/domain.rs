@@ -205,6 +205,15 @@ impl<M: Matcher> Domain<M> {
         &mut self.waiting
     }
 
+    /// Lets go of all memory that callers have lent for what is under way to and from a peer: messages to it go on from copies,
+    /// messages from it that have a receive are dropped, and those receives never complete. For callers who want their memory
+    /// back before an operation is over.
+    pub fn disown(&mut self, peer: DomainId) {
+        if let Some(at) = self.core.known(peer) {
+            self.core.peers[at].disown();
+        }
+    }
+
     /// True while something that was sent is not over.
     pub fn has_unsent(&self) -> bool {
         self.core.has_unsent()

@@ -159,6 +159,11 @@ impl Credit {
         self.flight.iter_mut().filter_map(abandon).collect()
     }
 
+    /// The sends that are over when the peer has taken what is under way.
+    pub(crate) fn sends(&mut self) -> impl Iterator<Item = &mut Outgoing> {
+        self.flight.iter_mut().filter_map(|record| record.over.as_mut())
+    }
+
     /// True while something is under way.
     pub(crate) fn in_flight(&self) -> bool {
         !self.flight.is_empty()
@@ -229,6 +234,18 @@ impl Peer {
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         !(self.queue.is_empty() && self.urgent.is_empty() && self.streams.is_empty() && self.switch.is_none())
+    }
+
+    /// Gives memory that callers have lent back to them: what goes out goes on from copies, what comes in goes nowhere.
+    pub(crate) fn disown(&mut self) {
+        let sends = self.queue.iter_mut().chain(&mut self.streams).chain(self.announced.values_mut());
+        sends.chain(self.credit.sends()).for_each(|message| message.buffer.keep());
+        let begun = self.started.iter_mut().map(|(_, incoming)| incoming);
+        for incoming in begun.chain(self.pulled.values_mut()) {
+            if let Into::Posted(_) = incoming.into {
+                incoming.into = Into::Nowhere;
+            }
+        }
     }
 
     pub(crate) fn address(&self, endpoint: EndpointIndex) -> EndpointAddress {

@@ -76,6 +76,13 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 
+    /// Makes it independent of a caller's memory: bytes that were lent are copied, and the memory is the caller's again.
+    pub fn keep(&mut self) {
+        if matches!(self.owner, Owner::Lent { .. }) {
+            *self = Self::from(self.as_slice().to_vec());
+        }
+    }
+
     /// Finds the region of this buffer in `cache`, or moves its whole pages onto one if their time has come.
     pub fn rehome(&self, cache: &crate::rehome::Cache) -> crate::rehome::Prepared {
         // SAFETY: the bytes are a vector's that we own, or promised unwritten in `lent`, for as long as the range lives: it
@@ -148,6 +155,19 @@ mod tests {
         assert!(buffer.into_vec().is_none());
         // SAFETY: nothing to promise for no bytes.
         assert!(unsafe { Buffer::lent(std::ptr::null_mut(), 0) }.as_slice().is_empty());
+    }
+
+    #[test]
+    fn kept_bytes_outlive_what_was_lent() {
+        let mut bytes = [1, 2, 3];
+        // SAFETY: `bytes` is not touched while they are lent, which ends with `keep`.
+        let mut buffer = unsafe { Buffer::lent(bytes.as_mut_ptr(), 3) };
+        buffer.keep();
+        bytes = [9; 3];
+        assert_eq!((buffer.as_slice(), bytes), (&[1, 2, 3][..], [9; 3]));
+        let start = buffer.as_slice().as_ptr();
+        buffer.keep();
+        assert_eq!(buffer.as_slice().as_ptr(), start, "what is ours stays where it is");
     }
 
     #[test]
