@@ -147,7 +147,6 @@ unsafe fn send(
 /// # Safety
 ///
 /// As for [`mx_isend`].
-#[cold]
 #[inline(never)]
 unsafe fn post(
     mut locked: Locked,

@@ -25,6 +25,7 @@
 //! ```
 
 mod document;
+mod fields;
 mod gather;
 mod keys;
 mod mx;

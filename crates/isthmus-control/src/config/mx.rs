@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 
 use isthmus_layout::ids::NicId;
 use isthmus_layout::limits::{MX_BOARDS_MAX, MX_ENDPOINTS_MAX, MX_NAME_BYTES_MAX};
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
 
+use super::fields::Fields;
 use super::keys::Mx;
 use super::problem::{Finding, Wrong};
 use super::setting::{Integer, Item, Setting};
@@ -118,16 +117,6 @@ pub struct Board {
 
 impl Board {
     const FIELDS: &'static [&'static str] = &["mac", "name", "endpoints_max"];
-
-    fn field<'a, T: Setting>(
-        item: &Item<'a>,
-        table: &'a DeTable<'a>,
-        name: &str,
-        findings: &mut Vec<Finding>,
-    ) -> Option<T> {
-        let value: &'a Spanned<DeValue<'a>> = table.get(name)?;
-        T::read(&item.part(format_args!(".{name}"), value), findings)
-    }
 }
 
 impl Setting for Board {
@@ -139,20 +128,11 @@ impl Setting for Board {
 
     fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let before = findings.len();
-        let Some(table) = item.value.get_ref().as_table() else {
-            findings.push(item.wrong_type(Self::TYPE, &Self::expected()));
-            return None;
-        };
-        for name in table.keys().filter(|name| !Self::FIELDS.contains(&name.get_ref().as_ref())) {
-            let wrong = Wrong::UnknownKey { key: format!("{}.{}", item.key, super::parse::key_text(name.get_ref())) };
-            let help = super::setting::did_you_mean(name.get_ref(), Self::FIELDS)
-                .unwrap_or_else(|| "a board has mac, name and endpoints_max".to_owned());
-            findings.push(item.finding_at(name.span(), wrong, Some(help)));
-        }
+        let fields = Fields::of::<Self>(item, Self::FIELDS, "a board has mac, name and endpoints_max", findings)?;
         let board = Self {
-            mac: Self::field(item, table, "mac", findings),
-            name: Self::field(item, table, "name", findings),
-            endpoints_max: Self::field(item, table, "endpoints_max", findings),
+            mac: fields.get("mac", findings),
+            name: fields.get("name", findings),
+            endpoints_max: fields.get("endpoints_max", findings),
         };
         (findings.len() == before).then_some(board)
     }

@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 
 use isthmus_layout::limits::NAME_BYTES_MAX;
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
 
+use super::fields::Fields;
 use super::keys::Policy;
 use super::problem::{Finding, Wrong};
 use super::setting::{Grants, Integer, Item, Setting, Talk};
@@ -222,16 +221,6 @@ pub struct Rule {
 
 impl Rule {
     const FIELDS: &'static [&'static str] = &["from", "to", "allow", "channel"];
-
-    fn field<'a, T: Setting>(
-        item: &Item<'a>,
-        table: &'a DeTable<'a>,
-        name: &str,
-        findings: &mut Vec<Finding>,
-    ) -> Option<T> {
-        let value: &'a Spanned<DeValue<'a>> = table.get(name)?;
-        T::read(&item.part(format_args!(".{name}"), value), findings)
-    }
 }
 
 impl Setting for Rule {
@@ -243,21 +232,12 @@ impl Setting for Rule {
 
     fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let before = findings.len();
-        let Some(table) = item.value.get_ref().as_table() else {
-            findings.push(item.wrong_type(Self::TYPE, &Self::expected()));
-            return None;
-        };
-        for name in table.keys().filter(|name| !Self::FIELDS.contains(&name.get_ref().as_ref())) {
-            let wrong = Wrong::UnknownKey { key: format!("{}.{}", item.key, super::parse::key_text(name.get_ref())) };
-            let help = super::setting::did_you_mean(name.get_ref(), Self::FIELDS)
-                .unwrap_or_else(|| "a rule has from, to, allow and channel".to_owned());
-            findings.push(item.finding_at(name.span(), wrong, Some(help)));
-        }
+        let fields = Fields::of::<Self>(item, Self::FIELDS, "a rule has from, to, allow and channel", findings)?;
         let rule = Self {
-            from: Self::field(item, table, "from", findings).unwrap_or_else(Glob::any),
-            to: Self::field(item, table, "to", findings).unwrap_or_else(Glob::any),
-            allow: Self::field(item, table, "allow", findings),
-            channel: Self::field(item, table, "channel", findings),
+            from: fields.get("from", findings).unwrap_or_else(Glob::any),
+            to: fields.get("to", findings).unwrap_or_else(Glob::any),
+            allow: fields.get("allow", findings),
+            channel: fields.get("channel", findings),
         };
         let conflict = match (rule.allow, rule.channel) {
             _ if findings.len() > before => return None,
