@@ -61,6 +61,9 @@ impl Worker {
     fn remove_domain(&mut self, domain: DomainId, reason: Reason) {
         if let Some(Home::Here(slot)) = self.router.home(domain) {
             self.remove(slot, reason);
+            // Control tells its peers by another road: what it has sent them, credit too, has to be with them before.
+            self.deliver_waiting();
+            self.rings.flush();
         }
         (self.listener)(Event::Removed { domain });
     }

@@ -274,7 +274,7 @@ impl Worker {
     }
 
     /// Tries again for those who had no room. True if something moved.
-    fn deliver_waiting(&mut self) -> bool {
+    pub(crate) fn deliver_waiting(&mut self) -> bool {
         let mut moved = false;
         let mut at = 0;
         while at < self.router.waiting() {

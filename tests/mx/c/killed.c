@@ -360,5 +360,68 @@ static void successor_is_reached(void)
     end_with_third();
 }
 
+/* Killed at a moment nobody chose, with messages of all classes under way in both directions; several times. */
+enum { WINDOW = 8, KILLS = 16 };
+
+static uint32_t chance(uint64_t *state, uint32_t below)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return (uint32_t)(*state % below);
+}
+
+static int is_whole_or_dead(mx_status_t status)
+{
+    return status.code == MX_STATUS_SUCCESS || status.code == MX_STATUS_ENDPOINT_CLOSED ||
+           status.code == MX_STATUS_ENDPOINT_UNREACHABLE;
+}
+
+static void killed_after(uint64_t *state, unsigned char *bytes)
+{
+    static const uint32_t lengths[] = {0, 8, 100, 3000, 32768, 40000, 1 << 20};
+    mx_request_t sends[WINDOW], receives[WINDOW];
+    uint32_t total = 1 + chance(state, 80), polls = chance(state, 2000), result;
+    uint64_t killed;
+    begin_with(echoes);
+    for (uint32_t at = 0; at < total; at++) {
+        uint32_t place = at % WINDOW;
+        if (at >= WINDOW) {
+            finish_well(endpoint, sends[place]);
+            finish_well(endpoint, receives[place]);
+        }
+        receives[place] = post(endpoint, 0x100 + at, bytes + place * (1 << 20), 1 << 20);
+        sends[place] = give(endpoint, to_victim, 0x100 + at, bytes + WINDOW * (1 << 20), lengths[chance(state, 7)]);
+    }
+    while (polls-- > 0)
+        OK(mx_progress(endpoint));
+    kill_it(victim);
+    killed = now_ms();
+    for (uint32_t at = total > WINDOW ? total - WINDOW : 0; at < total; at++) {
+        mx_request_t receive = receives[at % WINDOW];
+        CHECK(is_whole_or_dead(finish(endpoint, sends[at % WINDOW])));
+        OK(mx_cancel(endpoint, &receive, &result)); /* from whomever: it stays, unless a message has begun to fill it */
+        if (result == 0)
+            CHECK(is_whole_or_dead(finish(endpoint, receive)));
+    }
+    CHECK(now_ms() - killed < NOTICE_MS);
+    nothing_done(endpoint);
+    is_dead_to_us();
+    goes_on();
+    end_with_third();
+}
+
+static void at_any_moment(void)
+{
+    const char *given = getenv("MX_TEST_SEED");
+    uint64_t state = given != NULL ? strtoull(given, NULL, 0) : now_ms() << 16 ^ (uint64_t)getpid();
+    unsigned char *bytes = room((WINDOW + 1) * (1 << 20));
+    for (int kills = 0; kills < KILLS; kills++) {
+        fprintf(stderr, "MX_TEST_SEED=%#" PRIx64 "\n", state); /* of this kill */
+        killed_after(&state, bytes);
+    }
+    free(bytes);
+}
+
 MAIN(TEST(in_a_stream), TEST(in_a_large_send), TEST(in_a_large_receive), TEST(while_asleep), TEST(what_had_arrived_stays),
-     TEST(successor_is_reached))
+     TEST(successor_is_reached), TEST(at_any_moment))

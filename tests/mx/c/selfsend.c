@@ -11,7 +11,9 @@ static unsigned char *out, *in;
 
 static int self_path(void)
 {
-    const char *off = getenv("MX_DISABLE_SELF");
+    const char *off = getenv("OMX_DISABLE_SELF"); /* wins, if it is set */
+    if (off == NULL)
+        off = getenv("MX_DISABLE_SELF");
     return off == NULL || atoi(off) == 0;
 }
 

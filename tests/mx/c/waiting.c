@@ -126,6 +126,71 @@ static void one_wakeup_for_all(void)
     end(endpoint);
 }
 
+/* A signal does not end a wait, unless OMX_WAITINTR says so: then as a timeout does. */
+static atomic_int signals;
+
+static void count_signal(int signal)
+{
+    (void)signal;
+    atomic_fetch_add(&signals, 1);
+}
+
+static void *is_signalled(void *argument)
+{
+    int ends = argument != NULL;
+    mx_status_t status;
+    uint32_t result = 2;
+    atomic_store(&ids[0], (pid_t)gettid());
+    OK(mx_wait_any(endpoint, MX_INFINITE, BASE, MX_MATCH_MASK_NONE, &status, &result));
+    EQUAL(ends ? 0 : 1, result);
+    atomic_store(&returned, 1);
+    return NULL;
+}
+
+static void signalled(int ends)
+{
+    struct sigaction action;
+    mx_request_t request;
+    pthread_t thread;
+    uint32_t result;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = count_signal;
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    begin();
+    endpoint = open_any();
+    request = post(endpoint, BASE, NULL, 0);
+    CHECK(pthread_create(&thread, NULL, is_signalled, ends ? &signals : NULL) == 0);
+    for (int sent = 1; sent <= 3 && !atomic_load(&returned); sent++) {
+        if (!await_sleep(ids, 1))
+            break;
+        CHECK(pthread_kill(thread, SIGUSR1) == 0);
+        while (atomic_load(&signals) < sent)
+            sched_yield();
+        while (ends && !atomic_load(&returned))
+            sched_yield();
+    }
+    if (ends) {
+        OK(mx_cancel(endpoint, &request, &result));
+        EQUAL(1, result);
+    } else {
+        CHECK(await_sleep(ids, 1));
+        OK(mx_isend(endpoint, NULL, 0, own_address(endpoint), BASE, NULL, NULL));
+    }
+    CHECK(pthread_join(thread, NULL) == 0);
+    end(endpoint);
+}
+
+static void signals_end_no_wait(void)
+{
+    signalled(0);
+}
+
+static void signals_end_waits_where_told_to(void)
+{
+    setenv("OMX_WAITINTR", "1", 1);
+    signalled(1);
+}
+
 /* A wake-up with nobody there is not kept. */
 static void not_sticky(void)
 {
@@ -250,7 +315,7 @@ static void woken_by_anothers_progress(void)
 }
 
 /* Two threads on one endpoint, each with its own conversation, in two ways of waiting; two more on the other side. */
-enum { ROUNDS = 3000 };
+enum { ROUNDS = 500 };
 
 static mx_endpoint_addr_t partner;
 
@@ -356,5 +421,6 @@ static void endpoint_for_each_thread(void)
     OK(mx_finalize());
 }
 
-MAIN(TEST(timeouts), TEST(infinite_is_zero), TEST(one_wakeup_for_all), TEST(not_sticky), TEST(events_wake_the_right_one),
+MAIN(TEST(timeouts), TEST(infinite_is_zero), TEST(one_wakeup_for_all), TEST(not_sticky), TEST(signals_end_no_wait), TEST(signals_end_waits_where_told_to),
+     TEST(events_wake_the_right_one),
      TEST(self_sends_wake), TEST(woken_by_anothers_progress), TEST(two_threads), TEST(endpoint_for_each_thread))

@@ -39,12 +39,13 @@ cases!(matching: posting_order unexpected_order order_across_classes hundred_tho
        peeked_is_over cancelling cancelled_among_others context_ids context_ids_by_variable; apart:);
 cases!(selfsend: of_each_length pending_until_matched truncated in_segments among_others; apart:);
 cases!(handler: continued posted_inside finished of_self_sends called_when inside progression_off disabling_waits; apart:);
-cases!(waiting: timeouts infinite_is_zero one_wakeup_for_all not_sticky events_wake_the_right_one self_sends_wake
+cases!(waiting: timeouts infinite_is_zero one_wakeup_for_all not_sticky signals_end_no_wait signals_end_waits_where_told_to events_wake_the_right_one self_sends_wake
        woken_by_anothers_progress two_threads endpoint_for_each_thread; apart:);
 cases!(forking: in_the_middle begins_after_finalize; apart:);
-cases!(killed: in_a_stream in_a_large_send in_a_large_receive while_asleep what_had_arrived_stays successor_is_reached;
+cases!(killed: in_a_stream in_a_large_send in_a_large_receive while_asleep what_had_arrived_stays successor_is_reached at_any_moment;
        apart:);
 cases!(restart: ; apart: in_between);
+cases!(environment: any_endpoint rendezvous_threshold mx_names_ignored read_when_the_first_opens numbers_as_atoi; apart:);
 cases!(info: numbers widths_of_the_board product_texts counters refused_questions mapper regcache never_implemented
        request_timeouts; apart: names);
 cases!(mpi: open_mpi_mtl open_mpi_btl mpich_nemesis; apart:);
