@@ -103,7 +103,7 @@ impl Channel {
     /// Sends a message of at most 128 bytes, as [`Self::send`] does, and counts it.
     #[inline]
     pub fn send_eager(&mut self, route: Route, tag: u64, message: &[u8]) -> Result<(), SendError> {
-        isthmus_shm::step!("send");
+        isthmus_shm::step!("send_eager");
         self.producer.push(record::EAGER, &record::eager_head(route.emit(), tag), message)?;
         self.unflushed = true;
         self.producer.count(message.len() as u64);

@@ -222,7 +222,6 @@ impl<M: Matcher> Core<M> {
 
     #[inline]
     fn take_eager(&mut self, at: PeerIndex, route: &Route, tag: u64, len: u32, words: &[u32]) {
-        isthmus_shm::step!("take_eager");
         let envelope = self.envelope(at, route, tag, u64::from(len));
         if !self.endpoints.is_open(route.to) {
             return self.bounce(at, &envelope, Serial(0));
@@ -232,6 +231,7 @@ impl<M: Matcher> Core<M> {
 
     #[inline]
     fn match_eager(&mut self, envelope: Envelope, words: &[u32]) {
+        isthmus_shm::step!("match_eager");
         match self.matcher.take(&envelope) {
             Some(mut posted) => {
                 let room = posted.buffer.len().min(envelope.len as usize);

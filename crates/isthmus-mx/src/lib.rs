@@ -60,10 +60,12 @@ mod hash;
 mod ids;
 mod line;
 mod links;
+pub mod net;
 mod partner;
 mod posted;
 mod slab;
 mod status;
+pub mod wire;
 
 pub use engine::{
     BufferedError, Cancelled, Cargo, Counts, Drained, Engine, Envelope, Held, Kind, Matched, PostError, Posted,

@@ -66,9 +66,9 @@ impl Sizes {
         }
         let most = frame_bytes_max - FRAGMENT_HEAD_BYTES as u32;
         let fragment_bytes = match most {
-            ..=4096 => most,
-            ..8192 => 4096,
-            _ => 8192,
+            0..=4096 => most,
+            4097..8192 => 4096,
+            8192.. => 8192,
         };
         let reply_bytes = frame_bytes_max - REPLY_HEAD_BYTES as u32;
         let fragments_max = Self::OPEN_MX_FRAGMENTS;

@@ -1,0 +1,162 @@
+//! MX between hosts, without I/O and without a clock: what an endpoint does so that messages arrive once, in order and whole over a
+//! wire that loses, repeats and mixes up packets.
+//!
+//! ```text
+//!   program                          Endpoint                                       link
+//!
+//!   connect, send ───► partner ─ outbox: numbers, acknowledged or sent again ───► transmit ──► frames
+//!                      │  ▲                                        next_deadline, tick: time
+//!   event ◄────────────│──┴───── inbox: once, in order, reassembled ◄──────────── receive ◄─── frames
+//!                      │
+//!   pull ─────► pulling: blocks in flight, holes asked for again ──► PULL ──►  the other end's region: frames of data
+//! ```
+//!
+//! The bytes of messages are elsewhere: a packet to transmit says which bytes of which send it carries ([`Source`]), and
+//! [`Event::Bytes`] says where those of the frame just received belong. A caller takes the events of a frame before it lets go of
+//! the frame.
+//!
+//! Facts are those of the wire's specification, whose sections are named where they are used. Where it recommends something,
+//! that is done. A peer cannot tell the difference between what is done here beyond it and an ordinary peer with luck: times adapt to
+//! the round trip, frames that are missing are asked for as soon as that can be known, acknowledgements that bring nothing new
+//! are taken as signs of loss, and counting starts anew in another session number whenever a partner is given up or comes back
+//! as another.
+
+mod blocks;
+mod connecting;
+mod endpoint;
+mod ignored;
+mod inbox;
+mod outbox;
+mod partner;
+mod pulling;
+mod receiving;
+mod rendezvous;
+mod severing;
+mod time;
+mod transmitting;
+mod tuning;
+
+pub use endpoint::{CannotConnect, CannotSend, Endpoint, Setup, UnknownMessage};
+pub use ignored::{Ignored, IgnoredCounts};
+pub use time::Time;
+pub use tuning::Tuning;
+
+use crate::StatusCode;
+use crate::wire::{EndpointNumber, Packet, Payload, PeerIndex, SessionId};
+
+/// Another endpoint: its host's place in our table of peers, and its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Address {
+    /// In our table.
+    pub peer: PeerIndex,
+    /// Of the peer's board.
+    pub endpoint: EndpointNumber,
+}
+
+/// A send, as the caller names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SendId(pub u64);
+
+/// A connect, as the caller names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectId(pub u64);
+
+/// A message that comes in. Never used again for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct IncomingId(pub(crate) u64);
+
+impl IncomingId {
+    /// As a number.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// Bytes that a packet carries: some of a send's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The send. Its bytes are not asked for any more once [`Event::Sent`] has said that it is over.
+    pub send: SendId,
+    /// Where they begin.
+    pub at: u32,
+    /// How many.
+    pub len: u32,
+}
+
+impl Payload for Source {
+    fn length(&self) -> usize {
+        self.len as usize
+    }
+}
+
+/// A packet to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Whose host it goes to.
+    pub to: PeerIndex,
+    /// The packet.
+    pub packet: Packet<Source>,
+}
+
+/// What has happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A message's turn has come: it is to be matched now. Its bytes may be here (those of an eager message that came early), or
+    /// on their way.
+    Begun {
+        /// The message.
+        message: IncomingId,
+        /// Who sent it.
+        source: Address,
+        /// What receives are matched with.
+        match_info: u64,
+        /// Bytes.
+        length: u32,
+        /// Its bytes are not coming until [`Endpoint::pull`] asks for them, which has to happen at some time.
+        large: bool,
+    },
+    /// The data of the frame just received belongs into a message, which may not have begun yet.
+    Bytes {
+        /// The message.
+        message: IncomingId,
+        /// Bytes of the whole message; of a large one, those that were asked for.
+        length: u32,
+        /// Where the data belongs.
+        at: u32,
+        /// How many bytes.
+        len: u32,
+    },
+    /// Nothing more comes of a message: it is whole, or it failed, perhaps before it had begun.
+    Received {
+        /// The message.
+        message: IncomingId,
+        /// Success, or why not.
+        code: StatusCode,
+        /// Bytes that are here.
+        xfer_length: u32,
+    },
+    /// A send is over.
+    Sent {
+        /// The send.
+        send: SendId,
+        /// Success: the peer has it.
+        code: StatusCode,
+        /// Bytes that the peer took.
+        xfer_length: u32,
+    },
+    /// A connect is over.
+    Connected {
+        /// The connect.
+        connect: ConnectId,
+        /// Whom it reached.
+        partner: Address,
+        /// The session of the endpoint there, or why it did not reach it.
+        outcome: Result<SessionId, StatusCode>,
+    },
+    /// A partner was given up, or is another now: what was under way has ended, each with its own event. Messages that are
+    /// whole stay.
+    Severed {
+        /// The partner.
+        partner: Address,
+    },
+}

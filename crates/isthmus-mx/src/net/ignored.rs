@@ -1,0 +1,72 @@
+//! Why a packet that was well formed changed nothing.
+
+macro_rules! ignored {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// Why a packet was dropped. Each reason is counted under its name.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+        pub enum Ignored {
+            $($(#[$doc])* #[error($text)] $name,)*
+        }
+
+        impl Ignored {
+            /// All reasons.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+        }
+    };
+}
+
+ignored! {
+    /// Not for the engine of an endpoint.
+    NotForEndpoints = "a packet that no endpoint takes",
+    /// For another endpoint of this board.
+    WrongEndpoint = "for another endpoint",
+    /// Nobody has connected this endpoint and that one.
+    NotConnected = "from an endpoint that is not connected",
+    /// For an earlier owner of this endpoint number.
+    WrongSession = "for another session",
+    /// Numbered by a count that was given up.
+    WrongSesnum = "numbered in another session number",
+    /// A message that has been received.
+    Duplicate = "received before",
+    /// A message too far ahead of those that are missing.
+    TooEarly = "too far ahead",
+    /// A message before its turn, with too many bytes before their turn already.
+    NoRoomForEarly = "no room before its turn",
+    /// A new message while the endpoint takes none.
+    NotAccepting = "no new messages are taken",
+    /// A packet that contradicts another one of the same message, or itself.
+    Inconsistent = "contradicts what was said before",
+    /// An acknowledgement that is older than another one.
+    OldAck = "an old acknowledgement",
+    /// A reply that nobody waits for.
+    NoSuchConnect = "no such connect",
+    /// A connect of a session that has ended.
+    OldSession = "from a session that is over",
+    /// Frames of a transfer that is over, or never was.
+    NoSuchPull = "no such transfer",
+    /// Frames that were not asked for.
+    NotAskedFor = "not asked for",
+    /// A negative answer to something that was not sent, or is over.
+    NothingRefused = "refuses nothing that was sent",
+    /// A question for frames outside the region, or for too many at a time.
+    OutsideRegion = "outside the region",
+    /// More questions than an honest peer asks.
+    TooManyAsked = "too many questions",
+    /// A partner more than there may be.
+    TooManyPartners = "too many partners",
+}
+
+/// How many packets were dropped, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IgnoredCounts([u64; Ignored::ALL.len()]);
+
+impl IgnoredCounts {
+    pub(crate) fn add(&mut self, reason: Ignored) {
+        self.0[reason as usize] += 1;
+    }
+
+    /// For one reason.
+    pub const fn of(&self, reason: Ignored) -> u64 {
+        self.0[reason as usize]
+    }
+}

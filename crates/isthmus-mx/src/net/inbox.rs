@@ -1,0 +1,351 @@
+//! What comes from one partner: each message once and in order, whatever the wire does (mxoe-wire 8.2, 8.3, 8.5).
+//!
+//! ```text
+//!           front                  match
+//!             ▼                      ▼
+//!   ‥ whole │ part whole part whole │ ‥ early ‥ early     numbers
+//!   ────────┴───────────────────────┴──────────────────
+//!    forgotten      begun, in order    kept until those before them are here
+//! ```
+//!
+//! `front` is what is acknowledged: everything before it is whole.
+
+use super::{Ignored, IncomingId, Time, Tuning};
+use crate::wire::SeqNum;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+/// How far ahead of its turn a message is kept.
+const EARLY_MAX: usize = 255;
+
+/// Fragments of a message.
+const FRAGMENTS_MAX: u64 = 256;
+
+/// What a number was used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A message whose bytes come with it.
+    Eager,
+    /// The announcement of a long one.
+    Announced {
+        id: u8,
+        seqnum: u8,
+        offset: u16,
+    },
+    /// The end of a long one that we sent.
+    Finished {
+        id: u8,
+        seqnum: u8,
+    },
+}
+
+/// What all packets of a message say of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Label {
+    pub(crate) kind: Kind,
+    pub(crate) match_info: u64,
+    pub(crate) length: u32,
+}
+
+/// The bytes of a message that one packet has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) number: u8,
+    pub(crate) at: u32,
+    pub(crate) len: u32,
+}
+
+#[derive(Debug)]
+struct Arriving {
+    id: IncomingId,
+    label: Label,
+    /// Fragments that are here.
+    seen: [u64; 4],
+    /// Bytes of each fragment but the last, as soon as one has shown it.
+    unit: Option<u32>,
+    received: u32,
+    whole: bool,
+}
+
+impl Arriving {
+    fn new(id: IncomingId, label: Label) -> Self {
+        Self { id, label, seen: [0; 4], unit: None, received: 0, whole: false }
+    }
+
+    /// Takes a fragment. Those of a message cover it without overlapping: each stands where its number says.
+    fn add(&mut self, piece: Piece) -> Result<(), Ignored> {
+        let (word, bit) = (usize::from(piece.number / 64), 1 << (piece.number % 64));
+        if self.whole || self.seen[word] & bit != 0 {
+            return Err(Ignored::Duplicate);
+        }
+        let unit = match (self.unit, u32::from(piece.number)) {
+            (Some(unit), _) => unit,
+            (None, 0) => piece.len,
+            (None, number) => piece.at / number,
+        };
+        // A fragment's number has 8 bits: a short one does not make room for a message that can never be whole.
+        if u64::from(self.label.length) > FRAGMENTS_MAX * u64::from(unit) {
+            return Err(Ignored::Inconsistent);
+        }
+        let rest = self.label.length.checked_sub(piece.at).ok_or(Ignored::Inconsistent)?;
+        let stands = u64::from(piece.at) == u64::from(piece.number) * u64::from(unit);
+        if !stands || piece.len != unit.min(rest) || (piece.len == 0 && self.label.length != 0) {
+            return Err(Ignored::Inconsistent);
+        }
+        self.unit = Some(unit);
+        self.seen[word] |= bit;
+        self.received += piece.len;
+        self.whole = self.received == self.label.length;
+        Ok(())
+    }
+
+    fn early_bytes(&self) -> u64 {
+        if self.label.kind == Kind::Eager { self.label.length.into() } else { 0 }
+    }
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    pub(crate) id: IncomingId,
+    pub(crate) label: Label,
+    /// The message has begun before, and is whole now.
+    pub(crate) ended: bool,
+}
+
+/// A message whose turn has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Begun {
+    pub(crate) id: IncomingId,
+    pub(crate) label: Label,
+    pub(crate) whole: bool,
+}
+
+/// One direction, at its end.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    /// The first number that is not whole.
+    front: SeqNum,
+    /// From `front` on. The first `begun` are there.
+    slots: VecDeque<Option<Arriving>>,
+    begun: usize,
+    /// The last acknowledgement that was sent.
+    acked: SeqNum,
+    /// One has to be sent then.
+    ack_at: Option<Time>,
+    /// Acknowledgements that were sent as packets of their own.
+    acknum: u32,
+    early_bytes: u64,
+}
+
+impl Inbox {
+    pub(crate) const fn new(first: SeqNum) -> Self {
+        Self {
+            front: first,
+            slots: VecDeque::new(),
+            begun: 0,
+            acked: first,
+            ack_at: None,
+            acknum: 0,
+            early_bytes: 0,
+        }
+    }
+
+    /// The first number that is not whole: what an acknowledgement says.
+    pub(crate) const fn front(&self) -> SeqNum {
+        self.front
+    }
+
+    /// The next number to begin.
+    pub(crate) fn next(&self) -> SeqNum {
+        // There are fewer than 2^14 slots.
+        self.front.plus(self.begun as u16)
+    }
+
+    /// Bytes of messages before their turn.
+    pub(crate) const fn early_bytes(&self) -> u64 {
+        self.early_bytes
+    }
+
+    /// Counting starts over. What was here and has bytes is given back: messages that are not whole, or have not begun.
+    pub(crate) fn restart(&mut self, first: SeqNum) -> Vec<IncomingId> {
+        let old = core::mem::replace(self, Self::new(first));
+        let slots = old.slots.into_iter().enumerate();
+        let messages = slots.filter_map(|(ahead, message)| Some((ahead, message?)));
+        let cut = messages.filter(|(ahead, message)| {
+            message.label.kind == Kind::Eager && (*ahead >= old.begun || !message.whole)
+        });
+        cut.map(|(_, message)| message.id).collect()
+    }
+
+    /// A packet of a message. `id` names it if it is new; `room` is for bytes before their turn.
+    pub(crate) fn take(
+        &mut self,
+        now: Time,
+        seq: SeqNum,
+        label: Label,
+        piece: Option<Piece>,
+        id: IncomingId,
+        room: Option<u64>,
+    ) -> Result<Taken, Ignored> {
+        let ahead = usize::from(seq.steps_from(self.front));
+        if ahead > self.begun + EARLY_MAX {
+            return Err(self.refuse(now, seq));
+        }
+        let found = self.slots.get_mut(ahead).and_then(Option::as_mut);
+        if let Some(message) = found {
+            if message.label != label {
+                return Err(Ignored::Inconsistent);
+            }
+            match piece {
+                Some(piece) => message.add(piece)?,
+                None => return Err(Ignored::Duplicate),
+            }
+            return Ok(Taken { id: message.id, label, ended: message.whole && ahead < self.begun });
+        }
+        let Some(room) = room else { return Err(Ignored::NotAccepting) };
+        let mut message = Arriving::new(id, label);
+        match piece {
+            Some(piece) => message.add(piece)?,
+            None => message.whole = true,
+        }
+        if ahead > self.begun {
+            if self.early_bytes + message.early_bytes() > room {
+                return Err(Ignored::NoRoomForEarly);
+            }
+            // Something before it is missing: the sender may learn it from an acknowledgement that acknowledges nothing new.
+            self.ack_at = Some(now);
+        }
+        self.early_bytes += message.early_bytes();
+        while self.slots.len() <= ahead {
+            self.slots.push_back(None);
+        }
+        self.slots[ahead] = Some(message);
+        Ok(Taken { id, label, ended: false })
+    }
+
+    /// Old or far. One that was acknowledged comes again because the acknowledgement was lost.
+    fn refuse(&mut self, now: Time, seq: SeqNum) -> Ignored {
+        if self.front.steps_from(seq) <= SeqNum::OUTSTANDING_MAX {
+            self.ack_at = Some(now);
+            return Ignored::Duplicate;
+        }
+        Ignored::TooEarly
+    }
+
+    /// The next message whose turn has come. To be asked until there is none.
+    pub(crate) fn begin(&mut self) -> Option<Begun> {
+        let message = self.slots.get(self.begun)?.as_ref()?;
+        self.begun += 1;
+        self.early_bytes -= message.early_bytes();
+        Some(Begun { id: message.id, label: message.label, whole: message.whole })
+    }
+
+    /// After packets: forgets what is whole, and settles when to acknowledge.
+    pub(crate) fn settle(&mut self, now: Time, tuning: &Tuning) {
+        while self.begun > 0 && self.slots.front().is_some_and(|slot| slot.as_ref().is_some_and(|first| first.whole)) {
+            self.slots.pop_front();
+            self.begun -= 1;
+            self.front = self.front.next();
+        }
+        match self.front.steps_from(self.acked) {
+            0 => {}
+            few if few < tuning.ack_at_once => {
+                self.ack_at.get_or_insert(now.after_us(tuning.ack_delay_us));
+            }
+            _ => self.ack_at = Some(now),
+        }
+    }
+
+    /// An acknowledgement is wanted at once.
+    pub(crate) fn ack_now(&mut self, now: Time) {
+        self.ack_at = Some(now);
+    }
+
+    /// When an acknowledgement has to be sent.
+    pub(crate) const fn ack_at(&self) -> Option<Time> {
+        self.ack_at
+    }
+
+    /// The acknowledgement that a packet is to carry.
+    pub(crate) fn carried(&mut self) -> SeqNum {
+        self.ack_at = None;
+        self.acked = self.front;
+        self.front
+    }
+
+    /// The same as a packet of its own, with its number.
+    pub(crate) fn explicit(&mut self) -> (SeqNum, u32) {
+        self.acknum = self.acknum.wrapping_add(1);
+        (self.carried(), self.acknum)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn label(length: u32) -> Label {
+        Label { kind: Kind::Eager, match_info: 0, length }
+    }
+
+    fn take(inbox: &mut Inbox, number: u16, piece: Piece, length: u32) -> Result<Taken, Ignored> {
+        let id = IncomingId(number.into());
+        inbox.take(Time::ZERO, SeqNum::from_bits(number), label(length), Some(piece), id, Some(1000))
+    }
+
+    fn begun(inbox: &mut Inbox) -> Vec<(u64, bool)> {
+        let all = core::iter::from_fn(|| inbox.begin()).map(|begun| (begun.id.0, begun.whole)).collect();
+        inbox.settle(Time::ZERO, &Tuning::default());
+        all
+    }
+
+    #[test]
+    fn messages_begin_in_order_and_are_acknowledged_when_whole() {
+        let mut inbox = Inbox::new(SeqNum::FIRST);
+        let whole = Piece { number: 0, at: 0, len: 5 };
+        take(&mut inbox, 2, whole, 5).unwrap();
+        assert_eq!((begun(&mut inbox), inbox.early_bytes()), (vec![], 5));
+        take(&mut inbox, 1, Piece { number: 1, at: 10, len: 3 }, 13).unwrap();
+        assert_eq!(begun(&mut inbox), [(1, false), (2, true)]);
+        assert_eq!((inbox.front(), inbox.next(), inbox.early_bytes()), (SeqNum::FIRST, SeqNum::from_bits(3), 0));
+        assert_eq!(take(&mut inbox, 2, whole, 5), Err(Ignored::Duplicate));
+        assert!(take(&mut inbox, 1, Piece { number: 0, at: 0, len: 10 }, 13).unwrap().ended);
+        assert_eq!(begun(&mut inbox), []);
+        assert_eq!(inbox.front(), SeqNum::from_bits(3));
+        assert_eq!(take(&mut inbox, 1, whole, 5), Err(Ignored::Duplicate));
+        assert_eq!(inbox.ack_at(), Some(Time::ZERO), "the acknowledgement was lost");
+        assert_eq!(take(&mut inbox, 3 + 256, whole, 5), Err(Ignored::TooEarly));
+        assert_eq!(take(&mut inbox, 4, Piece { number: 0, at: 0, len: 900 }, 1001), Err(Ignored::NoRoomForEarly));
+    }
+
+    #[test]
+    fn fragments_that_contradict_are_refused() {
+        let mut inbox = Inbox::new(SeqNum::FIRST);
+        take(&mut inbox, 1, Piece { number: 0, at: 0, len: 10 }, 25).unwrap();
+        for (number, at, len) in [(1, 9, 10), (1, 10, 9), (2, 20, 10), (2, 15, 10), (1, 0, 10), (9, 90, 0)] {
+            let refused = take(&mut inbox, 1, Piece { number, at, len }, 25);
+            assert_eq!(refused, Err(Ignored::Inconsistent), "{number} {at} {len}");
+        }
+        assert_eq!(take(&mut inbox, 1, Piece { number: 1, at: 10, len: 10 }, 26), Err(Ignored::Inconsistent));
+        let other = Piece { number: 0, at: 0, len: 0 };
+        assert_eq!(take(&mut inbox, 2, other, 9), Err(Ignored::Inconsistent), "no fragment is empty");
+    }
+
+    proptest! {
+        /// Whatever a peer says: when a message is whole, its pieces have covered every byte of it once.
+        #[test]
+        fn whole_means_covered(length in 0_u32..40, pieces in prop::collection::vec((0_u8..6, 0_u32..40, 0_u32..20), 1..60)) {
+            let mut message = Arriving::new(IncomingId(1), label(length));
+            let mut covered = vec![0_u8; length as usize];
+            for (number, at, len) in pieces {
+                if message.add(Piece { number, at, len }).is_ok() {
+                    covered[at as usize..(at + len) as usize].iter_mut().for_each(|byte| *byte += 1);
+                }
+                prop_assert!(covered.iter().all(|times| *times <= 1));
+                prop_assert_eq!(message.whole, message.unit.is_some() && covered.iter().all(|times| *times == 1));
+            }
+        }
+    }
+}

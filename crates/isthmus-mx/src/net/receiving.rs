@@ -1,0 +1,279 @@
+//! Packets come in (mxoe-wire 3.13, 8).
+
+use super::endpoint::Refusal;
+use super::inbox::{Kind, Label, Piece};
+use super::outbox::Letter;
+use super::rendezvous::Announced;
+use super::{Address, Endpoint, Event, Ignored, Time};
+use crate::StatusCode;
+use crate::wire::{
+    EndpointNumber, Liback, MessageHead, Nack, NackLib, Notify, Packet, PeerIndex, SeqNum, SessionId,
+};
+
+/// Negative answers that wait to be sent.
+const REFUSALS_MAX: usize = 64;
+
+/// What numbered packets have in common.
+struct Numbered {
+    from: Address,
+    session: SessionId,
+    seq: SeqNum,
+    ack: SeqNum,
+    label: Label,
+    piece: Option<Piece>,
+    /// Of the NOTIFY.
+    fetched: u32,
+}
+
+impl Numbered {
+    fn message(from: Address, head: &MessageHead, kind: Kind, length: u32, piece: Option<Piece>) -> Self {
+        Self {
+            from,
+            session: head.session,
+            seq: head.lib_seqnum,
+            ack: head.lib_piggyack,
+            label: Label { kind, match_info: head.match_info, length },
+            piece,
+            fetched: 0,
+        }
+    }
+
+    fn whole(from: Address, head: &MessageHead, data: &[u8]) -> Self {
+        // TINY and SMALL are short.
+        let len = data.len() as u32;
+        Self::message(from, head, Kind::Eager, len, Some(Piece { number: 0, at: 0, len }))
+    }
+
+    /// `fetched` stands where a message has its length, since all that a NOTIFY says must be kept with its number.
+    fn notify(from: Address, notify: &Notify) -> Self {
+        let kind = Kind::Finished { id: notify.pulled_rdma_id, seqnum: notify.pulled_rdma_seqnum };
+        Self {
+            from,
+            session: notify.session,
+            seq: notify.lib_seqnum,
+            ack: notify.lib_piggyack,
+            label: Label { kind, match_info: 0, length: notify.total_length },
+            piece: None,
+            fetched: notify.total_length,
+        }
+    }
+}
+
+impl Endpoint {
+    /// A packet has come from a host that is `from` in our table of peers. What happened are [events](Self::event), to be taken
+    /// before the packet's data is let go of. An error says why nothing happened; it is counted.
+    pub fn receive(&mut self, now: Time, from: PeerIndex, packet: &Packet<&[u8]>) -> Result<(), Ignored> {
+        let received = self.receive_packet(now, from, packet);
+        if let Err(reason) = received {
+            self.ignored.add(reason);
+        }
+        received
+    }
+
+    fn receive_packet(&mut self, now: Time, peer: PeerIndex, packet: &Packet<&[u8]>) -> Result<(), Ignored> {
+        if packet.dst_endpoint().is_some_and(|endpoint| endpoint != self.setup.number) {
+            return Err(Ignored::WrongEndpoint);
+        }
+        let address = |endpoint: EndpointNumber| Address { peer, endpoint };
+        let numbered = match packet {
+            Packet::Tiny(eager) | Packet::Small(eager) => {
+                Numbered::whole(address(eager.head.src_endpoint), &eager.head, eager.data)
+            }
+            Packet::Medium(fragment) => {
+                let at = fragment.offset(self.setup.dialect, &self.setup.sizes);
+                let at = u32::try_from(at).map_err(|_| Ignored::Inconsistent)?;
+                let piece = Piece { number: fragment.frag_seqnum, at, len: fragment.data.len() as u32 };
+                let from = address(fragment.head.src_endpoint);
+                Numbered::message(from, &fragment.head, Kind::Eager, fragment.length, Some(piece))
+            }
+            Packet::Rndv(rndv) => {
+                let (id, seqnum) = (rndv.pulled_rdma_id, rndv.pulled_rdma_seqnum);
+                let kind = Kind::Announced { id, seqnum, offset: rndv.pulled_rdma_offset };
+                Numbered::message(address(rndv.head.src_endpoint), &rndv.head, kind, rndv.msg_length, None)
+            }
+            Packet::Notify(notify) => Numbered::notify(address(notify.src_endpoint), notify),
+            other => return self.receive_unnumbered(now, peer, other),
+        };
+        let from = numbered.from;
+        let received = self.receive_numbered(now, numbered);
+        self.settle(now, from);
+        received
+    }
+
+    fn receive_unnumbered(&mut self, now: Time, peer: PeerIndex, packet: &Packet<&[u8]>) -> Result<(), Ignored> {
+        let address = |endpoint: EndpointNumber| Address { peer, endpoint };
+        let (from, received) = match packet {
+            Packet::ConnectRequest(request) => {
+                let from = address(request.src_endpoint);
+                (from, self.receive_request(now, from, request))
+            }
+            Packet::ConnectReply(reply) => {
+                let from = address(reply.src_endpoint);
+                (from, self.receive_reply(from, reply))
+            }
+            Packet::Liback(liback) => {
+                let from = address(liback.src_endpoint);
+                (from, self.receive_liback(now, from, liback))
+            }
+            Packet::NackLib(nack) => {
+                let from = address(nack.src_endpoint);
+                (from, self.receive_nack(from, nack))
+            }
+            Packet::Pull(pull) => {
+                let from = address(pull.src_endpoint);
+                (from, self.receive_pull(from, pull))
+            }
+            Packet::PullReply(reply) => return self.receive_frame(now, peer, reply),
+            Packet::NackMcp(nack) => return self.pull_refused(now, peer, nack),
+            _ => return Err(Ignored::NotForEndpoints),
+        };
+        self.settle(now, from);
+        received
+    }
+
+    /// Section 8.2.
+    fn receive_numbered(&mut self, now: Time, numbered: Numbered) -> Result<(), Ignored> {
+        let Numbered { from, session, seq, ack, label, piece, .. } = numbered;
+        if session != self.setup.session {
+            let (dst_endpoint, src_endpoint) = (from.endpoint, self.setup.number);
+            let nack_type = Nack::BadSession;
+            let nack = NackLib { dst_endpoint, src_endpoint, nack_type, lib_seqnum: seq };
+            self.refuse(from.peer, Refusal::Lib(nack));
+            return Err(Ignored::WrongSession);
+        }
+        let tuning = self.setup.tuning;
+        let partner = self.partners.get_mut(&from).ok_or(Ignored::NotConnected)?;
+        if partner.session_back().is_none() {
+            return Err(Ignored::NotConnected);
+        }
+        if seq.sesnum() != partner.inbox.front().sesnum() || ack.sesnum() != partner.outbox.next().sesnum() {
+            return Err(Ignored::WrongSesnum);
+        }
+        let ended = partner.outbox.ack(now, ack, false, &tuning);
+        self.acknowledged(now, ended);
+        let id = self.next_incoming();
+        let Some(partner) = self.partners.get_mut(&from) else { return Ok(()) };
+        let before = partner.inbox.early_bytes();
+        let elsewhere = self.early_bytes - before;
+        let room = tuning.early_bytes_max.saturating_sub(elsewhere);
+        let notify = matches!(label.kind, Kind::Finished { .. });
+        let room = (self.accepting || notify).then_some(room);
+        let taken = partner.inbox.take(now, seq, label, piece, id, room);
+        self.early_bytes = elsewhere + partner.inbox.early_bytes();
+        let taken = taken?;
+        let bytes = piece.filter(|_| label.kind == Kind::Eager).map(|piece| Event::Bytes {
+            message: taken.id,
+            length: label.length,
+            at: piece.at,
+            len: piece.len,
+        });
+        self.begin(now, from, taken.id, bytes);
+        if taken.ended {
+            self.events.push_back(Event::Received {
+                message: taken.id,
+                code: StatusCode::Success,
+                xfer_length: label.length,
+            });
+        }
+        let Some(partner) = self.partners.get_mut(&from) else { return Ok(()) };
+        partner.inbox.settle(now, &tuning);
+        if notify && self.setup.dialect == crate::wire::Dialect::Mx && partner.inbox.front() == partner.inbox.next() {
+            partner.inbox.ack_now(now);
+        }
+        Ok(())
+    }
+
+    /// Everything whose turn has come. The bytes of the packet are told of after their message's beginning, if it has begun.
+    fn begin(&mut self, now: Time, from: Address, packet: super::IncomingId, mut bytes: Option<Event>) {
+        while let Some(begun) = self.partners.get_mut(&from).and_then(|partner| partner.inbox.begin()) {
+            let Label { kind, match_info, length } = begun.label;
+            let message = begun.id;
+            match kind {
+                Kind::Finished { id, seqnum } => {
+                    self.notified(now, from, id, seqnum, length);
+                    continue;
+                }
+                Kind::Announced { id, seqnum, offset } => {
+                    self.announced.insert(message, Announced { from, length, id, seqnum, offset });
+                }
+                Kind::Eager => {}
+            }
+            let large = kind != Kind::Eager;
+            self.events.push_back(Event::Begun { message, source: from, match_info, length, large });
+            if message == packet {
+                self.events.extend(bytes.take());
+            }
+            if begun.whole && !large {
+                self.events.push_back(Event::Received { message, code: StatusCode::Success, xfer_length: length });
+            }
+        }
+        if let Some(partner) = self.partners.get(&from) {
+            // Those that have begun are not early any more.
+            let others = self.partners.values().map(|partner| partner.inbox.early_bytes()).sum();
+            self.early_bytes = others;
+            let _ = partner;
+        }
+        self.events.extend(bytes);
+    }
+
+    /// Sends and announcements that a partner has. Eager messages are over thereby.
+    fn acknowledged(&mut self, now: Time, letters: alloc::vec::Vec<Letter>) {
+        for letter in letters {
+            match letter {
+                Letter::Eager { send, length, .. } => {
+                    self.events.push_back(Event::Sent { send, code: StatusCode::Success, xfer_length: length });
+                }
+                Letter::Announce { region, .. } => {
+                    if let Some((send, bytes)) = self.regions.acked(region) {
+                        self.region_closed(now, send, bytes);
+                    }
+                }
+                Letter::Notify { .. } => {}
+            }
+        }
+    }
+
+    /// Section 8.4.
+    fn receive_liback(&mut self, now: Time, from: Address, liback: &Liback) -> Result<(), Ignored> {
+        if liback.session != self.setup.session {
+            return Err(Ignored::WrongSession);
+        }
+        let partner = self.partners.get_mut(&from).ok_or(Ignored::NotConnected)?;
+        if partner.session_back().is_none() {
+            return Err(Ignored::NotConnected);
+        }
+        if liback.lib_seqnum.sesnum() != partner.outbox.next().sesnum() {
+            return Err(Ignored::WrongSesnum);
+        }
+        if liback.acknum <= partner.recv_acknum {
+            return Err(Ignored::OldAck);
+        }
+        partner.recv_acknum = liback.acknum;
+        let ended = partner.outbox.ack(now, liback.lib_seqnum, true, &self.setup.tuning);
+        self.acknowledged(now, ended);
+        Ok(())
+    }
+
+    /// Section 9.7.
+    fn receive_nack(&mut self, from: Address, nack: &NackLib) -> Result<(), Ignored> {
+        let code = nack.nack_type.status();
+        let partner = self.partners.get_mut(&from).ok_or(Ignored::NothingRefused)?;
+        let counted = nack.lib_seqnum.sesnum() == partner.outbox.next().sesnum();
+        let refused = if counted { partner.outbox.refuse(nack.lib_seqnum) } else { None };
+        let Some(letter) = refused else { return self.connect_refused(from, code) };
+        if let Letter::Announce { region, .. } = letter {
+            self.regions.close(region);
+        }
+        if let Some(send) = letter.send() {
+            self.events.push_back(Event::Sent { send, code, xfer_length: 0 });
+        }
+        Ok(())
+    }
+
+    /// Queues a negative answer, if there is room.
+    pub(crate) fn refuse(&mut self, to: PeerIndex, refusal: Refusal) {
+        if self.refusals.len() < REFUSALS_MAX {
+            self.refusals.push_back((to, refusal));
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! Long messages: announced, fetched frame by frame by the receiver, and declared to be over (mxoe-wire 10).
+//!
+//! ```text
+//!   sender    region opened ── RNDV ──►                    ◄── NOTIFY ── region closed; over when the RNDV is acknowledged, too
+//!   receiver               announced ── pull ── PULL ──► ◄── frames ── whole
+//! ```
+
+use super::blocks::{Ask, Burst, Cut, Slice};
+use super::outbox::Letter;
+use super::pulling::Pulling;
+use super::endpoint::{Refusal, Timer};
+use super::{Address, Endpoint, Event, Ignored, IncomingId, SendId, Time, UnknownMessage};
+use crate::StatusCode;
+use crate::wire::{Nack, NackMcp, PeerIndex, Pull as PullPacket, PullHandle, PullReply};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+/// Long messages that are being sent at a time: half of what can be named, so that a name rests before it is used again.
+const REGIONS_MAX: usize = 128;
+
+/// The first use of a region.
+const FIRST_USE: u8 = 23;
+
+/// Questions about our regions that wait to be answered. More come only from somebody who asks again and again.
+const ASKED_MAX: usize = 1024;
+
+/// A long message that was announced.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Announced {
+    pub(crate) from: Address,
+    pub(crate) length: u32,
+    pub(crate) id: u8,
+    pub(crate) seqnum: u8,
+    pub(crate) offset: u16,
+}
+
+/// A long message that is being fetched.
+#[derive(Debug)]
+pub(crate) struct Pull {
+    pub(crate) message: IncomingId,
+    pub(crate) announced: Announced,
+    pub(crate) pulling: Pulling,
+    /// It waits in the line of those with questions.
+    pub(crate) in_line: bool,
+    wake: Option<Time>,
+}
+
+/// Frames of a region that a peer waits for.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) to: PeerIndex,
+    pub(crate) puller: PullHandle,
+    region: u8,
+    seqnum: u8,
+    pub(crate) burst: Burst,
+}
+
+#[derive(Debug)]
+struct Region {
+    send: SendId,
+    partner: Address,
+    length: u32,
+    seqnum: u8,
+    acked: bool,
+    fetched: Option<u32>,
+}
+
+/// Long messages that are being sent, by the names that peers have for them.
+#[derive(Debug)]
+pub(crate) struct Regions {
+    open: BTreeMap<u8, Region>,
+    uses: [u8; 256],
+    next: u8,
+}
+
+impl Regions {
+    pub(crate) const fn new() -> Self {
+        Self { open: BTreeMap::new(), uses: [FIRST_USE; 256], next: 0 }
+    }
+
+    /// A name for a message; none if too many are under way.
+    pub(crate) fn open(&mut self, send: SendId, partner: Address, length: u32) -> Option<u8> {
+        if self.open.len() >= REGIONS_MAX {
+            return None;
+        }
+        while self.open.contains_key(&self.next) {
+            self.next = self.next.wrapping_add(1);
+        }
+        let id = self.next;
+        self.next = id.wrapping_add(1);
+        let seqnum = self.uses[usize::from(id)];
+        self.uses[usize::from(id)] = seqnum.wrapping_add(1);
+        self.open.insert(id, Region { send, partner, length, seqnum, acked: false, fetched: None });
+        Some(id)
+    }
+
+    pub(crate) fn seqnum(&self, id: u8) -> u8 {
+        self.open.get(&id).map_or(0, |region| region.seqnum)
+    }
+
+    /// The announcement was acknowledged. What ends thereby, and what the peer took.
+    pub(crate) fn acked(&mut self, id: u8) -> Option<(SendId, u32)> {
+        self.open.get_mut(&id)?.acked = true;
+        self.close_if_over(id)
+    }
+
+    /// The peer has what it wants.
+    fn fetched(&mut self, id: u8, seqnum: u8, by: Address, bytes: u32) -> Option<(SendId, u32)> {
+        let region = self.open.get_mut(&id)?;
+        if region.seqnum != seqnum || region.partner != by || region.fetched.is_some() {
+            return None;
+        }
+        region.fetched = Some(bytes.min(region.length));
+        self.close_if_over(id)
+    }
+
+    fn close_if_over(&mut self, id: u8) -> Option<(SendId, u32)> {
+        let region = self.open.get(&id)?;
+        let over = (region.send, region.fetched.filter(|_| region.acked)?);
+        self.open.remove(&id);
+        Some(over)
+    }
+
+    /// It will not be fetched.
+    pub(crate) fn close(&mut self, id: u8) {
+        self.open.remove(&id);
+    }
+
+    /// Nothing of this partner's will be fetched.
+    pub(crate) fn close_all(&mut self, partner: Address) -> Vec<SendId> {
+        let mut sends = Vec::new();
+        self.open.retain(|_, region| {
+            let stays = region.partner != partner;
+            if !stays {
+                sends.push(region.send);
+            }
+            stays
+        });
+        sends
+    }
+}
+
+impl Endpoint {
+    /// Fetches a large message: its first `length` bytes, or all if it has fewer. With 0 nothing is fetched, and its sender learns
+    /// so. [`Event::Received`] ends it.
+    pub fn pull(&mut self, now: Time, message: IncomingId, length: u32) -> Result<(), UnknownMessage> {
+        let announced = self.announced.remove(&message).ok_or(UnknownMessage)?;
+        let length = length.min(announced.length);
+        if length == 0 {
+            self.fetched(now, message, announced, StatusCode::Success, 0);
+            return Ok(());
+        }
+        let (sizes, tuning) = (&self.setup.sizes, &self.setup.tuning);
+        let cut = Cut::new(sizes.reply_bytes(), sizes.block_frames(), announced.offset.into(), length);
+        let known = self.partners.get(&announced.from).map(|partner| partner.pull_round_trip).unwrap_or_default();
+        let pulling = Pulling::new(now, cut, sizes.block_frames(), length, tuning, known);
+        let handle = self.next_pull;
+        self.next_pull = handle.wrapping_add(1);
+        self.pulls.insert(handle, Pull { message, announced, pulling, in_line: false, wake: None });
+        self.settle_pull(now, handle);
+        Ok(())
+    }
+
+    /// The words by which replies find their transfer. A board finds the endpoint in the last octet, as with Open-MX (1.2).
+    pub(crate) fn handle(&self, handle: u32) -> PullHandle {
+        let endpoint = u32::from(self.setup.number.0 ^ 0x80);
+        PullHandle { handle, magic: self.setup.secret & !0xff | endpoint }
+    }
+
+    /// A question, as a packet.
+    pub(crate) fn pull_packet(&self, handle: u32, pull: &Pull, ask: Ask) -> Option<PullPacket> {
+        let from = pull.announced.from;
+        Some(PullPacket {
+            dst_endpoint: from.endpoint,
+            src_endpoint: self.setup.number,
+            session: self.partners.get(&from)?.session_back()?,
+            total_length: pull.pulling.length(),
+            pulled_rdma_id: pull.announced.id.into(),
+            pulled_rdma_seqnum: pull.announced.seqnum,
+            pulled_rdma_offset: pull.announced.offset.into(),
+            puller: self.handle(handle),
+            first_frame_offset: ask.first_frame_offset,
+            block_length: ask.block_length,
+            frame_index: ask.frame_index,
+        })
+    }
+
+    /// Somebody asks for frames of a region.
+    pub(crate) fn receive_pull(&mut self, from: Address, pull: &PullPacket) -> Result<(), Ignored> {
+        if pull.session != self.setup.session {
+            self.refuse_pull(from, pull, Nack::BadSession);
+            return Err(Ignored::WrongSession);
+        }
+        let region = u8::try_from(pull.pulled_rdma_id).ok();
+        let found = region.and_then(|id| Some((id, self.regions.open.get(&id)?)));
+        let found = found.filter(|(_, found)| found.partner == from && found.fetched.is_none());
+        let Some((region, found)) = found else {
+            self.refuse_pull(from, pull, Nack::BadRdmaWindow);
+            return Err(Ignored::OutsideRegion);
+        };
+        let ask = Ask {
+            frame_index: pull.frame_index,
+            first_frame_offset: pull.first_frame_offset,
+            block_length: pull.block_length,
+        };
+        let sizes = &self.setup.sizes;
+        // Our announcements have offset 0.
+        let length = if pull.pulled_rdma_offset == 0 { found.length } else { 0 };
+        let burst = Burst::new(ask, sizes.reply_bytes(), sizes.block_frames(), pull.pulled_rdma_offset, length);
+        let burst = burst.ok_or(Ignored::OutsideRegion)?;
+        let same = |asked: &&Asked| asked.puller == pull.puller && asked.to == from.peer && asked.burst == burst;
+        if self.asked.len() >= ASKED_MAX || self.asked.iter().any(|asked| same(&asked)) {
+            return Err(Ignored::TooManyAsked);
+        }
+        let seqnum = found.seqnum;
+        self.asked.push_back(Asked { to: from.peer, puller: pull.puller, region, seqnum, burst });
+        Ok(())
+    }
+
+    fn refuse_pull(&mut self, from: Address, pull: &PullPacket, nack_type: Nack) {
+        let nack = NackMcp { src_endpoint: pull.src_endpoint, nack_type, puller: pull.puller };
+        self.refuse(from.peer, Refusal::Mcp(nack));
+    }
+
+    /// The next frame of what was asked for, of a region that is still there.
+    pub(crate) fn asked_frame(&mut self) -> Option<(PeerIndex, PullHandle, SendId, u32, Slice)> {
+        loop {
+            let asked = self.asked.front_mut()?;
+            let region = self.regions.open.get(&asked.region).filter(|region| region.seqnum == asked.seqnum);
+            let next = region.and_then(|region| Some((region.send, asked.burst.next()?)));
+            let Some((send, (frame, slice))) = next else {
+                self.asked.pop_front();
+                continue;
+            };
+            let frame = (asked.to, asked.puller, send, frame, slice);
+            if asked.burst.is_over() {
+                self.asked.pop_front();
+            }
+            return Some(frame);
+        }
+    }
+
+    /// A frame has come.
+    pub(crate) fn receive_frame(
+        &mut self,
+        now: Time,
+        from: PeerIndex,
+        reply: &PullReply<&[u8]>,
+    ) -> Result<(), Ignored> {
+        let handle = reply.puller.handle;
+        if self.handle(handle) != reply.puller {
+            return Err(Ignored::NoSuchPull);
+        }
+        let pull = self.pulls.get_mut(&handle).filter(|pull| pull.announced.from.peer == from);
+        let pull = pull.ok_or(Ignored::NoSuchPull)?;
+        // The length of a frame has 16 bits.
+        let slice = Slice { msg_offset: reply.msg_offset, len: reply.data.len() as u32 };
+        pull.pulling.accept(now, reply.frame_seqnum, slice)?;
+        let (message, length) = (pull.message, pull.pulling.length());
+        self.events.push_back(Event::Bytes { message, length, at: slice.msg_offset, len: slice.len });
+        if !pull.pulling.is_over() {
+            self.settle_pull(now, handle);
+        } else if let Some(pull) = self.pulls.remove(&handle) {
+            if let Some(partner) = self.partners.get_mut(&pull.announced.from) {
+                partner.pull_round_trip = pull.pulling.round_trip();
+            }
+            self.fetched(now, message, pull.announced, StatusCode::Success, length);
+        }
+        Ok(())
+    }
+
+    /// A question was refused.
+    pub(crate) fn pull_refused(&mut self, now: Time, from: PeerIndex, nack: &NackMcp) -> Result<(), Ignored> {
+        let handle = nack.puller.handle;
+        let mine = self.handle(handle) == nack.puller;
+        let pull = self.pulls.get(&handle).filter(|pull| mine && pull.announced.from.peer == from);
+        let (message, announced) = pull.map(|pull| (pull.message, pull.announced)).ok_or(Ignored::NoSuchPull)?;
+        self.pulls.remove(&handle);
+        self.fetched(now, message, announced, nack.nack_type.status(), 0);
+        Ok(())
+    }
+
+    /// The end of a large message at its receiver: its sender is told.
+    fn fetched(&mut self, now: Time, message: IncomingId, announced: Announced, code: StatusCode, bytes: u32) {
+        self.events.push_back(Event::Received { message, code, xfer_length: bytes });
+        if let Some(partner) = self.partners.get_mut(&announced.from) {
+            let (id, seqnum) = (announced.id, announced.seqnum);
+            partner.outbox.push(Letter::Notify { total_length: bytes, id, seqnum });
+        }
+        self.settle(now, announced.from);
+    }
+
+    /// The end of a large message at its sender. One that is not known has ended before.
+    pub(crate) fn notified(&mut self, now: Time, by: Address, id: u8, seqnum: u8, bytes: u32) {
+        if let Some((send, bytes)) = self.regions.fetched(id, seqnum, by, bytes) {
+            self.region_closed(now, send, bytes);
+        }
+    }
+
+    /// A large send is over, and others may have waited for its region.
+    pub(crate) fn region_closed(&mut self, now: Time, send: SendId, bytes: u32) {
+        self.events.push_back(Event::Sent { send, code: StatusCode::Success, xfer_length: bytes });
+        if let Some(address) = self.starved.pop_front() {
+            self.settle(now, address);
+        }
+    }
+
+    pub(crate) fn tick_pull(&mut self, now: Time, handle: u32) {
+        let Some(pull) = self.pulls.get_mut(&handle) else { return };
+        pull.wake = None;
+        let tuning = &self.setup.tuning;
+        if pull.pulling.deadline(tuning) <= now && !pull.pulling.expire(now, tuning) {
+            let (message, announced) = (pull.message, pull.announced);
+            self.pulls.remove(&handle);
+            self.fetched(now, message, announced, StatusCode::Timeout, 0);
+            return;
+        }
+        self.settle_pull(now, handle);
+    }
+
+    fn settle_pull(&mut self, now: Time, handle: u32) {
+        let Some(pull) = self.pulls.get_mut(&handle) else { return };
+        if !pull.in_line && pull.pulling.has_question() {
+            pull.in_line = true;
+            self.asking.push_back(handle);
+        }
+        let at = pull.pulling.deadline(&self.setup.tuning).max(now.after_us(1));
+        if pull.wake.is_none_or(|wake| at < wake) {
+            if let Some(wake) = pull.wake {
+                self.timers.remove(&(wake, Timer::Pull(handle)));
+            }
+            pull.wake = Some(at);
+            self.timers.insert((at, Timer::Pull(handle)));
+        }
+    }
+}

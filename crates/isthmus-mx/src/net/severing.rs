@@ -1,0 +1,76 @@
+//! The end of a partner, or of what it was (mxoe-wire 9.6).
+
+use super::outbox::Letter;
+use super::{Address, Endpoint, Event, IncomingId};
+use crate::StatusCode;
+use crate::wire::SeqNum;
+use alloc::vec::Vec;
+
+impl Endpoint {
+    /// Forgets who a partner was: everything under way with it ends as unreachable, and counting goes on in another session
+    /// number. The partner may be connected again.
+    pub fn disconnect(&mut self, partner: Address) {
+        self.give_up(partner);
+    }
+
+    /// It has not been heard of for too long. Connects end with it.
+    pub(crate) fn give_up(&mut self, address: Address) {
+        let Some(partner) = self.partners.get_mut(&address) else { return };
+        let connects: Vec<_> = partner.connects.drain(..).filter_map(|connect| connect.id).collect();
+        partner.retired = None;
+        for connect in connects {
+            let outcome = Err(StatusCode::Timeout);
+            self.events.push_back(Event::Connected { connect, partner: address, outcome });
+        }
+        self.sever(address, StatusCode::EndpointUnreachable);
+    }
+
+    /// Ends everything that is under way with a partner but connects. It is nobody then.
+    pub(crate) fn sever(&mut self, address: Address, code: StatusCode) {
+        let Some(partner) = self.partners.get(&address) else { return };
+        self.sever_at(address, code, partner.inbox.next().given_up());
+    }
+
+    /// The same; messages are expected from `first` on.
+    pub(crate) fn sever_at(&mut self, address: Address, code: StatusCode, first: SeqNum) {
+        let Some(partner) = self.partners.get_mut(&address) else { return };
+        (partner.true_session, partner.back_session) = (None, None);
+        (partner.introduced, partner.numbered, partner.recv_acknum) = (false, false, 0);
+        partner.replies.clear();
+        let letters = partner.outbox.drain();
+        self.early_bytes -= partner.inbox.early_bytes();
+        let mut incoming = partner.inbox.restart(first);
+        let mut sends: Vec<_> = letters.iter().filter_map(Letter::send).collect();
+        sends.extend(self.regions.close_all(address));
+        sends.sort_unstable();
+        sends.dedup();
+        incoming.extend(self.sever_transfers(address));
+        for send in sends {
+            self.events.push_back(Event::Sent { send, code, xfer_length: 0 });
+        }
+        for message in incoming {
+            self.events.push_back(Event::Received { message, code, xfer_length: 0 });
+        }
+        self.events.push_back(Event::Severed { partner: address });
+    }
+
+    /// Long messages of a partner, announced or being fetched.
+    fn sever_transfers(&mut self, address: Address) -> Vec<IncomingId> {
+        let mut ended = Vec::new();
+        self.announced.retain(|message, announced| {
+            let stays = announced.from != address;
+            if !stays {
+                ended.push(*message);
+            }
+            stays
+        });
+        self.pulls.retain(|_, pull| {
+            let stays = pull.announced.from != address;
+            if !stays {
+                ended.push(pull.message);
+            }
+            stays
+        });
+        ended
+    }
+}

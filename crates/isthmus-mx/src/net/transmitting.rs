@@ -1,0 +1,190 @@
+//! Packets go out: made when there is room for them, so that each carries the newest acknowledgement.
+
+use super::endpoint::Refusal;
+use super::outbox::Letter;
+use super::partner::Partner;
+use super::{Address, Endpoint, Source, Time, Transmit};
+use crate::wire::{
+    ConnectReply, ConnectRequest, Dialect, Eager, Fragment, Liback, MessageHead, Notify, Packet, PullReply,
+    SMALL_BYTES_MAX, SeqNum, Sizes, TINY_BYTES_MAX,
+};
+
+/// Packets that a letter is sent in.
+fn fragments(letter: &Letter, sizes: &Sizes) -> u32 {
+    match letter {
+        Letter::Eager { length, .. } if *length as usize > SMALL_BYTES_MAX => length.div_ceil(sizes.fragment_bytes()),
+        _ => 1,
+    }
+}
+
+impl Endpoint {
+    /// The next packet to send. To be asked, while the link has room, after everything that may have changed something.
+    pub fn transmit(&mut self, now: Time) -> Option<Transmit> {
+        if let Some((to, refusal)) = self.refusals.pop_front() {
+            let packet = match refusal {
+                Refusal::Lib(nack) => Packet::NackLib(nack),
+                Refusal::Mcp(nack) => Packet::NackMcp(nack),
+            };
+            return Some(Transmit { to, packet });
+        }
+        if let Some(question) = self.transmit_question() {
+            return Some(question);
+        }
+        self.data_next = !self.data_next;
+        if self.data_next {
+            self.transmit_data().or_else(|| self.transmit_partner(now))
+        } else {
+            self.transmit_partner(now).or_else(|| self.transmit_data())
+        }
+    }
+
+    /// A PULL.
+    fn transmit_question(&mut self) -> Option<Transmit> {
+        while let Some(handle) = self.asking.pop_front() {
+            let Some(pull) = self.pulls.get_mut(&handle) else { continue };
+            let Some(ask) = pull.pulling.question() else {
+                pull.in_line = false;
+                continue;
+            };
+            // One question at a time, so that transfers advance together.
+            self.asking.push_back(handle);
+            let Some(pull) = self.pulls.get(&handle) else { continue };
+            if let Some(packet) = self.pull_packet(handle, pull, ask) {
+                return Some(Transmit { to: pull.announced.from.peer, packet: Packet::Pull(packet) });
+            }
+        }
+        None
+    }
+
+    /// A PULL_REPLY.
+    fn transmit_data(&mut self) -> Option<Transmit> {
+        let (to, puller, send, frame, slice) = self.asked_frame()?;
+        let data = Source { send, at: slice.msg_offset, len: slice.len };
+        let frame_seqnum = frame as u8;
+        Some(Transmit {
+            to,
+            packet: Packet::PullReply(PullReply { frame_seqnum, msg_offset: slice.msg_offset, puller, data }),
+        })
+    }
+
+    /// Anything else, of the partner whose turn it is.
+    fn transmit_partner(&mut self, now: Time) -> Option<Transmit> {
+        while let Some(address) = self.line.pop_front() {
+            let packet = self.packet_to(now, address);
+            if let Some(partner) = self.partners.get_mut(&address) {
+                partner.in_line = false;
+            }
+            self.settle(now, address);
+            if let Some(packet) = packet {
+                return Some(Transmit { to: address.peer, packet });
+            }
+        }
+        None
+    }
+
+    fn packet_to(&mut self, now: Time, address: Address) -> Option<Packet<Source>> {
+        let partner = self.partners.get_mut(&address)?;
+        if let Some(reply) = partner.replies.pop_front() {
+            return Some(Packet::ConnectReply(ConnectReply {
+                dst_endpoint: address.endpoint,
+                src_endpoint: self.setup.number,
+                src_dst_peer_index: Some(address.peer),
+                src_session_id: reply.session,
+                target_session_id: self.setup.session,
+                target_recv_seqnum_start: partner.inbox.next(),
+                connect_seqnum: reply.seqnum,
+                status: reply.status,
+            }));
+        }
+        let tuning = &self.setup.tuning;
+        let next = partner.inbox.next();
+        if let Some(connect) = partner.connects.iter_mut().find(|connect| connect.due <= now) {
+            let wait_us = tuning.resend_us_min.saturating_mul(1 << connect.times.min(20)).min(tuning.resend_us);
+            connect.due = now.after_us(wait_us.max(1));
+            connect.times += 1;
+            return Some(Packet::ConnectRequest(ConnectRequest {
+                dst_endpoint: address.endpoint,
+                src_endpoint: self.setup.number,
+                src_dst_peer_index: Some(address.peer),
+                src_session_id: self.setup.session,
+                app_key: connect.key,
+                target_recv_seqnum_start: next,
+                connect_seqnum: connect.seqnum,
+            }));
+        }
+        let sizes = self.setup.sizes;
+        if let Some((seq, letter, fragment)) = partner.outbox.frame(now, tuning, |letter| fragments(letter, &sizes)) {
+            return self.packet_of(address, seq, letter, fragment);
+        }
+        if partner.inbox.ack_at().is_none_or(|at| at > now) {
+            return None;
+        }
+        let (lib_seqnum, acknum) = partner.inbox.explicit();
+        Some(Packet::Liback(Liback {
+            dst_endpoint: address.endpoint,
+            src_endpoint: self.setup.number,
+            session: partner.session_back()?,
+            lib_seqnum,
+            acknum,
+        }))
+    }
+
+    /// A numbered packet.
+    fn packet_of(&mut self, to: Address, seq: SeqNum, letter: Letter, fragment: u32) -> Option<Packet<Source>> {
+        let partner = self.partners.get_mut(&to)?;
+        let (lib_seqnum, lib_piggyack) = (seq, partner.inbox.carried());
+        let (dst_endpoint, src_endpoint) = (to.endpoint, self.setup.number);
+        let session = partner.true_session?;
+        let head = |match_info| MessageHead {
+            dst_endpoint,
+            src_endpoint,
+            lib_seqnum,
+            lib_piggyack,
+            match_info,
+            session,
+        };
+        Some(match letter {
+            Letter::Eager { send, match_info, length } => {
+                self.eager_packet(head(match_info), send, length, fragment)
+            }
+            Letter::Announce { match_info, length, region, .. } => Packet::Rndv(crate::wire::Rndv {
+                head: head(match_info),
+                msg_length: length,
+                pulled_rdma_id: region,
+                pulled_rdma_seqnum: self.regions.seqnum(region),
+                pulled_rdma_offset: 0,
+            }),
+            Letter::Notify { total_length, id, seqnum } => Packet::Notify(Notify {
+                dst_endpoint,
+                src_endpoint,
+                session: Partner::session_back(partner)?,
+                total_length,
+                pulled_rdma_id: id,
+                pulled_rdma_seqnum: seqnum,
+                lib_seqnum,
+                lib_piggyack,
+            }),
+        })
+    }
+
+    fn eager_packet(&self, head: MessageHead, send: super::SendId, length: u32, fragment: u32) -> Packet<Source> {
+        let whole = Source { send, at: 0, len: length };
+        if length as usize <= TINY_BYTES_MAX {
+            return Packet::Tiny(Eager { head, data: whole });
+        }
+        if length as usize <= SMALL_BYTES_MAX {
+            return Packet::Small(Eager { head, data: whole });
+        }
+        let bytes = self.setup.sizes.fragment_bytes();
+        let at = fragment * bytes;
+        let mx = self.setup.dialect == Dialect::Mx;
+        Packet::Medium(Fragment {
+            head,
+            length,
+            // A message has no more fragments than their numbers allow.
+            frag_seqnum: fragment as u8,
+            frag_pipeline: if mx { Fragment::<()>::PIPELINE } else { 0 },
+            data: Source { send, at, len: bytes.min(length - at) },
+        })
+    }
+}

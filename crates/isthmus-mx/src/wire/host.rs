@@ -1,0 +1,168 @@
+//! Packets between hosts rather than endpoints: raw ones, and who is called what (3.1, 3.2, 5).
+
+use core::fmt;
+
+use isthmus_layout::NicId;
+
+use super::fields::{Fields, FieldsMut};
+use super::{HEADER_BYTES, Malformed, PacketType, PeerIndex};
+
+/// Bytes of the longest raw frame that hosts deliver, with its Ethernet header.
+pub const RAW_FRAME_BYTES_MAX: usize = 1024;
+
+/// Where a HOST_REPLY's name begins in its frame.
+pub(super) const NAME_AT: usize = HEADER_BYTES + 16;
+
+/// What a HOST_REPLY's frame has beside the name: Linux adds the name's length to a whole minimal frame, and so do we.
+pub(super) const NAME_FRAME_BYTES: usize = super::FRAME_BYTES_MIN;
+
+/// RAW (5.1): for whatever program serves raw packets on the board.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Raw<D> {
+    /// All that follows the type, padding included.
+    pub data: D,
+}
+
+/// An announcement of Open-MX's discovery (5.2): what its raw packets carry, to all boards of the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Announcement {
+    /// The board that is there.
+    pub nic_id: NicId,
+    /// Random, drawn when its host's discovery starts: another one says that the host started anew.
+    pub serial: u32,
+}
+
+impl Announcement {
+    /// Bytes of a raw packet's data.
+    pub const BYTES: usize = 47;
+
+    /// Reads a raw packet's data. Raw packets of other mappers (5.3) look no different.
+    pub fn parse(data: &[u8]) -> Result<Self, Malformed> {
+        let (fields, _) = Fields::<27>::split(data, HEADER_BYTES + 1)?;
+        let number = fields.u64::<15>();
+        let nic_id = NicId::new(number).ok_or(Malformed::AnnouncedNic(number))?;
+        Ok(Self { nic_id, serial: fields.u32::<23>() })
+    }
+
+    /// The data of its raw packet.
+    pub fn emit(&self) -> [u8; Self::BYTES] {
+        FieldsMut::zeroed().u64::<15>(self.nic_id.number()).u32::<23>(self.serial).done()
+    }
+}
+
+/// HOST_QUERY (3.1): what are you called?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostQuery {
+    /// The number of the queried board in the querier's table: what the queried host is to put into headers.
+    pub src_dst_peer_index: Option<PeerIndex>,
+    /// Comes back in the reply.
+    pub magic: u32,
+}
+
+impl HostQuery {
+    pub(super) fn parse(body: &[u8]) -> Result<Self, Malformed> {
+        let (fields, _) = Fields::<16>::split(body, HEADER_BYTES)?;
+        Ok(Self { src_dst_peer_index: PeerIndex::new(fields.u16::<2>()), magic: fields.u32::<8>() })
+    }
+
+    pub(super) fn emit(&self) -> [u8; 16] {
+        FieldsMut::zeroed()
+            .u8::<0>(PacketType::HostQuery.number())
+            .u16::<2>(PeerIndex::emit(self.src_dst_peer_index))
+            .u32::<8>(self.magic)
+            .done()
+    }
+}
+
+/// HOST_REPLY (3.2): I am called so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostReply {
+    /// The number of the querying board in the replier's table.
+    pub src_dst_peer_index: Option<PeerIndex>,
+    /// As in the query.
+    pub magic: u32,
+    /// Of the board that the query reached.
+    pub hostname: BoardName,
+}
+
+impl HostReply {
+    pub(super) fn parse(body: &[u8]) -> Result<Self, Malformed> {
+        let (fields, rest) = Fields::<16>::split(body, HEADER_BYTES)?;
+        let (length, kind) = (fields.u8::<1>(), PacketType::HostReply);
+        if length == 0 {
+            return Err(Malformed::TooShort { kind, declared: 0, least: 1 });
+        }
+        if usize::from(length) > BoardName::BYTES_MAX + 1 {
+            let most = BoardName::BYTES_MAX as u32 + 1;
+            return Err(Malformed::TooLong { kind, declared: u32::from(length), most });
+        }
+        let name = super::message::declared(rest, u32::from(length))?;
+        Ok(Self {
+            src_dst_peer_index: PeerIndex::new(fields.u16::<2>()),
+            magic: fields.u32::<8>(),
+            hostname: BoardName::until_nul(name),
+        })
+    }
+
+    pub(super) fn emit(&self) -> [u8; 16] {
+        FieldsMut::zeroed()
+            .u8::<0>(PacketType::HostReply.number())
+            .u8::<1>(self.hostname.len + 1)
+            .u16::<2>(PeerIndex::emit(self.src_dst_peer_index))
+            .u32::<8>(self.magic)
+            .done()
+    }
+}
+
+/// A board's name, `host:board` as a rule: any bytes but NUL.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BoardName {
+    len: u8,
+    /// Zeros behind the name.
+    bytes: [u8; Self::BYTES_MAX],
+}
+
+impl BoardName {
+    /// Bytes of the longest name; on the wire a NUL follows.
+    pub const BYTES_MAX: usize = 79;
+
+    /// None if it is too long, or has a NUL in it.
+    pub fn new(name: &[u8]) -> Option<Self> {
+        (name.len() <= Self::BYTES_MAX && !name.contains(&0)).then(|| Self::cut(name))
+    }
+
+    /// Of bytes whose last one counts as NUL, whatever it is.
+    fn until_nul(bytes: &[u8]) -> Self {
+        let [name @ .., _] = bytes else { return Self::cut(&[]) };
+        Self::cut(name.split(|&byte| byte == 0).next().unwrap_or(&[]))
+    }
+
+    fn cut(name: &[u8]) -> Self {
+        let name = &name[..name.len().min(Self::BYTES_MAX)];
+        let mut bytes = [0; Self::BYTES_MAX];
+        bytes[..name.len()].copy_from_slice(name);
+        Self { len: name.len() as u8, bytes }
+    }
+
+    /// Without the NUL.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+/// What is not UTF-8 is shown as `\x…`.
+impl fmt::Display for BoardName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.as_bytes().utf8_chunks() {
+            f.write_str(chunk.valid())?;
+            chunk.invalid().iter().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for BoardName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}

@@ -1,0 +1,280 @@
+//! Packets that are numbered like messages: whole messages, fragments, announcements of large ones, and their ends (3.5 to 3.7, 3.10).
+
+use super::fields::{Fields, FieldsMut};
+use super::malformed::fit;
+use super::{Dialect, EndpointNumber, HEADER_BYTES, Malformed, NotEmitted, PacketType, SeqNum, SessionId, Sizes};
+
+/// Bytes of the longest TINY.
+pub const TINY_BYTES_MAX: usize = 32;
+
+/// Bytes of the longest SMALL.
+pub const SMALL_BYTES_MAX: usize = 128;
+
+/// Bytes of the longest fragment in MX mode.
+pub const MX_FRAGMENT_BYTES_MAX: usize = 4096;
+
+/// What stands before a fragment's data in its frame.
+pub(super) const FRAGMENT_HEAD_BYTES: usize = HEADER_BYTES + FRAGMENT_BYTES;
+
+const MESSAGE_BYTES: usize = 24;
+const FRAGMENT_BYTES: usize = 32;
+const RNDV_BYTES: usize = 32;
+const NOTIFY_BYTES: usize = 24;
+
+/// The declared bytes of what follows a header. Padding counts as being there (1.2).
+pub(super) fn declared(rest: &[u8], declared: u32) -> Result<&[u8], Malformed> {
+    rest.get(..declared as usize).ok_or(Malformed::DataMissing { declared, have: rest.len() })
+}
+
+/// What TINY, SMALL, MEDIUM and RNDV begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageHead {
+    /// Whom it is for.
+    pub dst_endpoint: EndpointNumber,
+    /// Who sends it.
+    pub src_endpoint: EndpointNumber,
+    /// The message's number, in all of its fragments.
+    pub lib_seqnum: SeqNum,
+    /// Of the other direction: the first number that is not completely received.
+    pub lib_piggyack: SeqNum,
+    /// `match_a` above `match_b`: what receives are matched with.
+    pub match_info: u64,
+    /// Of the destination endpoint.
+    pub session: SessionId,
+}
+
+impl MessageHead {
+    #[inline]
+    fn parse<const N: usize>(fields: Fields<'_, N>) -> Self {
+        Self {
+            dst_endpoint: EndpointNumber(fields.u8::<1>()),
+            src_endpoint: EndpointNumber(fields.u8::<2>()),
+            lib_seqnum: SeqNum::from_bits(fields.u16::<8>()),
+            lib_piggyack: SeqNum::from_bits(fields.u16::<10>()),
+            match_info: fields.u64::<12>(),
+            session: SessionId(fields.u32::<20>()),
+        }
+    }
+
+    /// All but the length.
+    #[inline]
+    fn emit<const N: usize>(&self, kind: PacketType) -> FieldsMut<N> {
+        FieldsMut::zeroed()
+            .u8::<0>(kind.number())
+            .u8::<1>(self.dst_endpoint.0)
+            .u8::<2>(self.src_endpoint.0)
+            .u16::<8>(self.lib_seqnum.to_bits())
+            .u16::<10>(self.lib_piggyack.to_bits())
+            .u64::<12>(self.match_info)
+            .u32::<20>(self.session.0)
+    }
+}
+
+/// TINY and SMALL (3.5): a whole message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Eager<D> {
+    /// Whom it is for, and which number it has.
+    pub head: MessageHead,
+    /// The message.
+    pub data: D,
+}
+
+impl<'a> Eager<&'a [u8]> {
+    #[inline]
+    pub(super) fn parse(kind: PacketType, most: usize, body: &'a [u8]) -> Result<Self, Malformed> {
+        let (fields, rest) = Fields::<MESSAGE_BYTES>::split(body, HEADER_BYTES)?;
+        let length = u32::from(fields.u16::<4>());
+        if length as usize > most {
+            return Err(Malformed::TooLong { kind, declared: length, most: most as u32 });
+        }
+        Ok(Self { head: MessageHead::parse(fields), data: declared(rest, length)? })
+    }
+}
+
+impl<D> Eager<D> {
+    #[inline]
+    pub(super) fn emit(&self, kind: PacketType, most: usize, bytes: usize) -> Result<[u8; MESSAGE_BYTES], NotEmitted> {
+        let length = fit("length", bytes as u64, most as u16)?;
+        Ok(self.head.emit(kind).u16::<4>(length).done())
+    }
+}
+
+/// MEDIUM (3.6): one fragment of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fragment<D> {
+    /// As in all fragments of the message.
+    pub head: MessageHead,
+    /// Bytes of the whole message. 16 bits in MX mode.
+    pub length: u32,
+    /// Which fragment, from 0.
+    pub frag_seqnum: u8,
+    /// MX mode: log2 of the bytes that the sender puts into a fragment. Open-MX mode has no such field: 0 is read, nothing
+    /// is written.
+    pub frag_pipeline: u8,
+    /// Its bytes; `frag_length` is how many.
+    pub data: D,
+}
+
+impl<D> Fragment<D> {
+    /// What an MX-mode sender that cuts messages into pieces of 4096 bytes says in `frag_pipeline`.
+    pub const PIPELINE: u8 = MX_FRAGMENT_BYTES_MAX.trailing_zeros() as u8;
+
+    /// Where it begins in its message. In MX mode the sender says it; in Open-MX mode it is a matter of the network's sizes.
+    #[inline]
+    pub fn offset(&self, dialect: Dialect, sizes: &Sizes) -> u64 {
+        match dialect {
+            Dialect::Mx => self.mx_offset(),
+            Dialect::OpenMx { .. } => u64::from(self.frag_seqnum) * u64::from(sizes.fragment_bytes()),
+        }
+    }
+
+    /// No message is so long that a shift by 32 or more is within it.
+    fn mx_offset(&self) -> u64 {
+        u64::from(self.frag_seqnum) << self.frag_pipeline.min(32)
+    }
+
+    /// Where it begins, as far as the packet alone says it.
+    fn offset_known(&self, dialect: Dialect) -> u64 {
+        if dialect == Dialect::Mx { self.mx_offset() } else { 0 }
+    }
+}
+
+impl<'a> Fragment<&'a [u8]> {
+    #[inline]
+    pub(super) fn parse(dialect: Dialect, body: &'a [u8]) -> Result<Self, Malformed> {
+        let (fields, rest) = Fields::<FRAGMENT_BYTES>::split(body, HEADER_BYTES)?;
+        let bytes = u32::from(fields.u16::<24>());
+        let (length, frag_pipeline) = match dialect {
+            Dialect::Mx => (u32::from(fields.u16::<4>()), fields.u8::<27>()),
+            Dialect::OpenMx { .. } => (fields.u32::<4>(), 0),
+        };
+        if dialect == Dialect::Mx && bytes as usize > MX_FRAGMENT_BYTES_MAX {
+            let most = MX_FRAGMENT_BYTES_MAX as u32;
+            return Err(Malformed::TooLong { kind: PacketType::Medium, declared: bytes, most });
+        }
+        let data = declared(rest, bytes)?;
+        let head = MessageHead::parse(fields);
+        let fragment = Self { head, length, frag_seqnum: fields.u8::<26>(), frag_pipeline, data };
+        let offset = fragment.offset_known(dialect);
+        if offset + u64::from(bytes) > u64::from(length) {
+            return Err(Malformed::FragmentOutside { offset, bytes, length });
+        }
+        Ok(fragment)
+    }
+}
+
+impl<D> Fragment<D> {
+    #[inline]
+    pub(super) fn emit(&self, dialect: Dialect, bytes: usize) -> Result<[u8; FRAGMENT_BYTES], NotEmitted> {
+        let (most, fields) = match dialect {
+            Dialect::Mx => {
+                let length = fit("length", u64::from(self.length), u16::MAX)?;
+                let fields = self.head.emit(PacketType::Medium).u16::<4>(length).u8::<27>(self.frag_pipeline);
+                (MX_FRAGMENT_BYTES_MAX as u16, fields)
+            }
+            Dialect::OpenMx { .. } => (u16::MAX, self.head.emit(PacketType::Medium).u32::<4>(self.length)),
+        };
+        let frag_length = fit("frag_length", bytes as u64, most)?;
+        let end = self.offset_known(dialect) + u64::from(frag_length);
+        fit("end of fragment", end, self.length)?;
+        Ok(fields.u16::<24>(frag_length).u8::<26>(self.frag_seqnum).done())
+    }
+}
+
+/// RNDV (3.7): a large message waits at its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rndv {
+    /// Whom it is for, and which number it has.
+    pub head: MessageHead,
+    /// Bytes of the message.
+    pub msg_length: u32,
+    /// The region to pull it from.
+    pub pulled_rdma_id: u8,
+    /// Which use of the region; comes back in PULL and NOTIFY.
+    pub pulled_rdma_seqnum: u8,
+    /// Bytes before the message in the region's first frame: 0 from Open-MX, a place in a page from native MX.
+    pub pulled_rdma_offset: u16,
+}
+
+impl Rndv {
+    /// What the length field says, and must say at least: the bytes behind the message head.
+    const INNER_BYTES: u16 = 8;
+
+    pub(super) fn parse(body: &[u8]) -> Result<Self, Malformed> {
+        let (fields, _) = Fields::<RNDV_BYTES>::split(body, HEADER_BYTES)?;
+        let (length, least) = (u32::from(fields.u16::<4>()), u32::from(Self::INNER_BYTES));
+        if length < least {
+            return Err(Malformed::TooShort { kind: PacketType::Rndv, declared: length, least });
+        }
+        declared(&body[MESSAGE_BYTES..], length)?;
+        Ok(Self {
+            head: MessageHead::parse(fields),
+            msg_length: fields.u32::<24>(),
+            pulled_rdma_id: fields.u8::<28>(),
+            pulled_rdma_seqnum: fields.u8::<29>(),
+            pulled_rdma_offset: fields.u16::<30>(),
+        })
+    }
+
+    pub(super) fn emit(&self) -> [u8; RNDV_BYTES] {
+        self.head
+            .emit(PacketType::Rndv)
+            .u16::<4>(Self::INNER_BYTES)
+            .u32::<24>(self.msg_length)
+            .u8::<28>(self.pulled_rdma_id)
+            .u8::<29>(self.pulled_rdma_seqnum)
+            .u16::<30>(self.pulled_rdma_offset)
+            .done()
+    }
+}
+
+/// NOTIFY (3.10): a large message was pulled, or will not be. Numbered like a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notify {
+    /// The large message's sender.
+    pub dst_endpoint: EndpointNumber,
+    /// Its receiver.
+    pub src_endpoint: EndpointNumber,
+    /// Of the destination endpoint.
+    pub session: SessionId,
+    /// Bytes that were moved: 0 when the message was discarded, or could not be pulled.
+    pub total_length: u32,
+    /// As in the RNDV.
+    pub pulled_rdma_id: u8,
+    /// As in the RNDV.
+    pub pulled_rdma_seqnum: u8,
+    /// Its own number.
+    pub lib_seqnum: SeqNum,
+    /// Of the other direction: the first number that is not completely received.
+    pub lib_piggyack: SeqNum,
+}
+
+impl Notify {
+    pub(super) fn parse(body: &[u8]) -> Result<Self, Malformed> {
+        let (fields, _) = Fields::<NOTIFY_BYTES>::split(body, HEADER_BYTES)?;
+        Ok(Self {
+            dst_endpoint: EndpointNumber(fields.u8::<1>()),
+            src_endpoint: EndpointNumber(fields.u8::<2>()),
+            session: SessionId(fields.u32::<4>()),
+            total_length: fields.u32::<8>(),
+            pulled_rdma_id: fields.u8::<12>(),
+            pulled_rdma_seqnum: fields.u8::<13>(),
+            lib_seqnum: SeqNum::from_bits(fields.u16::<18>()),
+            lib_piggyack: SeqNum::from_bits(fields.u16::<20>()),
+        })
+    }
+
+    pub(super) fn emit(&self) -> [u8; NOTIFY_BYTES] {
+        FieldsMut::zeroed()
+            .u8::<0>(PacketType::Notify.number())
+            .u8::<1>(self.dst_endpoint.0)
+            .u8::<2>(self.src_endpoint.0)
+            .u32::<4>(self.session.0)
+            .u32::<8>(self.total_length)
+            .u8::<12>(self.pulled_rdma_id)
+            .u8::<13>(self.pulled_rdma_seqnum)
+            .u16::<18>(self.lib_seqnum.to_bits())
+            .u16::<20>(self.lib_piggyack.to_bits())
+            .done()
+    }
+}

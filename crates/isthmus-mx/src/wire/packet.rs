@@ -1,0 +1,367 @@
+//! Any packet: from a frame, and into one.
+
+use super::connect::Connect;
+use super::host::{NAME_AT, NAME_FRAME_BYTES};
+use super::malformed::fit;
+use super::{
+    BoardName, ConnectReply, ConnectRequest, Dialect, Eager, EndpointNumber, FRAME_BYTES_MIN, Fragment, HEADER_BYTES,
+    Header, HostQuery, HostReply, Liback, Malformed, NackLib, NackMcp, NotEmitted, Notify, Pull, PullReply,
+    RAW_FRAME_BYTES_MAX, Raw, Rndv, SMALL_BYTES_MAX, TINY_BYTES_MAX,
+};
+
+macro_rules! packet_types {
+    ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
+        /// What the first byte of a body says (2). The numbers 0 and 255 are never sent.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum PacketType {
+            $($(#[$doc])* $name = $number,)*
+        }
+
+        impl PacketType {
+            /// All of them, by number.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// None for a number that no type has.
+            #[inline]
+            pub const fn from_number(number: u8) -> Option<Self> {
+                match number {
+                    $($number => Some(Self::$name),)*
+                    _ => None,
+                }
+            }
+
+            /// As it stands in a packet.
+            #[inline]
+            pub const fn number(self) -> u8 {
+                self as u8
+            }
+        }
+    };
+}
+
+packet_types! {
+    /// For whatever program serves raw packets.
+    Raw = 1,
+    /// Not spoken here.
+    MfmNicReply = 2,
+    /// What are you called?
+    HostQuery = 3,
+    /// I am called so.
+    HostReply = 4,
+    /// IP over MX, not spoken here.
+    EtherUnicast = 32,
+    /// IP over MX, not spoken here.
+    EtherMulticast = 33,
+    /// IP over MX, not spoken here.
+    EtherNative = 34,
+    /// An acknowledgement.
+    Truc = 35,
+    /// A request to connect, or a reply to one.
+    Connect = 36,
+    /// A message of up to 32 bytes.
+    Tiny = 37,
+    /// A message of up to 128 bytes.
+    Small = 38,
+    /// A fragment of a message.
+    Medium = 39,
+    /// A large message waits.
+    Rndv = 40,
+    /// Asks for a block of it.
+    Pull = 41,
+    /// A frame of the block.
+    PullReply = 42,
+    /// It is over.
+    Notify = 43,
+    /// A message or connect was refused.
+    NackLib = 44,
+    /// A PULL was refused.
+    NackMcp = 45,
+}
+
+/// Bytes that [`emit_head`] writes at most.
+pub const HEAD_BYTES_MAX: usize = NAME_AT + BoardName::BYTES_MAX + 1;
+
+/// Data of a packet: bytes, or something that stands for bytes which lie elsewhere.
+pub trait Payload {
+    /// How many bytes.
+    fn length(&self) -> usize;
+}
+
+impl<T: AsRef<[u8]>> Payload for T {
+    #[inline]
+    fn length(&self) -> usize {
+        self.as_ref().len()
+    }
+}
+
+/// What a frame says, from its body on. `D` is its data: a slice of the frame where it was parsed, and what the sender likes where it
+/// is emitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packet<D> {
+    /// RAW.
+    Raw(Raw<D>),
+    /// HOST_QUERY.
+    HostQuery(HostQuery),
+    /// HOST_REPLY.
+    HostReply(HostReply),
+    /// TRUC.
+    Liback(Liback),
+    /// CONNECT, asking.
+    ConnectRequest(ConnectRequest),
+    /// CONNECT, replying.
+    ConnectReply(ConnectReply),
+    /// TINY.
+    Tiny(Eager<D>),
+    /// SMALL.
+    Small(Eager<D>),
+    /// MEDIUM.
+    Medium(Fragment<D>),
+    /// RNDV.
+    Rndv(Rndv),
+    /// PULL.
+    Pull(Pull),
+    /// PULL_REPLY.
+    PullReply(PullReply<D>),
+    /// NOTIFY.
+    Notify(Notify),
+    /// NACK_LIB.
+    NackLib(NackLib),
+    /// NACK_MCP.
+    NackMcp(NackMcp),
+}
+
+/// What a frame consists of, in bytes: what [`emit_head`] wrote, then data, then zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// Headers.
+    pub head: usize,
+    /// Data.
+    pub data: usize,
+    /// Zeros that the shortest frame still lacks.
+    pub pad: usize,
+}
+
+impl Parts {
+    /// Zeros that any frame ends in at most.
+    pub const PAD_MAX: usize = FRAME_BYTES_MIN;
+
+    /// Bytes of the frame.
+    pub const fn frame(self) -> usize {
+        self.head + self.data + self.pad
+    }
+}
+
+/// Reads a frame, from its Ethernet header on. The data stays where it is. Nothing that stands in the frame can make this panic.
+pub fn parse(dialect: Dialect, frame: &[u8]) -> Result<(Header, Packet<&[u8]>), Malformed> {
+    let (header, body) = Header::parse(dialect, frame)?;
+    let [number, rest @ ..] = body else {
+        return Err(Malformed::Short { have: frame.len(), need: HEADER_BYTES + 1 });
+    };
+    let kind = PacketType::from_number(*number).ok_or(Malformed::Type(*number))?;
+    let packet = match kind {
+        PacketType::Raw => Packet::Raw(Raw::parse(rest)?),
+        PacketType::HostQuery => Packet::HostQuery(HostQuery::parse(body)?),
+        PacketType::HostReply => Packet::HostReply(HostReply::parse(body)?),
+        PacketType::Truc => Packet::Liback(Liback::parse(body)?),
+        PacketType::Connect => match Connect::parse(body)? {
+            Connect::Request(request) => Packet::ConnectRequest(request),
+            Connect::Reply(reply) => Packet::ConnectReply(reply),
+        },
+        PacketType::Tiny => Packet::Tiny(Eager::parse(kind, TINY_BYTES_MAX, body)?),
+        PacketType::Small => Packet::Small(Eager::parse(kind, SMALL_BYTES_MAX, body)?),
+        PacketType::Medium => Packet::Medium(Fragment::parse(dialect, body)?),
+        PacketType::Rndv => Packet::Rndv(Rndv::parse(body)?),
+        PacketType::Pull => Packet::Pull(Pull::parse(dialect, body)?),
+        PacketType::PullReply => Packet::PullReply(PullReply::parse(body)?),
+        PacketType::Notify => Packet::Notify(Notify::parse(body)?),
+        PacketType::NackLib => Packet::NackLib(NackLib::parse(body)?),
+        PacketType::NackMcp => Packet::NackMcp(NackMcp::parse(body)?),
+        PacketType::MfmNicReply
+        | PacketType::EtherUnicast
+        | PacketType::EtherMulticast
+        | PacketType::EtherNative => return Err(Malformed::NotSpoken(kind)),
+    };
+    Ok((header, packet))
+}
+
+/// Writes all of a frame but its data and its padding to the start of `buffer`, which [`HEAD_BYTES_MAX`] bytes are always enough
+/// for. Says what else belongs to the frame.
+pub fn emit_head<D: Payload>(
+    dialect: Dialect,
+    header: &Header,
+    packet: &Packet<D>,
+    buffer: &mut [u8],
+) -> Result<Parts, NotEmitted> {
+    let parts = packet.parts(dialect);
+    let have = buffer.len();
+    let head = buffer.get_mut(..parts.head).ok_or(NotEmitted::Room { need: parts.head, have })?;
+    let (front, body) = head.split_at_mut(HEADER_BYTES);
+    front.copy_from_slice(&header.emit(dialect));
+    packet.emit_body(dialect, header, body)?;
+    Ok(parts)
+}
+
+/// Writes a whole frame, data and padding included, to the start of `buffer`. Gives the frame's bytes.
+pub fn emit<D: AsRef<[u8]>>(
+    dialect: Dialect,
+    header: &Header,
+    packet: &Packet<D>,
+    buffer: &mut [u8],
+) -> Result<usize, NotEmitted> {
+    let (need, have) = (packet.parts(dialect).frame(), buffer.len());
+    let frame = buffer.get_mut(..need).ok_or(NotEmitted::Room { need, have })?;
+    let parts = emit_head(dialect, header, packet, frame)?;
+    let (data, pad) = frame[parts.head..].split_at_mut(parts.data);
+    if let Some(bytes) = packet.data() {
+        data.copy_from_slice(bytes.as_ref());
+    }
+    pad.fill(0);
+    Ok(need)
+}
+
+impl<'a> Raw<&'a [u8]> {
+    fn parse(data: &'a [u8]) -> Result<Self, Malformed> {
+        let most = RAW_FRAME_BYTES_MAX - HEADER_BYTES - 1;
+        if data.len() > most {
+            let (declared, most) = (u32::try_from(data.len()).unwrap_or(u32::MAX), most as u32);
+            return Err(Malformed::TooLong { kind: PacketType::Raw, declared, most });
+        }
+        Ok(Self { data })
+    }
+}
+
+impl<D> Packet<D> {
+    /// Its type.
+    pub const fn kind(&self) -> PacketType {
+        match self {
+            Self::Raw(_) => PacketType::Raw,
+            Self::HostQuery(_) => PacketType::HostQuery,
+            Self::HostReply(_) => PacketType::HostReply,
+            Self::Liback(_) => PacketType::Truc,
+            Self::ConnectRequest(_) | Self::ConnectReply(_) => PacketType::Connect,
+            Self::Tiny(_) => PacketType::Tiny,
+            Self::Small(_) => PacketType::Small,
+            Self::Medium(_) => PacketType::Medium,
+            Self::Rndv(_) => PacketType::Rndv,
+            Self::Pull(_) => PacketType::Pull,
+            Self::PullReply(_) => PacketType::PullReply,
+            Self::Notify(_) => PacketType::Notify,
+            Self::NackLib(_) => PacketType::NackLib,
+            Self::NackMcp(_) => PacketType::NackMcp,
+        }
+    }
+
+    /// The endpoint that it is for. None where the packet does not say it: it is for the host, or found by a pull's handle.
+    pub const fn dst_endpoint(&self) -> Option<EndpointNumber> {
+        match self {
+            Self::Raw(_) | Self::HostQuery(_) | Self::HostReply(_) | Self::PullReply(_) | Self::NackMcp(_) => None,
+            Self::Liback(body) => Some(body.dst_endpoint),
+            Self::ConnectRequest(body) => Some(body.dst_endpoint),
+            Self::ConnectReply(body) => Some(body.dst_endpoint),
+            Self::Tiny(body) | Self::Small(body) => Some(body.head.dst_endpoint),
+            Self::Medium(body) => Some(body.head.dst_endpoint),
+            Self::Rndv(body) => Some(body.head.dst_endpoint),
+            Self::Pull(body) => Some(body.dst_endpoint),
+            Self::Notify(body) => Some(body.dst_endpoint),
+            Self::NackLib(body) => Some(body.dst_endpoint),
+        }
+    }
+
+    /// Its data, if it is of a type that has any.
+    pub const fn data(&self) -> Option<&D> {
+        match self {
+            Self::Raw(body) => Some(&body.data),
+            Self::Tiny(body) | Self::Small(body) => Some(&body.data),
+            Self::Medium(body) => Some(&body.data),
+            Self::PullReply(body) => Some(&body.data),
+            _ => None,
+        }
+    }
+
+    /// The same with other data.
+    pub fn map<E>(self, change: impl FnOnce(D) -> E) -> Packet<E> {
+        match self {
+            Self::Raw(body) => Packet::Raw(Raw { data: change(body.data) }),
+            Self::HostQuery(body) => Packet::HostQuery(body),
+            Self::HostReply(body) => Packet::HostReply(body),
+            Self::Liback(body) => Packet::Liback(body),
+            Self::ConnectRequest(body) => Packet::ConnectRequest(body),
+            Self::ConnectReply(body) => Packet::ConnectReply(body),
+            Self::Tiny(body) => Packet::Tiny(Eager { head: body.head, data: change(body.data) }),
+            Self::Small(body) => Packet::Small(Eager { head: body.head, data: change(body.data) }),
+            Self::Medium(Fragment { head, length, frag_seqnum, frag_pipeline, data }) => {
+                Packet::Medium(Fragment { head, length, frag_seqnum, frag_pipeline, data: change(data) })
+            }
+            Self::Rndv(body) => Packet::Rndv(body),
+            Self::Pull(body) => Packet::Pull(body),
+            Self::PullReply(PullReply { frame_seqnum, msg_offset, puller, data }) => {
+                Packet::PullReply(PullReply { frame_seqnum, msg_offset, puller, data: change(data) })
+            }
+            Self::Notify(body) => Packet::Notify(body),
+            Self::NackLib(body) => Packet::NackLib(body),
+            Self::NackMcp(body) => Packet::NackMcp(body),
+        }
+    }
+
+    /// Bytes of the headers, the Ethernet header included: where the data begins.
+    pub fn head_bytes(&self, dialect: Dialect) -> usize {
+        HEADER_BYTES
+            + match self {
+                Self::Raw(_) => 1,
+                Self::HostReply(body) => NAME_AT - HEADER_BYTES + body.hostname.as_bytes().len() + 1,
+                Self::HostQuery(_) | Self::PullReply(_) | Self::NackLib(_) | Self::NackMcp(_) => 16,
+                Self::Tiny(_) | Self::Small(_) | Self::Notify(_) => 24,
+                Self::Liback(_) => 28,
+                Self::ConnectRequest(_) | Self::ConnectReply(_) | Self::Medium(_) | Self::Rndv(_) => 32,
+                Self::Pull(_) => Pull::bytes(dialect),
+            }
+    }
+}
+
+impl<D: Payload> Packet<D> {
+    /// What its frame will consist of.
+    pub fn parts(&self, dialect: Dialect) -> Parts {
+        let (head, data) = (self.head_bytes(dialect), self.data().map_or(0, Payload::length));
+        let least = match self {
+            Self::HostReply(_) => NAME_FRAME_BYTES + head - NAME_AT,
+            _ => FRAME_BYTES_MIN,
+        };
+        Parts { head, data, pad: least.saturating_sub(head + data) }
+    }
+
+    /// Writes the body's header; `into` is as long as it.
+    fn emit_body(&self, dialect: Dialect, header: &Header, into: &mut [u8]) -> Result<(), NotEmitted> {
+        let bytes = self.data().map_or(0, Payload::length);
+        match self {
+            Self::Raw(_) => {
+                fit("raw frame", (HEADER_BYTES + 1 + bytes) as u64, RAW_FRAME_BYTES_MAX as u16)?;
+                into.copy_from_slice(&[PacketType::Raw.number()]);
+            }
+            Self::HostQuery(body) => into.copy_from_slice(&body.emit()),
+            Self::HostReply(body) => {
+                let (fields, name) = into.split_at_mut(NAME_AT - HEADER_BYTES);
+                fields.copy_from_slice(&body.emit());
+                let (name, nul) = name.split_at_mut(body.hostname.as_bytes().len());
+                name.copy_from_slice(body.hostname.as_bytes());
+                nul.fill(0);
+            }
+            Self::Liback(body) => into.copy_from_slice(&body.emit()),
+            Self::ConnectRequest(body) => into.copy_from_slice(&body.emit()),
+            Self::ConnectReply(body) => into.copy_from_slice(&body.emit()),
+            Self::Tiny(body) => into.copy_from_slice(&body.emit(PacketType::Tiny, TINY_BYTES_MAX, bytes)?),
+            Self::Small(body) => into.copy_from_slice(&body.emit(PacketType::Small, SMALL_BYTES_MAX, bytes)?),
+            Self::Medium(body) => into.copy_from_slice(&body.emit(dialect, bytes)?),
+            Self::Rndv(body) => into.copy_from_slice(&body.emit()),
+            Self::Pull(body) => match dialect {
+                Dialect::Mx => into.copy_from_slice(&body.emit_mx()?),
+                Dialect::OpenMx { .. } => into.copy_from_slice(&body.emit_open_mx()),
+            },
+            Self::PullReply(body) => into.copy_from_slice(&body.emit(bytes)?),
+            Self::Notify(body) => into.copy_from_slice(&body.emit()),
+            Self::NackLib(body) => into.copy_from_slice(&body.emit(header.peer_index)),
+            Self::NackMcp(body) => into.copy_from_slice(&body.emit()),
+        }
+        Ok(())
+    }
+}

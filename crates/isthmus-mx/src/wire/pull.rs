@@ -1,0 +1,202 @@
+//! Packets that move a large message (3.8, 3.9, 3.12). They have no numbers: what is lost is asked for again.
+
+use super::fields::{Fields, FieldsMut};
+use super::malformed::fit;
+use super::message::declared;
+use super::{Dialect, EndpointNumber, HEADER_BYTES, Malformed, Nack, NotEmitted, PacketType, PullHandle, SessionId};
+
+/// Bytes of the body in MX mode.
+pub(super) const MX_PULL_BYTES: usize = 32;
+
+/// Bytes of the body in Open-MX mode.
+pub(super) const OPEN_MX_PULL_BYTES: usize = 44;
+
+/// What stands before the data in a PULL_REPLY's frame.
+pub(super) const REPLY_HEAD_BYTES: usize = HEADER_BYTES + 16;
+
+/// PULL (3.8): asks for one block of a region. In MX mode four of the fields are narrower than here; what does not fit is not
+/// emitted. Whether the block has more frames than may be asked for is not looked at here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pull {
+    /// The region's owner.
+    pub dst_endpoint: EndpointNumber,
+    /// Who pulls.
+    pub src_endpoint: EndpointNumber,
+    /// Of the destination endpoint.
+    pub session: SessionId,
+    /// Bytes of the whole transfer.
+    pub total_length: u32,
+    /// As in the RNDV. 8 bits in MX mode.
+    pub pulled_rdma_id: u32,
+    /// As in the RNDV.
+    pub pulled_rdma_seqnum: u8,
+    /// As in the RNDV. 16 bits in MX mode.
+    pub pulled_rdma_offset: u32,
+    /// `src_pull_handle` and `src_magic`: come back in the replies.
+    pub puller: PullHandle,
+    /// Bytes of the block's first frame that are not asked for. 16 bits in MX mode.
+    pub first_frame_offset: u32,
+    /// Bytes that are asked for. 16 bits in MX mode.
+    pub block_length: u32,
+    /// Which frame of the region the block begins with.
+    pub frame_index: u32,
+}
+
+impl Pull {
+    pub(super) const fn bytes(dialect: Dialect) -> usize {
+        match dialect {
+            Dialect::Mx => MX_PULL_BYTES,
+            Dialect::OpenMx { .. } => OPEN_MX_PULL_BYTES,
+        }
+    }
+
+    pub(super) fn parse(dialect: Dialect, body: &[u8]) -> Result<Self, Malformed> {
+        match dialect {
+            Dialect::Mx => Self::parse_mx(body),
+            Dialect::OpenMx { .. } => Self::parse_open_mx(body),
+        }
+    }
+
+    fn parse_mx(body: &[u8]) -> Result<Self, Malformed> {
+        let (fields, _) = Fields::<MX_PULL_BYTES>::split(body, HEADER_BYTES)?;
+        Ok(Self {
+            dst_endpoint: EndpointNumber(fields.u8::<1>()),
+            src_endpoint: EndpointNumber(fields.u8::<2>()),
+            session: SessionId(fields.u32::<4>()),
+            total_length: fields.u32::<8>(),
+            pulled_rdma_id: u32::from(fields.u8::<12>()),
+            pulled_rdma_seqnum: fields.u8::<13>(),
+            pulled_rdma_offset: u32::from(fields.u16::<14>()),
+            puller: PullHandle { handle: fields.u32::<16>(), magic: fields.u32::<20>() },
+            first_frame_offset: u32::from(fields.u16::<24>()),
+            block_length: u32::from(fields.u16::<26>()),
+            frame_index: fields.u32::<28>(),
+        })
+    }
+
+    fn parse_open_mx(body: &[u8]) -> Result<Self, Malformed> {
+        let (fields, _) = Fields::<OPEN_MX_PULL_BYTES>::split(body, HEADER_BYTES)?;
+        Ok(Self {
+            dst_endpoint: EndpointNumber(fields.u8::<1>()),
+            src_endpoint: EndpointNumber(fields.u8::<2>()),
+            session: SessionId(fields.u32::<4>()),
+            total_length: fields.u32::<8>(),
+            pulled_rdma_id: fields.u32::<12>(),
+            pulled_rdma_seqnum: fields.u8::<16>(),
+            pulled_rdma_offset: fields.u32::<20>(),
+            puller: PullHandle { handle: fields.u32::<24>(), magic: fields.u32::<28>() },
+            first_frame_offset: fields.u32::<32>(),
+            block_length: fields.u32::<36>(),
+            frame_index: fields.u32::<40>(),
+        })
+    }
+
+    /// What both dialects begin with.
+    fn head<const N: usize>(&self) -> FieldsMut<N> {
+        FieldsMut::zeroed()
+            .u8::<0>(PacketType::Pull.number())
+            .u8::<1>(self.dst_endpoint.0)
+            .u8::<2>(self.src_endpoint.0)
+            .u32::<4>(self.session.0)
+            .u32::<8>(self.total_length)
+    }
+
+    pub(super) fn emit_mx(&self) -> Result<[u8; MX_PULL_BYTES], NotEmitted> {
+        let fields = self
+            .head()
+            .u8::<12>(fit("pulled_rdma_id", u64::from(self.pulled_rdma_id), u8::MAX)?)
+            .u8::<13>(self.pulled_rdma_seqnum)
+            .u16::<14>(fit("pulled_rdma_offset", u64::from(self.pulled_rdma_offset), u16::MAX)?)
+            .u32::<16>(self.puller.handle)
+            .u32::<20>(self.puller.magic)
+            .u16::<24>(fit("first_frame_offset", u64::from(self.first_frame_offset), u16::MAX)?)
+            .u16::<26>(fit("block_length", u64::from(self.block_length), u16::MAX)?)
+            .u32::<28>(self.frame_index);
+        Ok(fields.done())
+    }
+
+    pub(super) fn emit_open_mx(&self) -> [u8; OPEN_MX_PULL_BYTES] {
+        self.head()
+            .u32::<12>(self.pulled_rdma_id)
+            .u8::<16>(self.pulled_rdma_seqnum)
+            .u32::<20>(self.pulled_rdma_offset)
+            .u32::<24>(self.puller.handle)
+            .u32::<28>(self.puller.magic)
+            .u32::<32>(self.first_frame_offset)
+            .u32::<36>(self.block_length)
+            .u32::<40>(self.frame_index)
+            .done()
+    }
+}
+
+/// PULL_REPLY (3.9): one frame of the block that was asked for. Goes to the board that the PULL came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PullReply<D> {
+    /// The frame's index, modulo 256.
+    pub frame_seqnum: u8,
+    /// Where the data belongs in the transfer, whose first byte is 0.
+    pub msg_offset: u32,
+    /// `dst_pull_handle` and `dst_magic`: as in the PULL.
+    pub puller: PullHandle,
+    /// The data; `frame_length` is how many bytes it has.
+    pub data: D,
+}
+
+impl<'a> PullReply<&'a [u8]> {
+    #[inline]
+    pub(super) fn parse(body: &'a [u8]) -> Result<Self, Malformed> {
+        let (fields, rest) = Fields::<16>::split(body, HEADER_BYTES)?;
+        Ok(Self {
+            frame_seqnum: fields.u8::<1>(),
+            msg_offset: fields.u32::<4>(),
+            puller: PullHandle { handle: fields.u32::<8>(), magic: fields.u32::<12>() },
+            data: declared(rest, u32::from(fields.u16::<2>()))?,
+        })
+    }
+}
+
+impl<D> PullReply<D> {
+    #[inline]
+    pub(super) fn emit(&self, bytes: usize) -> Result<[u8; 16], NotEmitted> {
+        let fields = FieldsMut::zeroed()
+            .u8::<0>(PacketType::PullReply.number())
+            .u8::<1>(self.frame_seqnum)
+            .u16::<2>(fit("frame_length", bytes as u64, u16::MAX)?)
+            .u32::<4>(self.msg_offset)
+            .u32::<8>(self.puller.handle)
+            .u32::<12>(self.puller.magic);
+        Ok(fields.done())
+    }
+}
+
+/// NACK_MCP (3.12): a PULL was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NackMcp {
+    /// Linux writes the puller's endpoint here, and so do we. Whom the answer is for is found by the handle alone.
+    pub src_endpoint: EndpointNumber,
+    /// Why.
+    pub nack_type: Nack,
+    /// `src_pull_handle` and `src_magic`: as in the PULL.
+    pub puller: PullHandle,
+}
+
+impl NackMcp {
+    pub(super) fn parse(body: &[u8]) -> Result<Self, Malformed> {
+        let (fields, _) = Fields::<16>::split(body, HEADER_BYTES)?;
+        Ok(Self {
+            src_endpoint: EndpointNumber(fields.u8::<1>()),
+            nack_type: Nack::from_number(fields.u8::<3>())?,
+            puller: PullHandle { handle: fields.u32::<8>(), magic: fields.u32::<12>() },
+        })
+    }
+
+    pub(super) fn emit(&self) -> [u8; 16] {
+        FieldsMut::zeroed()
+            .u8::<0>(PacketType::NackMcp.number())
+            .u8::<1>(self.src_endpoint.0)
+            .u8::<3>(self.nack_type.number())
+            .u32::<8>(self.puller.handle)
+            .u32::<12>(self.puller.magic)
+            .done()
+    }
+}
