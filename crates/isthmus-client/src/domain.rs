@@ -224,13 +224,12 @@ impl<M: Matcher> Domain<M> {
         if self.core.is_child() {
             return false;
         }
-        self.core.sleeper.sleep(Some(Duration::ZERO)); // Takes events that were for earlier news.
         self.core.progress(&mut self.record);
         !self.core.matcher.is_busy() && self.core.may_sleep()
     }
 
-    /// Readable when a poll may find something, once [`Self::arm`] has answered true. For epoll, poll or any event loop; it
-    /// is not to be read.
+    /// Readable when a poll may find something, once [`Self::arm`] has answered true; now and then when there is nothing. For
+    /// epoll, poll or any event loop; it is not to be read.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.core.sleeper.as_fd()
     }
