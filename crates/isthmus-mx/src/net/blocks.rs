@@ -100,8 +100,7 @@ impl Burst {
         if ask.first_frame_offset >= frame_bytes || ask.block_length == 0 {
             return None;
         }
-        let frames =
-            (u64::from(ask.first_frame_offset) + u64::from(ask.block_length)).div_ceil(u64::from(frame_bytes));
+        let frames = (u64::from(ask.first_frame_offset) + u64::from(ask.block_length)).div_ceil(u64::from(frame_bytes));
         if frames > u64::from(block_frames) {
             return None;
         }

@@ -40,13 +40,14 @@ impl Endpoint {
             partner.numbered = false;
         }
         (partner.true_session, partner.back_session) = (Some(source), Some(source));
+        partner.heard = now;
         let right = request.app_key == self.setup.key;
         let status = if right { ConnectStatus::Success } else { ConnectStatus::BadKey };
         partner.reply(Reply { session: source, seqnum: request.connect_seqnum, status });
         Ok(())
     }
 
-    pub(crate) fn receive_reply(&mut self, from: Address, reply: &ConnectReply) -> Result<(), Ignored> {
+    pub(crate) fn receive_reply(&mut self, now: Time, from: Address, reply: &ConnectReply) -> Result<(), Ignored> {
         if reply.src_session_id != self.setup.session {
             return Err(Ignored::WrongSession);
         }
@@ -58,6 +59,7 @@ impl Endpoint {
             return Err(Ignored::OldSession);
         }
         let Some(connect) = partner.connects.remove(asked) else { return Err(Ignored::NoSuchConnect) };
+        partner.heard = now;
         let success = reply.status == ConnectStatus::Success;
         // To one who connected to us the key does not matter: it knows us now.
         if success || connect.id.is_none() {
@@ -74,7 +76,9 @@ impl Endpoint {
     fn meet(&mut self, from: Address, target: SessionId, start: crate::wire::SeqNum) {
         let Some(partner) = self.partners.get_mut(&from) else { return };
         let known = partner.session_back();
-        if known.is_some_and(|known| known != target) {
+        // The same one may have given us up, and counts elsewhere now.
+        let gave_us_up = partner.numbered && start.sesnum() != partner.outbox.next().sesnum();
+        if known.is_some_and(|known| known != target || gave_us_up) {
             // It took its first number from our request, where we said what we expect next: that stays.
             let next = partner.inbox.next();
             self.sever_at(from, StatusCode::EndpointUnreachable, next);

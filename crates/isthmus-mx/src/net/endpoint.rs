@@ -221,7 +221,14 @@ impl Endpoint {
         let Some(partner) = self.partners.get_mut(&address) else { return };
         partner.wake = None;
         let tuning = &self.setup.tuning;
-        let hopeless = partner.connects.iter().any(|connect| now.since_us(connect.started) >= tuning.give_up_us());
+        let fetches = self.regions.are_open_for(address);
+        if fetches && partner.connects.is_empty() && now.since_us(partner.heard) >= tuning.probe_us {
+            // It may have gone with what it wanted to fetch, or have given us up. Its answer tells.
+            partner.connect(now, None, 0);
+        }
+        let abandoned = partner.inbox.abandoned_at(tuning).is_some_and(|at| at <= now);
+        let hopeless =
+            abandoned || partner.connects.iter().any(|connect| now.since_us(connect.started) >= tuning.give_up_us());
         let overdue = partner.outbox.deadline().is_some_and(|at| at <= now);
         if hopeless || (overdue && !partner.outbox.expire(now, tuning)) {
             self.give_up(address);
@@ -233,13 +240,16 @@ impl Endpoint {
     /// to it that it is looked at in time.
     pub(crate) fn settle(&mut self, now: Time, address: Address) {
         self.admit(now, address);
+        let fetches = self.regions.are_open_for(address);
         let Some(partner) = self.partners.get_mut(&address) else { return };
         if !partner.in_line && partner.has_frame(now) {
             partner.in_line = true;
             self.line.push_back(address);
         }
         // What is in line is looked at anyway, and settled again then. A wake that is too early costs less than moving it.
-        let Some(at) = partner.deadline(&self.setup.tuning).filter(|at| *at > now || !partner.in_line) else { return };
+        let Some(at) = partner.deadline(&self.setup.tuning, fetches).filter(|at| *at > now || !partner.in_line) else {
+            return;
+        };
         if partner.wake.is_none_or(|wake| at < wake) {
             if let Some(wake) = partner.wake {
                 self.timers.remove(&(wake, Timer::Partner(address)));

@@ -27,16 +27,9 @@ pub(crate) enum Kind {
     /// A message whose bytes come with it.
     Eager,
     /// The announcement of a long one.
-    Announced {
-        id: u8,
-        seqnum: u8,
-        offset: u16,
-    },
+    Announced { id: u8, seqnum: u8, offset: u16 },
     /// The end of a long one that we sent.
-    Finished {
-        id: u8,
-        seqnum: u8,
-    },
+    Finished { id: u8, seqnum: u8 },
 }
 
 /// What all packets of a message say of it.
@@ -136,6 +129,8 @@ pub(crate) struct Inbox {
     /// Acknowledgements that were sent as packets of their own.
     acknum: u32,
     early_bytes: u64,
+    /// When the last packet of a message came.
+    heard: Time,
 }
 
 impl Inbox {
@@ -148,6 +143,7 @@ impl Inbox {
             ack_at: None,
             acknum: 0,
             early_bytes: 0,
+            heard: Time::ZERO,
         }
     }
 
@@ -169,12 +165,13 @@ impl Inbox {
 
     /// Counting starts over. What was here and has bytes is given back: messages that are not whole, or have not begun.
     pub(crate) fn restart(&mut self, first: SeqNum) -> Vec<IncomingId> {
-        let old = core::mem::replace(self, Self::new(first));
+        // Acknowledgements stay countable: one with a lower number than before would not be believed.
+        let acknum = self.acknum;
+        let old = core::mem::replace(self, Self { acknum, ..Self::new(first) });
         let slots = old.slots.into_iter().enumerate();
         let messages = slots.filter_map(|(ahead, message)| Some((ahead, message?)));
-        let cut = messages.filter(|(ahead, message)| {
-            message.label.kind == Kind::Eager && (*ahead >= old.begun || !message.whole)
-        });
+        let cut = messages
+            .filter(|(ahead, message)| message.label.kind == Kind::Eager && (*ahead >= old.begun || !message.whole));
         cut.map(|(_, message)| message.id).collect()
     }
 
@@ -192,6 +189,7 @@ impl Inbox {
         if ahead > self.begun + EARLY_MAX {
             return Err(self.refuse(now, seq));
         }
+        self.heard = now;
         let found = self.slots.get_mut(ahead).and_then(Option::as_mut);
         if let Some(message) = found {
             if message.label != label {
@@ -239,6 +237,11 @@ impl Inbox {
         self.begun += 1;
         self.early_bytes -= message.early_bytes();
         Some(Begun { id: message.id, label: message.label, whole: message.whole })
+    }
+
+    /// When a sender that does not go on with what it began is gone: a living one would have sent it again many times.
+    pub(crate) fn abandoned_at(&self, tuning: &Tuning) -> Option<Time> {
+        if self.slots.is_empty() { None } else { Some(self.heard.after_us(tuning.give_up_us())) }
     }
 
     /// After packets: forgets what is whole, and settles when to acknowledge.

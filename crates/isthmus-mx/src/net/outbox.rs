@@ -348,7 +348,7 @@ mod tests {
         }
         assert!(outbox.admissible(&tuning).is_none());
         assert_eq!(outbox.next(), SeqNum::from_bits(1));
-        sent(&mut outbox, Time::ZERO);
+        while outbox.frame(Time::ZERO, &tuning, |_| 1).is_some() {}
         assert_eq!(outbox.refuse(SeqNum::from_bits(0)), Some(letter(1)));
         assert_eq!(outbox.refuse(SeqNum::from_bits(0)), None);
         assert_eq!(outbox.ack(Time::ZERO, SeqNum::from_bits(0), false, &tuning), [letter(0)]);

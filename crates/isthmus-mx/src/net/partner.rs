@@ -55,6 +55,8 @@ pub(crate) struct Partner {
     pub(crate) in_line: bool,
     /// When it is looked at next.
     pub(crate) wake: Option<Time>,
+    /// When it last said anything.
+    pub(crate) heard: Time,
     /// What its replies to PULL take.
     pub(crate) pull_round_trip: RoundTrip,
 }
@@ -75,6 +77,7 @@ impl Partner {
             recv_acknum: 0,
             in_line: false,
             wake: None,
+            heard: Time::ZERO,
             pull_round_trip: RoundTrip::default(),
         }
     }
@@ -112,11 +115,15 @@ impl Partner {
     }
 
     /// When it has to be looked at, if nothing happens before.
-    pub(crate) fn deadline(&self, tuning: &Tuning) -> Option<Time> {
+    ///
+    /// `fetches`: it has long messages of ours to fetch.
+    pub(crate) fn deadline(&self, tuning: &Tuning, fetches: bool) -> Option<Time> {
+        let probe = (fetches && self.connects.is_empty()).then(|| self.heard.after_us(tuning.probe_us));
         let connects = self.connects.iter().map(|connect| {
             let end = connect.started.after_us(tuning.give_up_us());
             connect.due.min(end.max(connect.started.after_us(1)))
         });
-        connects.chain(self.inbox.ack_at()).chain(self.outbox.deadline()).min()
+        let inbox = self.inbox.ack_at().into_iter().chain(self.inbox.abandoned_at(tuning));
+        connects.chain(inbox).chain(self.outbox.deadline()).chain(probe).min()
     }
 }

@@ -6,9 +6,7 @@ use super::outbox::Letter;
 use super::rendezvous::Announced;
 use super::{Address, Endpoint, Event, Ignored, Time};
 use crate::StatusCode;
-use crate::wire::{
-    EndpointNumber, Liback, MessageHead, Nack, NackLib, Notify, Packet, PeerIndex, SeqNum, SessionId,
-};
+use crate::wire::{EndpointNumber, Liback, MessageHead, Nack, NackLib, Notify, Packet, PeerIndex, SeqNum, SessionId};
 
 /// Negative answers that wait to be sent.
 const REFUSALS_MAX: usize = 64;
@@ -21,8 +19,6 @@ struct Numbered {
     ack: SeqNum,
     label: Label,
     piece: Option<Piece>,
-    /// Of the NOTIFY.
-    fetched: u32,
 }
 
 impl Numbered {
@@ -34,7 +30,6 @@ impl Numbered {
             ack: head.lib_piggyack,
             label: Label { kind, match_info: head.match_info, length },
             piece,
-            fetched: 0,
         }
     }
 
@@ -44,7 +39,7 @@ impl Numbered {
         Self::message(from, head, Kind::Eager, len, Some(Piece { number: 0, at: 0, len }))
     }
 
-    /// `fetched` stands where a message has its length, since all that a NOTIFY says must be kept with its number.
+    /// `total_length` stands where a message has its length: all that a NOTIFY says is kept with its number.
     fn notify(from: Address, notify: &Notify) -> Self {
         let kind = Kind::Finished { id: notify.pulled_rdma_id, seqnum: notify.pulled_rdma_seqnum };
         Self {
@@ -54,7 +49,6 @@ impl Numbered {
             ack: notify.lib_piggyack,
             label: Label { kind, match_info: 0, length: notify.total_length },
             piece: None,
-            fetched: notify.total_length,
         }
     }
 }
@@ -109,7 +103,7 @@ impl Endpoint {
             }
             Packet::ConnectReply(reply) => {
                 let from = address(reply.src_endpoint);
-                (from, self.receive_reply(from, reply))
+                (from, self.receive_reply(now, from, reply))
             }
             Packet::Liback(liback) => {
                 let from = address(liback.src_endpoint);
@@ -121,7 +115,7 @@ impl Endpoint {
             }
             Packet::Pull(pull) => {
                 let from = address(pull.src_endpoint);
-                (from, self.receive_pull(from, pull))
+                (from, self.receive_pull(now, from, pull))
             }
             Packet::PullReply(reply) => return self.receive_frame(now, peer, reply),
             Packet::NackMcp(nack) => return self.pull_refused(now, peer, nack),
@@ -149,6 +143,7 @@ impl Endpoint {
         if seq.sesnum() != partner.inbox.front().sesnum() || ack.sesnum() != partner.outbox.next().sesnum() {
             return Err(Ignored::WrongSesnum);
         }
+        partner.heard = now;
         let ended = partner.outbox.ack(now, ack, false, &tuning);
         self.acknowledged(now, ended);
         let id = self.next_incoming();
@@ -176,6 +171,8 @@ impl Endpoint {
             });
         }
         let Some(partner) = self.partners.get_mut(&from) else { return Ok(()) };
+        // What has begun is not early any more.
+        self.early_bytes = elsewhere + partner.inbox.early_bytes();
         partner.inbox.settle(now, &tuning);
         if notify && self.setup.dialect == crate::wire::Dialect::Mx && partner.inbox.front() == partner.inbox.next() {
             partner.inbox.ack_now(now);
@@ -206,12 +203,6 @@ impl Endpoint {
             if begun.whole && !large {
                 self.events.push_back(Event::Received { message, code: StatusCode::Success, xfer_length: length });
             }
-        }
-        if let Some(partner) = self.partners.get(&from) {
-            // Those that have begun are not early any more.
-            let others = self.partners.values().map(|partner| partner.inbox.early_bytes()).sum();
-            self.early_bytes = others;
-            let _ = partner;
         }
         self.events.extend(bytes);
     }
@@ -248,7 +239,7 @@ impl Endpoint {
         if liback.acknum <= partner.recv_acknum {
             return Err(Ignored::OldAck);
         }
-        partner.recv_acknum = liback.acknum;
+        (partner.recv_acknum, partner.heard) = (liback.acknum, now);
         let ended = partner.outbox.ack(now, liback.lib_seqnum, true, &self.setup.tuning);
         self.acknowledged(now, ended);
         Ok(())

@@ -6,9 +6,9 @@
 //! ```
 
 use super::blocks::{Ask, Burst, Cut, Slice};
+use super::endpoint::{Refusal, Timer};
 use super::outbox::Letter;
 use super::pulling::Pulling;
-use super::endpoint::{Refusal, Timer};
 use super::{Address, Endpoint, Event, Ignored, IncomingId, SendId, Time, UnknownMessage};
 use crate::StatusCode;
 use crate::wire::{Nack, NackMcp, PeerIndex, Pull as PullPacket, PullHandle, PullReply};
@@ -69,13 +69,15 @@ struct Region {
 #[derive(Debug)]
 pub(crate) struct Regions {
     open: BTreeMap<u8, Region>,
+    /// How many each partner has to fetch.
+    by_partner: BTreeMap<Address, u32>,
     uses: [u8; 256],
     next: u8,
 }
 
 impl Regions {
     pub(crate) const fn new() -> Self {
-        Self { open: BTreeMap::new(), uses: [FIRST_USE; 256], next: 0 }
+        Self { open: BTreeMap::new(), by_partner: BTreeMap::new(), uses: [FIRST_USE; 256], next: 0 }
     }
 
     /// A name for a message; none if too many are under way.
@@ -90,6 +92,7 @@ impl Regions {
         self.next = id.wrapping_add(1);
         let seqnum = self.uses[usize::from(id)];
         self.uses[usize::from(id)] = seqnum.wrapping_add(1);
+        *self.by_partner.entry(partner).or_default() += 1;
         self.open.insert(id, Region { send, partner, length, seqnum, acked: false, fetched: None });
         Some(id)
     }
@@ -117,18 +120,30 @@ impl Regions {
     fn close_if_over(&mut self, id: u8) -> Option<(SendId, u32)> {
         let region = self.open.get(&id)?;
         let over = (region.send, region.fetched.filter(|_| region.acked)?);
-        self.open.remove(&id);
+        self.close(id);
         Some(over)
     }
 
     /// It will not be fetched.
     pub(crate) fn close(&mut self, id: u8) {
-        self.open.remove(&id);
+        let Some(region) = self.open.remove(&id) else { return };
+        if let Some(count) = self.by_partner.get_mut(&region.partner) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_partner.remove(&region.partner);
+            }
+        }
+    }
+
+    /// Whether a partner has something to fetch.
+    pub(crate) fn are_open_for(&self, partner: Address) -> bool {
+        self.by_partner.contains_key(&partner)
     }
 
     /// Nothing of this partner's will be fetched.
     pub(crate) fn close_all(&mut self, partner: Address) -> Vec<SendId> {
         let mut sends = Vec::new();
+        self.by_partner.remove(&partner);
         self.open.retain(|_, region| {
             let stays = region.partner != partner;
             if !stays {
@@ -186,7 +201,7 @@ impl Endpoint {
     }
 
     /// Somebody asks for frames of a region.
-    pub(crate) fn receive_pull(&mut self, from: Address, pull: &PullPacket) -> Result<(), Ignored> {
+    pub(crate) fn receive_pull(&mut self, now: Time, from: Address, pull: &PullPacket) -> Result<(), Ignored> {
         if pull.session != self.setup.session {
             self.refuse_pull(from, pull, Nack::BadSession);
             return Err(Ignored::WrongSession);
@@ -213,6 +228,9 @@ impl Endpoint {
             return Err(Ignored::TooManyAsked);
         }
         let seqnum = found.seqnum;
+        if let Some(partner) = self.partners.get_mut(&from) {
+            partner.heard = now;
+        }
         self.asked.push_back(Asked { to: from.peer, puller: pull.puller, region, seqnum, burst });
         Ok(())
     }
@@ -256,9 +274,14 @@ impl Endpoint {
         // The length of a frame has 16 bits.
         let slice = Slice { msg_offset: reply.msg_offset, len: reply.data.len() as u32 };
         pull.pulling.accept(now, reply.frame_seqnum, slice)?;
+        let from = pull.announced.from;
         let (message, length) = (pull.message, pull.pulling.length());
         self.events.push_back(Event::Bytes { message, length, at: slice.msg_offset, len: slice.len });
-        if !pull.pulling.is_over() {
+        if let Some(partner) = self.partners.get_mut(&from) {
+            partner.heard = now;
+        }
+        let over = self.pulls.get(&handle).is_none_or(|pull| pull.pulling.is_over());
+        if !over {
             self.settle_pull(now, handle);
         } else if let Some(pull) = self.pulls.remove(&handle) {
             if let Some(partner) = self.partners.get_mut(&pull.announced.from) {

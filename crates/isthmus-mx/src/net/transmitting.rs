@@ -135,18 +135,10 @@ impl Endpoint {
         let (lib_seqnum, lib_piggyack) = (seq, partner.inbox.carried());
         let (dst_endpoint, src_endpoint) = (to.endpoint, self.setup.number);
         let session = partner.true_session?;
-        let head = |match_info| MessageHead {
-            dst_endpoint,
-            src_endpoint,
-            lib_seqnum,
-            lib_piggyack,
-            match_info,
-            session,
-        };
+        let head =
+            |match_info| MessageHead { dst_endpoint, src_endpoint, lib_seqnum, lib_piggyack, match_info, session };
         Some(match letter {
-            Letter::Eager { send, match_info, length } => {
-                self.eager_packet(head(match_info), send, length, fragment)
-            }
+            Letter::Eager { send, match_info, length } => self.eager_packet(head(match_info), send, length, fragment),
             Letter::Announce { match_info, length, region, .. } => Packet::Rndv(crate::wire::Rndv {
                 head: head(match_info),
                 msg_length: length,

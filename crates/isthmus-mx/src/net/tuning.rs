@@ -13,6 +13,8 @@ pub struct Tuning {
     pub resend_us_min: u64,
     /// A peer that acknowledges nothing for so many times `resend_us` is given up.
     pub resends_max: u32,
+    /// A partner that has a long message of ours to fetch and says nothing for so long is asked whether it is still there.
+    pub probe_us: u64,
     /// An acknowledgement is held back for so long, in the hope of a packet that carries it.
     pub ack_delay_us: u64,
     /// With so many messages unacknowledged, nothing is held back.
@@ -40,6 +42,7 @@ impl Default for Tuning {
             resend_us: 500_000,
             resend_us_min: 40_000,
             resends_max: 1000,
+            probe_us: 5_000_000,
             ack_delay_us: 15_625,
             ack_at_once: 4,
             pull_idle_us: 1_000_000,
@@ -90,6 +93,6 @@ impl RoundTrip {
     /// When an answer is overdue.
     pub(crate) fn overdue_us(&self, least: u64, most: u64) -> u64 {
         let us = if self.mean8 == 0 { 10 * least } else { self.mean8 / 8 + self.deviation4.max(least) };
-        us.min(most)
+        us.min(most).max(1)
     }
 }

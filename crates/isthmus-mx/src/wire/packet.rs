@@ -177,10 +177,9 @@ pub fn parse(dialect: Dialect, frame: &[u8]) -> Result<(Header, Packet<&[u8]>), 
         PacketType::Notify => Packet::Notify(Notify::parse(body)?),
         PacketType::NackLib => Packet::NackLib(NackLib::parse(body)?),
         PacketType::NackMcp => Packet::NackMcp(NackMcp::parse(body)?),
-        PacketType::MfmNicReply
-        | PacketType::EtherUnicast
-        | PacketType::EtherMulticast
-        | PacketType::EtherNative => return Err(Malformed::NotSpoken(kind)),
+        PacketType::MfmNicReply | PacketType::EtherUnicast | PacketType::EtherMulticast | PacketType::EtherNative => {
+            return Err(Malformed::NotSpoken(kind));
+        }
     };
     Ok((header, packet))
 }

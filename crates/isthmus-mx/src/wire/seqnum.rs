@@ -126,7 +126,7 @@ mod tests {
     fn a_restart_keeps_the_session_and_giving_up_does_not() {
         let at = SeqNum::from_bits(0xc123);
         assert_eq!(at.restarted(), SeqNum::from_bits(0xc001));
-        assert_eq!(at.given_up(), SeqNum::from_bits(0x11d3));
+        assert_eq!(at.given_up(), SeqNum::from_bits(0x31d3));
     }
 
     proptest! {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use isthmus_mx::wire::{Announcement, Dialect, Packet, PacketType, parse};
+use isthmus_mx::wire::{Announcement, Dialect, Packet, parse};
 
 use crate::samples::samples;
 use crate::spec_packets::bodies;
@@ -31,7 +31,7 @@ fn packets_are_all_in_the_corpora() {
             let Ok((header, packet)) = parse(dialect, &bytes) else { continue };
             kinds.insert(packet.kind().number());
             if let Packet::Raw(raw) = &packet {
-                // A raw packet that is too short comes back padded; it is read as what it announces, or not at all.
+                // Nothing says where a raw packet ends: one that is too short would come back with its padding.
                 _ = Announcement::parse(raw.data);
                 continue;
             }
@@ -40,6 +40,5 @@ fn packets_are_all_in_the_corpora() {
         }
         let all: BTreeSet<u8> = bodies().iter().map(|(_, of)| of(dialect).base.kind().number()).collect();
         assert_eq!(kinds, all);
-        assert!(all.contains(&PacketType::NackMcp.number()));
     }
 }

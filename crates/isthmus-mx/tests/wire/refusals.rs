@@ -20,7 +20,9 @@ fn edited(number: usize, edits: &[(usize, u8)]) -> Vec<u8> {
 }
 
 /// A sample's number, what is changed in its body, and what is said to it in the first dialect that it is of.
-pub(crate) fn changes() -> Vec<(usize, Vec<(usize, u8)>, Malformed)> {
+type Change = (usize, Vec<(usize, u8)>, Malformed);
+
+pub(crate) fn changes() -> Vec<Change> {
     use PacketType as T;
     let too_long = |kind, declared, most| Malformed::TooLong { kind, declared, most };
     let too_short = |kind, declared, least| Malformed::TooShort { kind, declared, least };
@@ -103,11 +105,8 @@ fn headers_are_whole() {
 #[test]
 fn every_reason_has_a_place_and_a_name_of_its_own() {
     let mut seen = BTreeSet::new();
-    let more = [
-        Malformed::Short { have: 0, need: 16 },
-        Malformed::Ethertype(0x0800),
-        Malformed::AnnouncedNic(u64::MAX),
-    ];
+    let more =
+        [Malformed::Short { have: 0, need: 16 }, Malformed::Ethertype(0x0800), Malformed::AnnouncedNic(u64::MAX)];
     for malformed in changes().into_iter().map(|(_, _, malformed)| malformed).chain(more) {
         assert_eq!(Malformed::REASONS[malformed.index()], malformed.reason());
         assert!(!malformed.to_string().is_empty());

@@ -113,11 +113,10 @@ fn answers() -> impl Strategy<Value = Owned> {
             Packet::Liback(Liback { dst_endpoint, src_endpoint, session, lib_seqnum, acknum })
         },
     );
-    let nack_lib = (endpoint(), endpoint(), nack(), seqnum()).prop_map(
-        |(dst_endpoint, src_endpoint, nack_type, lib_seqnum)| {
+    let nack_lib =
+        (endpoint(), endpoint(), nack(), seqnum()).prop_map(|(dst_endpoint, src_endpoint, nack_type, lib_seqnum)| {
             Packet::NackLib(NackLib { dst_endpoint, src_endpoint, nack_type, lib_seqnum })
-        },
-    );
+        });
     let nack_mcp = (endpoint(), nack(), puller())
         .prop_map(|(src_endpoint, nack_type, puller)| Packet::NackMcp(NackMcp { src_endpoint, nack_type, puller }));
     prop_oneof![liback, nack_lib, nack_mcp]
@@ -137,9 +136,9 @@ fn fragment(dialect: Dialect) -> BoxedStrategy<Owned> {
         Packet::Medium(Fragment { head, length, frag_seqnum, frag_pipeline, data })
     };
     match dialect {
-        Dialect::Mx => (message_head(), 0_u8..8, 0_u8..=12, bytes(MX_FRAGMENT_BYTES_MAX), 0_u32..0x7000)
-            .prop_map(of)
-            .boxed(),
+        Dialect::Mx => {
+            (message_head(), 0_u8..8, 0_u8..=12, bytes(MX_FRAGMENT_BYTES_MAX), 0_u32..0x7000).prop_map(of).boxed()
+        }
         Dialect::OpenMx { .. } => {
             // The offset is the network's matter, so nothing ties the fragment's number to the length.
             (message_head(), any::<u8>(), Just(0), bytes(9000), any::<u32>()).prop_map(of).boxed()
@@ -171,11 +170,10 @@ fn large() -> impl Strategy<Value = Owned> {
             })
         },
     );
-    let reply = (any::<u8>(), any::<u32>(), puller(), bytes(8968)).prop_map(
-        |(frame_seqnum, msg_offset, puller, data)| {
+    let reply =
+        (any::<u8>(), any::<u32>(), puller(), bytes(8968)).prop_map(|(frame_seqnum, msg_offset, puller, data)| {
             Packet::PullReply(PullReply { frame_seqnum, msg_offset, puller, data })
-        },
-    );
+        });
     prop_oneof![rndv, notify, reply]
 }
 

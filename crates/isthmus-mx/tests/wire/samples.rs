@@ -74,11 +74,8 @@ fn between_hosts() -> Vec<(Header, Packet<Vec<u8>>)> {
     let announcement = Announcement { nic_id: A, serial: 0x0a0b_0c0d };
     let announced = Header { dst: BROADCAST, src: A, peer_index: index(0) };
     let query = HostQuery { src_dst_peer_index: index(1), magic: 0x1305_2008 };
-    let reply = HostReply {
-        src_dst_peer_index: index(2),
-        magic: 0x1305_2008,
-        hostname: BoardName::new(b"nodeB:0").unwrap(),
-    };
+    let reply =
+        HostReply { src_dst_peer_index: index(2), magic: 0x1305_2008, hostname: BoardName::new(b"nodeB:0").unwrap() };
     vec![
         (announced, Packet::Raw(Raw { data: announcement.emit().to_vec() })),
         (a_to_b(0), Packet::HostQuery(query)),
@@ -205,16 +202,18 @@ pub(crate) fn samples() -> Vec<Sample> {
     let values = [between_hosts(), connects(), messages(), pulls(), endings()].concat();
     let frames = frames();
     assert_eq!((values.len(), frames.len()), (22, 22));
-    let sample = |(number, ((header, packet), mut frame)): (usize, ((Header, Packet<Vec<u8>>), Vec<u8>))| {
-        let dialects = match number {
-            9 | 12..=14 => MX,
-            10 | 15 => OPEN_MX,
-            _ => &super::DIALECTS,
-        };
-        if number == 17 {
-            frame.extend_from_slice(packet.data().unwrap());
-        }
-        Sample { number, dialects, header, packet, frame }
+    let numbered = (1..).zip(values.into_iter().zip(frames));
+    numbered.map(|(number, ((header, packet), frame))| sample(number, header, packet, frame)).collect()
+}
+
+fn sample(number: usize, header: Header, packet: Packet<Vec<u8>>, mut frame: Vec<u8>) -> Sample {
+    let dialects = match number {
+        9 | 12..=14 => MX,
+        10 | 15 => OPEN_MX,
+        _ => &super::DIALECTS,
     };
-    (1..).zip(values.into_iter().zip(frames)).map(sample).collect()
+    if number == 17 {
+        frame.extend_from_slice(packet.data().unwrap());
+    }
+    Sample { number, dialects, header, packet, frame }
 }

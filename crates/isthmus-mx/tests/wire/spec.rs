@@ -4,7 +4,6 @@
 //! Where a field stands is found out by emitting its packet twice, with the field all zeros and all ones.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 
 use isthmus_mx::wire::{Announcement, Dialect, HEADER_BYTES, Header, Malformed, Packet, PacketType, PeerIndex, Sizes};
 
@@ -48,13 +47,10 @@ fn differences(base: &[u8], other: &[u8]) -> Vec<(usize, usize)> {
 
 /// Rows of a packet in one dialect: offset in the body, bytes, field.
 fn rows(dialect: Dialect, Bodies { base, fields, lengths, constants }: &Bodies) -> Vec<(usize, String)> {
-    let header = |number| Header {
-        dst: crate::samples::A,
-        src: crate::samples::B,
-        peer_index: PeerIndex::new(number),
-    };
+    let header = |number| Header { dst: crate::samples::A, src: crate::samples::B, peer_index: PeerIndex::new(number) };
     let head = base.head_bytes(dialect);
-    let emitted = |packet: &Packet<Vec<u8>>| frame(dialect, &header(0), packet).ok().map(|frame| frame[..head].to_vec());
+    let emitted =
+        |packet: &Packet<Vec<u8>>| frame(dialect, &header(0), packet).ok().map(|frame| frame[..head].to_vec());
     let zeros = emitted(base).unwrap();
     let mut rows = Vec::new();
     let mut known: BTreeSet<usize> = BTreeSet::new();
@@ -69,9 +65,9 @@ fn rows(dialect: Dialect, Bodies { base, fields, lengths, constants }: &Bodies) 
         row(HEADER_BYTES + at, bytes, &format!("{what}, always {value}"));
     }
     for (what, packet) in fields {
-        // A field that this dialect does not have changes nothing.
         let Some(ones) = emitted(packet) else { panic!("{:?} with {what} cannot be said", base.kind()) };
-        for (at, bytes) in differences(&zeros, &ones) {
+        // A field that stands in two places has a text for each.
+        for ((at, bytes), what) in differences(&zeros, &ones).into_iter().zip(what.split(" // ")) {
             row(at, bytes, what);
         }
     }
@@ -88,14 +84,12 @@ fn rows(dialect: Dialect, Bodies { base, fields, lengths, constants }: &Bodies) 
     let silent = (HEADER_BYTES..head).find(|at| zeros[*at] != 0 && !known.contains(at));
     assert_eq!(silent, None, "{:?} has bytes that no row tells of", base.kind());
     rows.sort();
-    if let Some(what) = base.data().map(|_| "data").or_else(|| name_of(base)) {
-        rows.push((head, format!("{} | | {what}", head.min(32) - HEADER_BYTES)));
+    match base {
+        Packet::HostReply(_) => rows.push((head, format!("{} | | the name and a NUL", head - 1 - HEADER_BYTES))),
+        _ if base.data().is_some() => rows.push((head, format!("{} | | data", head - HEADER_BYTES))),
+        _ => {}
     }
     rows
-}
-
-fn name_of(packet: &Packet<Vec<u8>>) -> Option<&'static str> {
-    matches!(packet, Packet::HostReply(_)).then_some("the name and a NUL")
 }
 
 /// All packets; those that differ by dialect, once for each.
@@ -145,7 +139,11 @@ fn header() -> String {
 fn announcement() -> String {
     let nobody = Announcement { nic_id: isthmus_layout::NicId::from_octets([0; 6]), serial: 0 };
     let fields = [
-        ("the board's address, in the lower 48 bits", 8, Announcement { nic_id: isthmus_mx::wire::BROADCAST, ..nobody }),
+        (
+            "the board's address, in the lower 48 bits",
+            8,
+            Announcement { nic_id: isthmus_mx::wire::BROADCAST, ..nobody },
+        ),
         ("serial", 4, Announcement { serial: u32::MAX, ..nobody }),
     ];
     let rows = fields.iter().map(|(what, width, ones)| {
@@ -192,20 +190,15 @@ fn reasons() -> String {
     let known: Vec<Malformed> =
         crate::refusals::changes().into_iter().map(|(_, _, malformed)| malformed).chain(more).collect();
     let example = |reason: &str| known.iter().find(|malformed| malformed.reason() == reason).unwrap();
-    table(
-        "reason | for example",
-        Malformed::REASONS.iter().map(|reason| format!("`{reason}` | {}", example(reason))),
-    )
+    table("reason | for example", Malformed::REASONS.iter().map(|reason| format!("`{reason}` | {}", example(reason))))
 }
 
 #[test]
 fn packets_stand_as_documented() {
-    let mut all = String::new();
-    write!(all, "{}", packets()).unwrap();
     holds(&[
         ("header", header()),
         ("types", types()),
-        ("packets", all),
+        ("packets", packets()),
         ("announcement", announcement()),
         ("sizes", sizes()),
         ("reasons", reasons()),

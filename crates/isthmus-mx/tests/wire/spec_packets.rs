@@ -8,6 +8,8 @@ use isthmus_mx::wire::{
 
 type Owned = Packet<Vec<u8>>;
 type Width = fn(Dialect) -> usize;
+/// A packet's name, and what it consists of in a dialect.
+type Named = (&'static str, fn(Dialect) -> Bodies);
 
 /// A packet and its fields.
 pub(crate) struct Bodies {
@@ -70,13 +72,12 @@ fn host_reply(_: Dialect) -> Bodies {
 }
 
 fn liback(_: Dialect) -> Bodies {
-    let base =
-        Liback { dst_endpoint: ZERO, src_endpoint: ZERO, session: NO_SESSION, lib_seqnum: SEQ_ZERO, acknum: 0 };
+    let base = Liback { dst_endpoint: ZERO, src_endpoint: ZERO, session: NO_SESSION, lib_seqnum: SEQ_ZERO, acknum: 0 };
     let fields = fields!(Packet::Liback, base, {
         DST => dst_endpoint = FULL,
         SRC => src_endpoint = FULL,
-        "`session`: of the destination; the same in both places" => session = SESSION,
-        "`lib_seqnum`: first number that is not completely received (the second place, `send_seq`, is not read)" =>
+        "`session`: of the destination // `session_id`: the same again" => session = SESSION,
+        "`lib_seqnum`: first number that is not completely received // `send_seq`: the same again, not looked at" =>
             lib_seqnum = SEQ_FULL,
         "`acknum`" => acknum = u32::MAX,
     });
@@ -187,8 +188,7 @@ fn medium(dialect: Dialect) -> Bodies {
 }
 
 fn rndv(_: Dialect) -> Bodies {
-    let base =
-        Rndv { head: HEAD, msg_length: 0, pulled_rdma_id: 0, pulled_rdma_seqnum: 0, pulled_rdma_offset: 0 };
+    let base = Rndv { head: HEAD, msg_length: 0, pulled_rdma_id: 0, pulled_rdma_seqnum: 0, pulled_rdma_offset: 0 };
     let mut fields = head_fields(|head| Packet::Rndv(Rndv { head, ..base }));
     fields.extend(fields!(Packet::Rndv, base, {
         "`msg_length`" => msg_length = u32::MAX,
@@ -269,8 +269,7 @@ fn notify(_: Dialect) -> Bodies {
 }
 
 fn nack_lib(_: Dialect) -> Bodies {
-    let base =
-        NackLib { dst_endpoint: ZERO, src_endpoint: ZERO, nack_type: Nack::BadEndpoint, lib_seqnum: SEQ_ZERO };
+    let base = NackLib { dst_endpoint: ZERO, src_endpoint: ZERO, nack_type: Nack::BadEndpoint, lib_seqnum: SEQ_ZERO };
     let fields = fields!(Packet::NackLib, base, {
         "`dst_endpoint`: who sent the refused packet" => dst_endpoint = FULL,
         "`src_endpoint`: whom it was for" => src_endpoint = FULL,
@@ -292,7 +291,7 @@ fn nack_mcp(_: Dialect) -> Bodies {
 }
 
 /// All packets, by type.
-pub(crate) fn bodies() -> Vec<(&'static str, fn(Dialect) -> Bodies)> {
+pub(crate) fn bodies() -> Vec<Named> {
     vec![
         ("RAW", raw),
         ("HOST_QUERY", host_query),

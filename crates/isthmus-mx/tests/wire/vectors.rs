@@ -9,7 +9,8 @@ use crate::{DIALECTS, frame};
 fn samples_are_parsed_and_emitted_byte_by_byte() {
     for Sample { number, dialects, header, packet, frame: bytes } in samples() {
         for &dialect in dialects {
-            let (parsed_header, parsed) = parse(dialect, &bytes).unwrap_or_else(|error| panic!("V{number:02}: {error}"));
+            let (parsed_header, parsed) =
+                parse(dialect, &bytes).unwrap_or_else(|error| panic!("V{number:02}: {error}"));
             assert_eq!((parsed_header, parsed.map(<[u8]>::to_vec)), (header, packet.clone()), "V{number:02}");
             assert_eq!(frame(dialect, &header, &packet).unwrap(), bytes, "V{number:02}");
         }

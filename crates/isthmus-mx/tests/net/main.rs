@@ -1,0 +1,10 @@
+//! Endpoints of several hosts on a bad wire, in virtual time: each message arrives once, in order and intact, or there is an error
+//! at both ends. Every schedule comes from a seed, and is the same on every machine.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod host;
+mod lives;
+mod random;
+mod schedules;
+mod wire;
+mod world;

@@ -1,0 +1,80 @@
+//! Many short schedules, each with a weather and a program of its own.
+
+use crate::host::Kind;
+use crate::random::{Random, Seed};
+use crate::wire::Weather;
+use crate::world::World;
+use isthmus_mx::net::{Time, Tuning};
+use isthmus_mx::wire::{Dialect, Sizes};
+
+pub(crate) fn kind(random: &mut Random) -> Kind {
+    let sizes = match random.below(4) {
+        0 => None,
+        1 => Sizes::open_mx(9000),
+        2 => Sizes::open_mx(1500),
+        _ => Sizes::open_mx(300).and_then(|sizes| sizes.with_block_frames(8)),
+    };
+    let tuning = Tuning { resends_max: 20, ..Tuning::default() };
+    match sizes {
+        None => Kind { dialect: Dialect::Mx, sizes: Sizes::MX, tuning },
+        Some(sizes) => Kind { dialect: Dialect::OPEN_MX, sizes, tuning },
+    }
+}
+
+pub(crate) fn weather(random: &mut Random) -> Weather {
+    Weather {
+        loss_per_million: [0, 1_000, 20_000, 100_000, 300_000][random.below(5) as usize],
+        repeat_per_million: [0, 10_000, 100_000][random.below(3) as usize],
+        late_per_million: [0, 50_000, 500_000][random.below(3) as usize],
+        late_us: 1 + random.below(5_000),
+        delay_us: 1 + random.below(2_000),
+        bytes_per_ms: [100_000, 1_000_000, 10_000_000][random.below(3) as usize],
+    }
+}
+
+pub(crate) fn length(random: &mut Random) -> u32 {
+    let most = [0, 32, 128, 1_000, 8_000, 32_768, 200_000][random.below(7) as usize];
+    random.below(most + 1) as u32
+}
+
+/// Hosts that connect to each other and send a few messages of all classes.
+fn exchange(seed: u64, messages: u64) -> World {
+    let _seed = Seed(seed);
+    let mut random = Random::new(seed);
+    let hosts = 2 + random.below(3) as usize;
+    let (kind, weather) = (kind(&mut random), weather(&mut random));
+    let mut world = World::new(hosts, kind, weather, random.next());
+    world.connect_all();
+    world.run_until_quiet(60_000_000);
+    for _ in 0..messages {
+        let from = random.below(hosts as u64) as usize;
+        let to = (from + 1 + random.below(hosts as u64 - 1) as usize) % hosts;
+        let length = length(&mut random);
+        assert!(world.send(from, to, length, random.chance(50_000)).is_some(), "they are connected");
+        if random.chance(300_000) {
+            let pause_us = [1, 50, 1_000, 100_000][random.below(4) as usize];
+            world.run_until(world.now.after_us(pause_us));
+        }
+    }
+    world.run_until_quiet(120_000_000);
+    world
+}
+
+#[test]
+fn every_message_arrives_once_in_order_and_intact() {
+    for seed in 0..1000 {
+        let world = exchange(seed, 40);
+        for host in &world.hosts {
+            assert_eq!((host.severed, host.failed_receives), (0, 0), "seed {seed}: nobody was given up");
+        }
+    }
+}
+
+#[test]
+fn a_schedule_is_the_same_every_time() {
+    for seed in 0..20 {
+        let [one, other] = [exchange(seed, 40), exchange(seed, 40)];
+        assert_eq!((one.now, one.wire.count()), (other.now, other.wire.count()));
+        assert!(one.now > Time::ZERO);
+    }
+}

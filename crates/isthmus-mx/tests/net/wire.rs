@@ -1,0 +1,114 @@
+//! A network that loses, repeats, delays and mixes up frames, in virtual time.
+
+use crate::random::Random;
+use isthmus_mx::net::Time;
+use std::collections::BTreeMap;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Weather {
+    pub(crate) loss_per_million: u64,
+    pub(crate) repeat_per_million: u64,
+    /// These frames take longer, and so are overtaken.
+    pub(crate) late_per_million: u64,
+    pub(crate) late_us: u64,
+    pub(crate) delay_us: u64,
+    /// Bytes that a host can send in a millisecond.
+    pub(crate) bytes_per_ms: u64,
+}
+
+impl Weather {
+    /// 1 GB/s, 20 µs, and nothing is lost.
+    pub(crate) const FINE: Self = Self {
+        loss_per_million: 0,
+        repeat_per_million: 0,
+        late_per_million: 0,
+        late_us: 0,
+        delay_us: 20,
+        bytes_per_ms: 1_000_000,
+    };
+}
+
+/// A frame under way.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// All of them, and when the hosts have sent what they gave to their links.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    pub(crate) weather: Weather,
+    random: Random,
+    flying: BTreeMap<(Time, u64), Frame>,
+    count: u64,
+    /// For each host, in nanoseconds.
+    busy_until_ns: Vec<u64>,
+    /// Ways that are cut, and until when.
+    cuts: BTreeMap<(usize, usize), Time>,
+}
+
+/// What a link takes before it says that it is full.
+const LINK_QUEUE_NS: u64 = 50_000;
+
+impl Wire {
+    pub(crate) fn new(hosts: usize, weather: Weather, seed: u64) -> Self {
+        let random = Random::new(seed);
+        Self {
+            weather,
+            random,
+            flying: BTreeMap::new(),
+            count: 0,
+            busy_until_ns: vec![0; hosts],
+            cuts: BTreeMap::new(),
+        }
+    }
+
+    /// When a host's link has room: now, or later.
+    pub(crate) fn room(&self, host: usize, now: Time) -> Result<(), Time> {
+        let full_until_ns = self.busy_until_ns[host].saturating_sub(LINK_QUEUE_NS);
+        if full_until_ns <= now.us() * 1000 { Ok(()) } else { Err(Time::from_us(full_until_ns.div_ceil(1000))) }
+    }
+
+    pub(crate) fn send(&mut self, now: Time, frame: Frame) {
+        let start = self.busy_until_ns[frame.from].max(now.us() * 1000);
+        let end = start + frame.bytes.len() as u64 * 1_000_000 / self.weather.bytes_per_ms;
+        self.busy_until_ns[frame.from] = end;
+        if self.cuts.get(&(frame.from, frame.to)).is_some_and(|until| now < *until) {
+            return;
+        }
+        let Weather { loss_per_million, repeat_per_million, late_per_million, late_us, delay_us, .. } = self.weather;
+        let times = if self.random.chance(loss_per_million) { 0 } else { 1 }
+            + if self.random.chance(repeat_per_million) { 1 } else { 0 };
+        for _ in 0..times {
+            let late = if self.random.chance(late_per_million) { self.random.below(late_us + 1) } else { 0 };
+            let at = Time::from_us(end / 1000 + delay_us + late);
+            self.count += 1;
+            let Frame { from, to, ref bytes } = frame;
+            self.flying.insert((at, self.count), Frame { from, to, bytes: bytes.clone() });
+        }
+    }
+
+    /// Nothing gets from one to the other before.
+    pub(crate) fn cut(&mut self, from: usize, to: usize, until: Time) {
+        self.cuts.insert((from, to), until);
+    }
+
+    /// When the next frame arrives.
+    pub(crate) fn next_arrival(&self) -> Option<Time> {
+        self.flying.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// A frame that has arrived.
+    pub(crate) fn arrived(&mut self, now: Time) -> Option<Frame> {
+        let first = self.flying.first_entry()?;
+        if first.key().0 <= now { Some(first.remove()) } else { None }
+    }
+
+    /// Frames that have been sent.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+}
