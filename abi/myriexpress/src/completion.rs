@@ -13,17 +13,7 @@ impl Locked {
     /// As programs see it.
     #[inline(always)]
     pub(crate) fn status(&self, status: &isthmus_mx::Status) -> Status {
-        let source = status
-            .source
-            .map_or(Address::default(), |source| Address { stuff: [self.handle() as u64, source.to_bits()] });
-        Status {
-            code: StatusNumber(status.code.number()),
-            source,
-            match_info: status.match_info,
-            msg_length: status.msg_length,
-            xfer_length: status.xfer_length,
-            context: status.context as *mut c_void,
-        }
+        as_programs_see(self.handle(), status)
     }
 
     #[inline(always)]
@@ -33,11 +23,25 @@ impl Locked {
 
     #[inline(always)]
     fn test(&mut self, request: RequestId) -> Result<Option<Status>, Failure> {
-        match self.engine().test(request) {
-            Ok(Some(status)) => Ok(Some(self.status(&status))),
-            Ok(None) => Ok(None),
-            Err(_) => Err(Return::BAD_REQUEST.into()),
-        }
+        let endpoint = self.handle();
+        let as_seen = |status: &isthmus_mx::Status| as_programs_see(endpoint, status);
+        self.engine().test_as(request, as_seen).map_err(|_| Return::BAD_REQUEST.into())
+    }
+}
+
+/// What a program learns, of an endpoint's request or of a message that waits there.
+#[inline(always)]
+fn as_programs_see(endpoint: EndpointHandle, status: &isthmus_mx::Status) -> Status {
+    let source = status.source;
+    let source = source.map_or(Address::default(), |source| Address { stuff: [endpoint as u64, source.to_bits()] });
+    Status {
+        code: StatusNumber(status.code.number()),
+        source,
+        match_info: status.match_info,
+        msg_length: status.msg_length,
+        // Written a moment ago by itself: read together with its neighbour it would have to wait until it is in the cache.
+        xfer_length: std::hint::black_box(status.xfer_length),
+        context: status.context as *mut c_void,
     }
 }
 

@@ -42,15 +42,24 @@ impl<C: Cargo> Engine<C> {
     }
 
     /// How a request ended, if it has. It is consumed thereby.
-    #[inline(always)]
     pub fn test(&mut self, request: RequestId) -> Result<Option<Status>, UnknownRequest> {
+        self.test_as(request, |status| *status)
+    }
+
+    /// The same, made into something else on the spot: a status that was written a moment ago is not copied well as a whole.
+    #[inline(always)]
+    pub fn test_as<S>(
+        &mut self,
+        request: RequestId,
+        make: impl FnOnce(&Status) -> S,
+    ) -> Result<Option<S>, UnknownRequest> {
         let found = self.visible(request)?;
         if found.stage != Stage::Done {
             return Ok(None);
         }
-        let status = found.status;
+        let made = make(&found.status);
         self.consume(request);
-        Ok(Some(status))
+        Ok(Some(made))
     }
 
     /// The request that ended first of those whose match info a filter accepts, of all kinds. It is consumed.
