@@ -43,9 +43,9 @@ impl Case for Idle {
     /// The time is looked up from outside, while all sleep: starting and ending are not idling.
     fn run(&self, bench: &Bench) -> Result<Reading> {
         let ms = if bench.quick { QUICK_MS } else { RUN_MS };
-        let servants = self.path.servants()?;
         let task = Task::plain(self.path, Wait::Sleep, Work::Idle { ms: ms + 2 * SETTLE_MS });
         let (_, used_ns) = bench.pairs_watched(&task, self.domains.div_ceil(2), |workers| {
+            let servants = self.path.servants()?; // They are there now, whoever has started them.
             sleep(Duration::from_millis(SETTLE_MS));
             let all: Vec<u32> = workers.iter().chain(&servants).copied().collect();
             let before = cpu_ns_of_all(&all)?;
