@@ -9,7 +9,7 @@
 use super::partner::{Partner, Reply};
 use super::{Address, Endpoint, Event, Ignored, Time};
 use crate::StatusCode;
-use crate::wire::{ConnectReply, ConnectRequest, ConnectStatus, SessionId};
+use crate::wire::{ConnectReply, ConnectRequest, ConnectStatus, Nack, NackLib, SeqNum, SessionId};
 
 impl Endpoint {
     pub(crate) fn receive_request(
@@ -63,7 +63,7 @@ impl Endpoint {
         let success = reply.status == ConnectStatus::Success;
         // To one who connected to us the key does not matter: it knows us now.
         if success || connect.id.is_none() {
-            self.meet(from, target, start);
+            self.meet(now, from, target, start);
         }
         if let Some(connect) = connect.id {
             let outcome = if success { Ok(target) } else { Err(StatusCode::BadKey) };
@@ -73,18 +73,22 @@ impl Endpoint {
     }
 
     /// A partner has answered: it is who it says, knows us, and expects `start`.
-    fn meet(&mut self, from: Address, target: SessionId, start: crate::wire::SeqNum) {
+    fn meet(&mut self, now: Time, from: Address, target: SessionId, start: SeqNum) {
         let Some(partner) = self.partners.get_mut(&from) else { return };
         let known = partner.session_back();
+        let another = known.is_some_and(|known| known != target);
         // The same one may have given us up, and counts elsewhere now.
-        let gave_us_up = partner.numbered && start.sesnum() != partner.outbox.next().sesnum();
-        if known.is_some_and(|known| known != target || gave_us_up) {
-            // It took its first number from our request, where we said what we expect next: that stays.
-            let next = partner.inbox.next();
-            self.sever_at(from, StatusCode::EndpointUnreachable, next);
+        let gave_us_up = known == Some(target) && start.sesnum() != partner.outbox.next().sesnum();
+        let (next, told) = (partner.inbox.next(), partner.told);
+        let late = another && told.is_some_and(|told| told != next);
+        if another || gave_us_up {
+            let code = partner.refused.unwrap_or(StatusCode::EndpointUnreachable);
+            // It took its first number from our request: that stays. If a message of the one before it came after the request,
+            // nobody knows which number it took: it is told another one.
+            self.sever_at(from, code, if late { next.given_up() } else { next });
         }
         let Some(partner) = self.partners.get_mut(&from) else { return };
-        if known != Some(target) {
+        if another {
             partner.retired = known;
         }
         // A reply that comes late says what was expected then. It counts only while nothing has been sent.
@@ -93,11 +97,36 @@ impl Endpoint {
             partner.numbered = false;
         }
         (partner.true_session, partner.back_session) = (Some(target), Some(target));
-        partner.introduced = true;
+        (partner.told, partner.refused) = (None, None);
+        partner.introduced = !late;
+        if late {
+            partner.connect(now, None, 0);
+        }
+    }
+
+    /// Section 9.7, with a doubt. A negative answer does not say which session refused. One that comes late, or from somebody who
+    /// makes it up, would end messages that are on their way. So a refused message is a reason to ask who is there: a partner
+    /// that has gone has another session, or refuses the connect.
+    pub(crate) fn receive_nack(&mut self, now: Time, from: Address, nack: &NackLib) -> Result<(), Ignored> {
+        let code = nack.nack_type.status();
+        let partner = self.partners.get_mut(&from).ok_or(Ignored::NothingRefused)?;
+        let counted = nack.lib_seqnum.sesnum() == partner.outbox.next().sesnum();
+        if counted && partner.outbox.is_underway(nack.lib_seqnum) {
+            partner.refused = Some(code);
+            if partner.connects.is_empty() {
+                partner.connect(now, None, 0);
+            }
+            return Ok(());
+        }
+        // A connect has number 0 and no session that could be bad. What says otherwise refuses a message of before.
+        if nack.lib_seqnum != SeqNum::ZERO || nack.nack_type == Nack::BadSession {
+            return Err(Ignored::NothingRefused);
+        }
+        self.connect_refused(from, code)
     }
 
     /// A connect, or whichever is the oldest, was refused.
-    pub(crate) fn connect_refused(&mut self, from: Address, code: StatusCode) -> Result<(), Ignored> {
+    fn connect_refused(&mut self, from: Address, code: StatusCode) -> Result<(), Ignored> {
         let partner = self.partners.get_mut(&from).ok_or(Ignored::NothingRefused)?;
         let connect = partner.connects.pop_front().ok_or(Ignored::NothingRefused)?;
         match connect.id {

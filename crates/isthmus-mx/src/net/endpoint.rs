@@ -137,6 +137,11 @@ impl Endpoint {
         self.partners.get(&partner)?.true_session
     }
 
+    /// Bytes of messages that came before their turn and are kept by the caller.
+    pub const fn early_bytes(&self) -> u64 {
+        self.early_bytes
+    }
+
     /// What has happened and was not taken yet, oldest first.
     pub fn event(&mut self) -> Option<Event> {
         self.events.pop_front()

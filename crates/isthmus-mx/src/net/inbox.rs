@@ -199,7 +199,9 @@ impl Inbox {
                 Some(piece) => message.add(piece)?,
                 None => return Err(Ignored::Duplicate),
             }
-            return Ok(Taken { id: message.id, label, ended: message.whole && ahead < self.begun });
+            let taken = Taken { id: message.id, label, ended: message.whole && ahead < self.begun };
+            self.tell_of_loss(now, ahead);
+            return Ok(taken);
         }
         let Some(room) = room else { return Err(Ignored::NotAccepting) };
         let mut message = Arriving::new(id, label);
@@ -211,15 +213,22 @@ impl Inbox {
             if self.early_bytes + message.early_bytes() > room {
                 return Err(Ignored::NoRoomForEarly);
             }
-            // Something before it is missing: the sender may learn it from an acknowledgement that acknowledges nothing new.
-            self.ack_at = Some(now);
         }
         self.early_bytes += message.early_bytes();
         while self.slots.len() <= ahead {
             self.slots.push_back(None);
         }
         self.slots[ahead] = Some(message);
+        self.tell_of_loss(now, ahead);
         Ok(Taken { id, label, ended: false })
+    }
+
+    /// If a message is whole and one before it is not, its sender may learn it from an acknowledgement that acknowledges nothing new.
+    fn tell_of_loss(&mut self, now: Time, ahead: usize) {
+        let whole = |at: usize| self.slots.get(at).is_some_and(|slot| slot.as_ref().is_some_and(|found| found.whole));
+        if ahead > 0 && whole(ahead) && !whole(0) {
+            self.ack_at = Some(now);
+        }
     }
 
     /// Old or far. One that was acknowledged comes again because the acknowledgement was lost.

@@ -3,7 +3,7 @@
 //! ```text
 //!           acked                            next
 //!             ▼                                ▼
-//!   ‥ known │ sent sent refused sent to-send │ waiting waiting      numbers are given when there is room in the window
+//!   ‥ known │ sent sent sent to-send to-send │ waiting waiting      numbers are given when there is room in the window
 //!   ────────┴────────────────────────────────┴────────────────
 //! ```
 //!
@@ -58,14 +58,22 @@ impl Letter {
 
 #[derive(Debug)]
 struct Flight {
-    /// None once it was refused.
-    letter: Option<Letter>,
+    letter: Letter,
     /// Last time that all of it had been sent.
     sent: Option<Time>,
     again: bool,
     /// It is to be sent, from this fragment on.
     queued: bool,
     fragment: u32,
+}
+
+/// After a loss: as long as acknowledgements stop short of `until`, the oldest of what was sent before `before` are lost, too.
+#[derive(Clone, Copy, Debug)]
+struct Mending {
+    until: SeqNum,
+    before: Time,
+    /// Messages that are sent again at a time.
+    most: usize,
 }
 
 /// One direction, at its beginning.
@@ -85,8 +93,8 @@ pub(crate) struct Outbox {
     heard: Time,
     /// Times that it has been overdue since.
     in_vain: u32,
-    /// What was sent before this and has a number before that may be lost, too.
-    mending: Option<(SeqNum, Time)>,
+    /// More than the oldest may be lost.
+    mending: Option<Mending>,
     empty_acks: u8,
     round_trip: RoundTrip,
 }
@@ -125,7 +133,7 @@ impl Outbox {
     pub(crate) fn drain(&mut self) -> Vec<Letter> {
         let waiting = core::mem::take(&mut self.waiting);
         let old = core::mem::replace(self, Self::new(self.next));
-        old.flights.into_iter().filter_map(|flight| flight.letter).chain(waiting).collect()
+        old.flights.into_iter().map(|flight| flight.letter).chain(waiting).collect()
     }
 
     /// Something to send, after everything else.
@@ -148,7 +156,7 @@ impl Outbox {
         self.bytes += letter.bytes();
         self.queue.push_back(self.next);
         self.next = self.next.next();
-        self.flights.push_back(Flight { letter: Some(letter), sent: None, again: false, queued: true, fragment: 0 });
+        self.flights.push_back(Flight { letter, sent: None, again: false, queued: true, fragment: 0 });
     }
 
     /// Whether there is something to send.
@@ -166,12 +174,12 @@ impl Outbox {
         loop {
             let seq = *self.queue.front()?;
             let flight = self.flights.get_mut(usize::from(seq.steps_from(self.acked)));
-            // Acknowledged or refused since.
-            let Some((flight, letter)) = flight.and_then(|flight| flight.letter.map(|letter| (flight, letter))) else {
+            let Some(flight) = flight else {
+                // Acknowledged since.
                 self.queue.pop_front();
                 continue;
             };
-            let fragment = flight.fragment;
+            let (letter, fragment) = (flight.letter, flight.fragment);
             flight.fragment += 1;
             if flight.fragment >= fragments(&letter) {
                 (flight.queued, flight.fragment) = (false, 0);
@@ -206,24 +214,26 @@ impl Outbox {
             if let Some(sent) = flight.sent.filter(|_| !flight.again && ended.len() + 1 == new) {
                 self.round_trip.sample(sent, now);
             }
-            ended.extend(flight.letter);
+            ended.push(flight.letter);
         }
         self.bytes -= ended.iter().map(Letter::bytes).sum::<u64>();
         self.acked = ack;
         (self.heard, self.in_vain, self.empty_acks) = (now, 0, 0);
         self.overdue = if self.is_waiting() { Some(self.patience(now, tuning)) } else { None };
         match self.mending {
-            Some((until, _)) if until.steps_from(ack) == 0 || until.steps_from(ack) > SeqNum::OUTSTANDING_MAX => {
+            Some(Mending { until, .. })
+                if until.steps_from(ack) == 0 || until.steps_from(ack) > SeqNum::OUTSTANDING_MAX =>
+            {
                 self.mending = None;
             }
-            Some((until, before)) => self.send_again(until, before, AGAIN_MESSAGES),
+            Some(mending) => self.send_again(mending),
             None => {}
         }
         ended
     }
 
     fn is_waiting(&self) -> bool {
-        self.flights.iter().any(|flight| flight.letter.is_some() && flight.sent.is_some())
+        self.flights.iter().any(|flight| flight.sent.is_some())
     }
 
     /// Something arrives there, but not the oldest.
@@ -236,17 +246,23 @@ impl Outbox {
         let patience_us = self.round_trip.mean_us().unwrap_or(0) / 2;
         let Some(sent) = self.flights.front().and_then(|oldest| oldest.sent) else { return };
         if now.since_us(sent) >= patience_us {
-            self.mending = Some((self.acked.next(), now));
-            self.send_again(self.next, now, 1);
+            self.mend(now, 1);
         }
     }
 
-    /// Queues the oldest of those before `until` that were last sent before `before`.
-    fn send_again(&mut self, until: SeqNum, before: Time, most: usize) {
+    /// The oldest is lost: it is sent again, and `most` at a time of those after it that turn out to be lost, too.
+    fn mend(&mut self, now: Time, most: usize) {
+        let mending = Mending { until: self.next, before: now, most };
+        self.mending = Some(mending);
+        self.send_again(mending);
+    }
+
+    /// Queues the oldest of those that may be lost and were not sent again yet.
+    fn send_again(&mut self, Mending { until, before, most }: Mending) {
         let (mut messages, mut bytes) = (0, 0);
         let among = usize::from(until.steps_from(self.acked)).min(self.flights.len());
         for (number, flight) in (0..).zip(self.flights.iter_mut().take(among)) {
-            let (Some(letter), Some(sent)) = (flight.letter, flight.sent) else { continue };
+            let (letter, Some(sent)) = (flight.letter, flight.sent) else { continue };
             if flight.queued || sent > before {
                 continue;
             }
@@ -271,18 +287,15 @@ impl Outbox {
         }
         self.in_vain += 1;
         self.empty_acks = 0;
-        self.mending = Some((self.next, now));
-        self.send_again(self.next, now, AGAIN_MESSAGES);
+        self.mend(now, AGAIN_MESSAGES);
         self.overdue = if self.is_waiting() { Some(self.patience(now, tuning)) } else { None };
         true
     }
 
-    /// A message was refused. It keeps its number: the receiver never gets past it.
-    pub(crate) fn refuse(&mut self, seq: SeqNum) -> Option<Letter> {
-        let flight = self.flights.get_mut(usize::from(seq.steps_from(self.acked)))?;
-        let letter = flight.letter.take()?;
-        self.bytes -= letter.bytes();
-        Some(letter)
+    /// Whether this number was sent and is not acknowledged.
+    pub(crate) fn is_underway(&self, seq: SeqNum) -> bool {
+        let flight = self.flights.get(usize::from(seq.steps_from(self.acked)));
+        flight.is_some_and(|flight| flight.sent.is_some() || flight.fragment > 0)
     }
 }
 
@@ -349,9 +362,8 @@ mod tests {
         assert!(outbox.admissible(&tuning).is_none());
         assert_eq!(outbox.next(), SeqNum::from_bits(1));
         while outbox.frame(Time::ZERO, &tuning, |_| 1).is_some() {}
-        assert_eq!(outbox.refuse(SeqNum::from_bits(0)), Some(letter(1)));
-        assert_eq!(outbox.refuse(SeqNum::from_bits(0)), None);
+        assert!(outbox.is_underway(SeqNum::from_bits(0)) && !outbox.is_underway(SeqNum::from_bits(1)));
         assert_eq!(outbox.ack(Time::ZERO, SeqNum::from_bits(0), false, &tuning), [letter(0)]);
-        assert_eq!(outbox.deadline(), None, "nobody acknowledges what was refused");
+        assert!(outbox.deadline().is_some() && outbox.admissible(&tuning).is_some());
     }
 }

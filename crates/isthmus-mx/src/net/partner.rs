@@ -4,6 +4,7 @@ use super::inbox::Inbox;
 use super::outbox::Outbox;
 use super::tuning::RoundTrip;
 use super::{ConnectId, Time, Tuning};
+use crate::StatusCode;
 use crate::wire::{ConnectStatus, SeqNum, SessionId};
 use alloc::collections::VecDeque;
 
@@ -48,6 +49,10 @@ pub(crate) struct Partner {
     pub(crate) outbox: Outbox,
     pub(crate) connects: VecDeque<Connect>,
     pub(crate) connect_seqnum: u8,
+    /// What the first of the requests that are under way said we expect next.
+    pub(crate) told: Option<SeqNum>,
+    /// It has refused a message, which may be late news: the answer to a connect will tell.
+    pub(crate) refused: Option<StatusCode>,
     pub(crate) replies: VecDeque<Reply>,
     /// The last acknowledgement packet of it that counted.
     pub(crate) recv_acknum: u32,
@@ -73,6 +78,8 @@ impl Partner {
             outbox: Outbox::new(SeqNum::FIRST),
             connects: VecDeque::new(),
             connect_seqnum: 0,
+            told: None,
+            refused: None,
             replies: VecDeque::new(),
             recv_acknum: 0,
             in_line: false,

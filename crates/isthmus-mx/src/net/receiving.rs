@@ -111,7 +111,7 @@ impl Endpoint {
             }
             Packet::NackLib(nack) => {
                 let from = address(nack.src_endpoint);
-                (from, self.receive_nack(from, nack))
+                (from, self.receive_nack(now, from, nack))
             }
             Packet::Pull(pull) => {
                 let from = address(pull.src_endpoint);
@@ -242,22 +242,6 @@ impl Endpoint {
         (partner.recv_acknum, partner.heard) = (liback.acknum, now);
         let ended = partner.outbox.ack(now, liback.lib_seqnum, true, &self.setup.tuning);
         self.acknowledged(now, ended);
-        Ok(())
-    }
-
-    /// Section 9.7.
-    fn receive_nack(&mut self, from: Address, nack: &NackLib) -> Result<(), Ignored> {
-        let code = nack.nack_type.status();
-        let partner = self.partners.get_mut(&from).ok_or(Ignored::NothingRefused)?;
-        let counted = nack.lib_seqnum.sesnum() == partner.outbox.next().sesnum();
-        let refused = if counted { partner.outbox.refuse(nack.lib_seqnum) } else { None };
-        let Some(letter) = refused else { return self.connect_refused(from, code) };
-        if let Letter::Announce { region, .. } = letter {
-            self.regions.close(region);
-        }
-        if let Some(send) = letter.send() {
-            self.events.push_back(Event::Sent { send, code, xfer_length: 0 });
-        }
         Ok(())
     }
 

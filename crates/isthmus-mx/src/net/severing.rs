@@ -36,6 +36,7 @@ impl Endpoint {
         let Some(partner) = self.partners.get_mut(&address) else { return };
         (partner.true_session, partner.back_session) = (None, None);
         (partner.introduced, partner.numbered, partner.recv_acknum) = (false, false, 0);
+        (partner.told, partner.refused) = (None, None);
         partner.replies.clear();
         let letters = partner.outbox.drain();
         self.early_bytes -= partner.inbox.early_bytes();

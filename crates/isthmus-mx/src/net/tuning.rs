@@ -37,26 +37,30 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self {
-            eager_bytes_max: 32768,
-            resend_us: 500_000,
-            resend_us_min: 40_000,
-            resends_max: 1000,
-            probe_us: 5_000_000,
-            ack_delay_us: 15_625,
-            ack_at_once: 4,
-            pull_idle_us: 1_000_000,
-            pull_idle_us_min: 4_000,
-            blocks_in_flight: 4,
-            window_messages: 8191,
-            window_bytes: 1 << 20,
-            early_bytes_max: 16 << 20,
-            partners_max: 8192,
-        }
+        Self::DEFAULT
     }
 }
 
 impl Tuning {
+    /// What suits most wires, and what peers expect.
+    pub const DEFAULT: Self = Self {
+    Self {
+        eager_bytes_max: 32768,
+        resend_us: 500_000,
+        resend_us_min: 40_000,
+        resends_max: 1000,
+        probe_us: 5_000_000,
+        ack_delay_us: 15_625,
+        ack_at_once: 4,
+        pull_idle_us: 1_000_000,
+        pull_idle_us_min: 4_000,
+        blocks_in_flight: 4,
+        window_messages: 8191,
+        window_bytes: 1 << 20,
+        early_bytes_max: 16 << 20,
+        partners_max: 8192,
+    };
+
     /// A peer from which nothing has been heard for so long is given up.
     pub(crate) fn give_up_us(&self) -> u64 {
         self.resend_us.saturating_mul(u64::from(self.resends_max))

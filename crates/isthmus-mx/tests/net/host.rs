@@ -43,6 +43,9 @@ pub(crate) struct Host {
     pub(crate) number: usize,
     pub(crate) endpoint: Endpoint,
     pub(crate) sends: BTreeMap<u64, Sending>,
+    /// Those that are not over, and those that ended a moment ago.
+    pub(crate) sending: usize,
+    pub(crate) just_ended: Vec<u64>,
     incoming: BTreeMap<IncomingId, Incoming>,
     /// Sends (of all hosts and lives) that are here, whole: what was received of each.
     pub(crate) whole: BTreeMap<u64, u32>,
@@ -94,6 +97,8 @@ impl Host {
             number,
             endpoint,
             sends: BTreeMap::new(),
+            sending: 0,
+            just_ended: Vec::new(),
             incoming: BTreeMap::new(),
             whole: BTreeMap::new(),
             failed: BTreeSet::new(),
@@ -123,6 +128,7 @@ impl Host {
     ) -> Result<(), CannotSend> {
         self.endpoint.send(now, address(to), SendId(send), send, length, synchronous)?;
         self.sends.insert(send, Sending { to, length, ended: None });
+        self.sending += 1;
         Ok(())
     }
 
@@ -147,14 +153,18 @@ impl Host {
     pub(crate) fn receive(&mut self, now: Time, from: usize, dialect: Dialect, frame: &[u8]) {
         let (_, packet) = wire::parse(dialect, frame).unwrap();
         let r = self.endpoint.receive(now, PeerIndex::new(from as u16).unwrap(), &packet);
-        if std::env::var("TRACE").is_ok() { println!("{now:?} {from}->{} {:?} {r:?}", self.number, packet.map(|d| d.len())); }
+        if std::env::var("TRACE").is_ok() {
+            println!("{now:?} {from}->{} {:?} {r:?}", self.number, packet.map(|d| d.len()));
+        }
         self.look(now, Some(&packet));
     }
 
     /// Takes what has happened.
     pub(crate) fn look(&mut self, now: Time, packet: Option<&Packet<&[u8]>>) {
         while let Some(event) = self.endpoint.event() {
-            if std::env::var("TRACE").is_ok() { println!("{now:?} @{} {event:?}", self.number); }
+            if std::env::var("TRACE").is_ok() {
+                println!("{now:?} @{} {event:?}", self.number);
+            }
             match event {
                 Event::Begun { message, source, match_info, length, large } => {
                     self.begun(now, message, usize::from(source.peer.number()), match_info, length, large);
@@ -168,6 +178,8 @@ impl Host {
                     let sending = self.sends.get_mut(&send.0).unwrap();
                     assert_eq!(sending.ended, None, "a send ends once");
                     sending.ended = Some(Sent { code, xfer_length });
+                    self.sending -= 1;
+                    self.just_ended.push(send.0);
                 }
                 Event::Connected { partner, outcome, .. } => {
                     self.connected.insert(usize::from(partner.peer.number()), Some(outcome));

@@ -2,9 +2,11 @@
 //! at both ends. Every schedule comes from a seed, and is the same on every machine.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod attacks;
 mod host;
 mod lives;
 mod random;
 mod schedules;
+mod throughput;
 mod wire;
 mod world;

@@ -1,0 +1,198 @@
+//! Somebody on the wire who sends what he likes: nothing panics, nothing grows without end, and what he cannot know he cannot change.
+
+use crate::host::{Host, Kind, address};
+use crate::random::{Random, Seed};
+use crate::wire::Weather;
+use crate::world::World;
+use isthmus_mx::StatusCode;
+use isthmus_mx::net::{Event, Ignored, Time, Tuning};
+use isthmus_mx::wire::{
+    Dialect, Eager, EndpointNumber, Fragment, Liback, MessageHead, Nack, NackLib, NackMcp, Notify, Packet, PeerIndex,
+    Pull, PullHandle, PullReply, Rndv, SeqNum, SessionId, Sizes,
+};
+
+const MX: Kind = Kind { dialect: Dialect::Mx, sizes: Sizes::MX, tuning: TUNING };
+
+const TUNING: Tuning = Tuning { resends_max: 20, early_bytes_max: 1 << 20, partners_max: 16, ..Tuning::DEFAULT };
+
+/// A number that is often one that matters.
+fn number(random: &mut Random, some: &[u64]) -> u64 {
+    match random.below(4) {
+        0 => random.next(),
+        1 => random.below(4),
+        2 => u64::MAX - random.below(3),
+        _ => some[random.below(some.len() as u64) as usize],
+    }
+}
+
+/// A packet to host 0 that anybody could have sent. `session`: his guess.
+fn packet<'a>(random: &mut Random, session: SessionId, data: &'a [u8]) -> Packet<&'a [u8]> {
+    let seq = |random: &mut Random| SeqNum::from_bits(number(random, &[1, 2, 3, 20, 255, 256, 8191]) as u16);
+    let (dst_endpoint, src_endpoint) = (address(0).endpoint, EndpointNumber(number(random, &[2, 2, 3]) as u8));
+    let head = MessageHead {
+        dst_endpoint,
+        src_endpoint,
+        lib_seqnum: seq(random),
+        lib_piggyack: seq(random),
+        match_info: 1 << 40 | random.next() >> 24,
+        session,
+    };
+    let puller = PullHandle { handle: number(random, &[1, 2, 5]) as u32, magic: random.next() as u32 };
+    let length = number(random, &[0, 1, 4096, 4097, 32768, 1 << 20]) as u32;
+    let data = &data[..(number(random, &[0, 1, 32, 4096]) as usize).min(data.len())];
+    let (id, seqnum) = (number(random, &[0, 1, 2]) as u8, number(random, &[23, 24]) as u8);
+    let nack_type = [Nack::BadEndpoint, Nack::EndpointClosed, Nack::BadSession][random.below(3) as usize];
+    match random.below(9) {
+        0 => Packet::Tiny(Eager { head, data }),
+        1 => Packet::Medium(Fragment {
+            head,
+            length,
+            frag_seqnum: number(random, &[0, 1, 7]) as u8,
+            frag_pipeline: number(random, &[12, 10]) as u8,
+            data,
+        }),
+        2 => Packet::Rndv(Rndv {
+            head,
+            msg_length: length,
+            pulled_rdma_id: id,
+            pulled_rdma_seqnum: seqnum,
+            pulled_rdma_offset: random.next() as u16,
+        }),
+        3 => Packet::Notify(Notify {
+            dst_endpoint,
+            src_endpoint,
+            session,
+            total_length: length,
+            pulled_rdma_id: id,
+            pulled_rdma_seqnum: seqnum,
+            lib_seqnum: head.lib_seqnum,
+            lib_piggyack: head.lib_piggyack,
+        }),
+        4 => Packet::Liback(Liback {
+            dst_endpoint,
+            src_endpoint,
+            session,
+            lib_seqnum: head.lib_seqnum,
+            acknum: random.next() as u32,
+        }),
+        5 => Packet::Pull(Pull {
+            dst_endpoint,
+            src_endpoint,
+            session,
+            total_length: length,
+            pulled_rdma_id: u32::from(id),
+            pulled_rdma_seqnum: seqnum,
+            pulled_rdma_offset: number(random, &[0]) as u32,
+            puller,
+            first_frame_offset: number(random, &[0, 4095]) as u32,
+            block_length: number(random, &[0, 32768, 32769]) as u32,
+            frame_index: number(random, &[0, 8]) as u32,
+        }),
+        6 => Packet::PullReply(PullReply { frame_seqnum: random.next() as u8, msg_offset: length, puller, data }),
+        7 => Packet::NackLib(NackLib { dst_endpoint, src_endpoint, nack_type, lib_seqnum: head.lib_seqnum }),
+        _ => Packet::NackMcp(NackMcp { src_endpoint, nack_type, puller }),
+    }
+}
+
+/// Without the session, messages go on as if nobody were there.
+#[test]
+fn who_does_not_know_the_session_changes_nothing() {
+    let data = vec![0xee; 4096];
+    for seed in 0..200 {
+        let _seed = Seed(seed);
+        let mut random = Random::new(seed);
+        let mut world = World::new(2, MX, Weather { loss_per_million: 20_000, ..Weather::FINE }, seed);
+        world.connect_all();
+        world.run_until_quiet(60_000_000);
+        for _ in 0..20 {
+            for (from, to) in [(0, 1), (1, 0)] {
+                let length = [5, 100, 20_000, 100_000][random.below(4) as usize];
+                world.send(from, to, length, false).unwrap();
+            }
+            for _ in 0..20 {
+                let forged = packet(&mut random, SessionId(0xdead_beef), &data);
+                let peer = PeerIndex::new(random.below(3) as u16).unwrap();
+                let _ = world.hosts[0].endpoint.receive(world.now, peer, &forged);
+                world.hosts[0].look(world.now, None);
+            }
+            world.run_until(world.now.after_us(random.below(1000)));
+        }
+        world.run_until_quiet(60_000_000);
+        for host in &world.hosts {
+            assert_eq!((host.severed, host.failed_receives), (0, 0));
+            let mut sends = host.sends.values();
+            assert!(sends.all(|sending| sending.ended.unwrap().code == StatusCode::Success));
+        }
+    }
+}
+
+/// A partner may say anything. What it says of its own messages is its own loss; the rest is checked.
+#[test]
+fn a_partner_who_says_anything_neither_panics_nor_fills_memory() {
+    let data = vec![0xee; 4096];
+    for seed in 0..100 {
+        let _seed = Seed(seed);
+        let mut random = Random::new(seed);
+        let mut world = World::new(3, MX, Weather::FINE, seed);
+        world.connect_all();
+        world.run_until_quiet(60_000_000);
+        let session = world.hosts[0].endpoint.setup().session;
+        let host = &mut world.hosts[0];
+        let mut now = world.now;
+        for send in 0..4 {
+            host.send(now, 1, 1000 + send, 100_000, false).unwrap();
+        }
+        for _ in 0..3000 {
+            let forged = packet(&mut random, session, &data);
+            let received = host.endpoint.receive(now, address(1).peer, &forged);
+            drain(host, &forged, received);
+            if random.chance(100_000) {
+                now = now.after_us(random.below(100_000));
+                host.endpoint.tick(now);
+            }
+            let mut frames = 0;
+            while random.chance(990_000) && host.endpoint.transmit(now).is_some() {
+                frames += 1;
+            }
+            assert!(frames < 2000);
+        }
+        assert!(host.endpoint.early_bytes() <= TUNING.early_bytes_max);
+        let _ = host.endpoint.next_deadline();
+    }
+}
+
+/// Bytes that are to be written lie in the packet and in the message.
+fn drain(host: &mut Host, packet: &Packet<&[u8]>, received: Result<(), Ignored>) {
+    let mut events = 0;
+    while let Some(event) = host.endpoint.event() {
+        events += 1;
+        if let Event::Bytes { length, at, len, .. } = event {
+            assert!(received.is_ok());
+            assert!(len as usize <= packet.data().unwrap().len() && at.checked_add(len).unwrap() <= length);
+        }
+        if let Event::Begun { message, length, large: true, .. } = event {
+            let _ = host.endpoint.pull(Time::from_us(1), message, length);
+        }
+    }
+    assert!(events < 2000);
+}
+
+#[test]
+fn partners_have_a_limit() {
+    let mut host = Host::new(0, 5, &MX);
+    for peer in 0..100 {
+        let request = isthmus_mx::wire::ConnectRequest {
+            dst_endpoint: address(0).endpoint,
+            src_endpoint: EndpointNumber(9),
+            src_dst_peer_index: None,
+            src_session_id: SessionId(8),
+            app_key: 1,
+            target_recv_seqnum_start: SeqNum::FIRST,
+            connect_seqnum: 0,
+        };
+        let packet = Packet::ConnectRequest(request);
+        let received = host.endpoint.receive(Time::ZERO, PeerIndex::new(peer).unwrap(), &packet);
+        assert_eq!(received.is_ok(), peer < 16);
+    }
+    assert_eq!(host.endpoint.ignored().of(Ignored::TooManyPartners), 84);
+}
