@@ -30,6 +30,7 @@ mod outbox;
 mod partner;
 mod pulling;
 mod receiving;
+mod refusing;
 mod rendezvous;
 mod severing;
 mod time;
@@ -38,6 +39,7 @@ mod tuning;
 
 pub use endpoint::{CannotConnect, CannotSend, Endpoint, Setup, UnknownMessage};
 pub use ignored::{Ignored, IgnoredCounts};
+pub use refusing::refusal;
 pub use time::Time;
 pub use tuning::Tuning;
 

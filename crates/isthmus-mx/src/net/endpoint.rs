@@ -231,6 +231,9 @@ impl Endpoint {
             // It may have gone with what it wanted to fetch, or have given us up. Its answer tells.
             partner.connect(now, None, 0);
         }
+        if partner.inbox.hint_at(tuning).is_some_and(|at| at <= now) {
+            partner.inbox.hint(now);
+        }
         let abandoned = partner.inbox.abandoned_at(tuning).is_some_and(|at| at <= now);
         let hopeless =
             abandoned || partner.connects.iter().any(|connect| now.since_us(connect.started) >= tuning.give_up_us());
@@ -251,10 +254,10 @@ impl Endpoint {
             partner.in_line = true;
             self.line.push_back(address);
         }
-        // What is in line is looked at anyway, and settled again then. A wake that is too early costs less than moving it.
-        let Some(at) = partner.deadline(&self.setup.tuning, fetches).filter(|at| *at > now || !partner.in_line) else {
-            return;
-        };
+        // What is due now and in line will be sent when the link has room. A wake that is too early costs less than moving it.
+        let in_line = partner.in_line;
+        let deadlines = partner.deadlines(&self.setup.tuning, fetches);
+        let Some(at) = deadlines.filter(|at| *at > now || !in_line).min() else { return };
         if partner.wake.is_none_or(|wake| at < wake) {
             if let Some(wake) = partner.wake {
                 self.timers.remove(&(wake, Timer::Partner(address)));

@@ -18,6 +18,9 @@ use alloc::vec::Vec;
 /// How far ahead of its turn a message is kept.
 const EARLY_MAX: usize = 255;
 
+/// Hints about one loss. After that the sender's own patience is at an end, too.
+const HINTS_MAX: u32 = 4;
+
 /// Fragments of a message.
 const FRAGMENTS_MAX: u64 = 256;
 
@@ -131,6 +134,8 @@ pub(crate) struct Inbox {
     early_bytes: u64,
     /// When the last packet of a message came.
     heard: Time,
+    /// Hints since then.
+    hints: u32,
 }
 
 impl Inbox {
@@ -144,6 +149,7 @@ impl Inbox {
             acknum: 0,
             early_bytes: 0,
             heard: Time::ZERO,
+            hints: 0,
         }
     }
 
@@ -189,7 +195,7 @@ impl Inbox {
         if ahead > self.begun + EARLY_MAX {
             return Err(self.refuse(now, seq));
         }
-        self.heard = now;
+        (self.heard, self.hints) = (now, 0);
         let found = self.slots.get_mut(ahead).and_then(Option::as_mut);
         if let Some(message) = found {
             if message.label != label {
@@ -209,10 +215,8 @@ impl Inbox {
             Some(piece) => message.add(piece)?,
             None => message.whole = true,
         }
-        if ahead > self.begun {
-            if self.early_bytes + message.early_bytes() > room {
-                return Err(Ignored::NoRoomForEarly);
-            }
+        if ahead > self.begun && self.early_bytes + message.early_bytes() > room {
+            return Err(Ignored::NoRoomForEarly);
         }
         self.early_bytes += message.early_bytes();
         while self.slots.len() <= ahead {
@@ -225,10 +229,17 @@ impl Inbox {
 
     /// If a message is whole and one before it is not, its sender may learn it from an acknowledgement that acknowledges nothing new.
     fn tell_of_loss(&mut self, now: Time, ahead: usize) {
-        let whole = |at: usize| self.slots.get(at).is_some_and(|slot| slot.as_ref().is_some_and(|found| found.whole));
-        if ahead > 0 && whole(ahead) && !whole(0) {
+        if ahead > 0 && self.is_whole(ahead) && !self.is_whole(0) {
             self.ack_at = Some(now);
         }
+    }
+
+    fn is_whole(&self, ahead: usize) -> bool {
+        self.slots.get(ahead).is_some_and(|slot| slot.as_ref().is_some_and(|message| message.whole))
+    }
+
+    fn is_any_whole(&self) -> bool {
+        (0..self.slots.len()).any(|ahead| self.is_whole(ahead))
     }
 
     /// Old or far. One that was acknowledged comes again because the acknowledgement was lost.
@@ -253,12 +264,32 @@ impl Inbox {
         if self.slots.is_empty() { None } else { Some(self.heard.after_us(tuning.give_up_us())) }
     }
 
+    /// When the sender is to be told that something is missing, though nothing new comes that would show it.
+    pub(crate) fn hint_at(&self, tuning: &Tuning) -> Option<Time> {
+        if self.slots.is_empty() || self.hints == HINTS_MAX {
+            return None;
+        }
+        // 1, 3, 7, 15: each waits twice as long as the one before.
+        Some(self.heard.after_us(tuning.hint_us.saturating_mul((2 << self.hints) - 1)))
+    }
+
+    /// Tells it, by an acknowledgement that may acknowledge nothing new.
+    pub(crate) fn hint(&mut self, now: Time) {
+        self.hints += 1;
+        self.ack_at = Some(now);
+    }
+
     /// After packets: forgets what is whole, and settles when to acknowledge.
     pub(crate) fn settle(&mut self, now: Time, tuning: &Tuning) {
-        while self.begun > 0 && self.slots.front().is_some_and(|slot| slot.as_ref().is_some_and(|first| first.whole)) {
+        let before = self.front;
+        while self.begun > 0 && self.is_whole(0) {
             self.slots.pop_front();
             self.begun -= 1;
             self.front = self.front.next();
+        }
+        // A gap was filled, which its sender waits to hear: the next one may be lost, too.
+        if self.front.steps_from(before) > 1 || (self.front != before && self.is_any_whole()) {
+            self.ack_at = Some(now);
         }
         match self.front.steps_from(self.acked) {
             0 => {}

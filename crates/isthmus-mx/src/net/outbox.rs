@@ -24,6 +24,9 @@ const AGAIN_BYTES: u64 = 64 << 10;
 /// Acknowledgements without news that mean loss.
 const EMPTY_ACKS: u8 = 2;
 
+/// No round trip is taken to be shorter.
+const MEAN_US_MIN: u64 = 500;
+
 /// Times that something is sent again before a partner is given up, however short the times are.
 const RESENDS_MIN: u32 = 3;
 
@@ -239,13 +242,14 @@ impl Outbox {
     /// Something arrives there, but not the oldest.
     fn empty_ack(&mut self, now: Time) {
         self.empty_acks = self.empty_acks.saturating_add(1);
-        if self.empty_acks < EMPTY_ACKS || self.mending.is_some() {
+        let Some(sent) = self.flights.front().filter(|oldest| !oldest.queued).and_then(|oldest| oldest.sent) else {
             return;
-        }
-        // The oldest may still be on its way, if it was sent a moment ago.
-        let patience_us = self.round_trip.mean_us().unwrap_or(0) / 2;
-        let Some(sent) = self.flights.front().and_then(|oldest| oldest.sent) else { return };
-        if now.since_us(sent) >= patience_us {
+        };
+        // The oldest may still be on its way, if it was sent a moment ago; if it was sent long ago, one hint is enough.
+        let (age_us, mean_us) = (now.since_us(sent), self.round_trip.mean_us().unwrap_or(0));
+        let sure = self.empty_acks >= EMPTY_ACKS && self.mending.is_none() && age_us >= mean_us / 2;
+        if sure || age_us > 2 * mean_us.max(MEAN_US_MIN) {
+            self.empty_acks = 0;
             self.mend(now, 1);
         }
     }

@@ -124,13 +124,14 @@ impl Partner {
     /// When it has to be looked at, if nothing happens before.
     ///
     /// `fetches`: it has long messages of ours to fetch.
-    pub(crate) fn deadline(&self, tuning: &Tuning, fetches: bool) -> Option<Time> {
+    pub(crate) fn deadlines(&self, tuning: &Tuning, fetches: bool) -> impl Iterator<Item = Time> {
         let probe = (fetches && self.connects.is_empty()).then(|| self.heard.after_us(tuning.probe_us));
-        let connects = self.connects.iter().map(|connect| {
-            let end = connect.started.after_us(tuning.give_up_us());
-            connect.due.min(end.max(connect.started.after_us(1)))
+        let give_up_us = tuning.give_up_us();
+        let connects = self.connects.iter().flat_map(move |connect| {
+            // The end of its life, and the next time that it is sent.
+            [connect.started.after_us(give_up_us), connect.due]
         });
-        let inbox = self.inbox.ack_at().into_iter().chain(self.inbox.abandoned_at(tuning));
-        connects.chain(inbox).chain(self.outbox.deadline()).chain(probe).min()
+        let inbox = [self.inbox.ack_at(), self.inbox.hint_at(tuning), self.inbox.abandoned_at(tuning)];
+        connects.chain(inbox.into_iter().flatten()).chain(self.outbox.deadline()).chain(probe)
     }
 }

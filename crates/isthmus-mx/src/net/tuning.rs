@@ -17,6 +17,8 @@ pub struct Tuning {
     pub probe_us: u64,
     /// An acknowledgement is held back for so long, in the hope of a packet that carries it.
     pub ack_delay_us: u64,
+    /// A message that is not whole and of which nothing came for so long: its sender is given a hint.
+    pub hint_us: u64,
     /// With so many messages unacknowledged, nothing is held back.
     pub ack_at_once: u16,
     /// Longest time without a reply before frames are asked for again.
@@ -44,13 +46,13 @@ impl Default for Tuning {
 impl Tuning {
     /// What suits most wires, and what peers expect.
     pub const DEFAULT: Self = Self {
-    Self {
         eager_bytes_max: 32768,
         resend_us: 500_000,
         resend_us_min: 40_000,
         resends_max: 1000,
         probe_us: 5_000_000,
         ack_delay_us: 15_625,
+        hint_us: 2_000,
         ack_at_once: 4,
         pull_idle_us: 1_000_000,
         pull_idle_us_min: 4_000,

@@ -152,19 +152,13 @@ impl Host {
     /// A frame has come.
     pub(crate) fn receive(&mut self, now: Time, from: usize, dialect: Dialect, frame: &[u8]) {
         let (_, packet) = wire::parse(dialect, frame).unwrap();
-        let r = self.endpoint.receive(now, PeerIndex::new(from as u16).unwrap(), &packet);
-        if std::env::var("TRACE").is_ok() {
-            println!("{now:?} {from}->{} {:?} {r:?}", self.number, packet.map(|d| d.len()));
-        }
+        let _ = self.endpoint.receive(now, PeerIndex::new(from as u16).unwrap(), &packet);
         self.look(now, Some(&packet));
     }
 
     /// Takes what has happened.
     pub(crate) fn look(&mut self, now: Time, packet: Option<&Packet<&[u8]>>) {
         while let Some(event) = self.endpoint.event() {
-            if std::env::var("TRACE").is_ok() {
-                println!("{now:?} @{} {event:?}", self.number);
-            }
             match event {
                 Event::Begun { message, source, match_info, length, large } => {
                     self.begun(now, message, usize::from(source.peer.number()), match_info, length, large);

@@ -6,6 +6,7 @@ mod attacks;
 mod host;
 mod lives;
 mod random;
+mod rules;
 mod schedules;
 mod throughput;
 mod wire;

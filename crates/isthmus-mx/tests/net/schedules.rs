@@ -78,3 +78,36 @@ fn a_schedule_is_the_same_every_time() {
         assert!(one.now > Time::ZERO);
     }
 }
+
+/// What the wire between hosts has to survive.
+#[test]
+fn ten_thousand_messages_survive_loss_repetition_and_disorder() {
+    let _seed = Seed(4);
+    let mut random = Random::new(4);
+    let weather = Weather {
+        loss_per_million: 100_000,
+        repeat_per_million: 100_000,
+        late_per_million: 100_000,
+        late_us: 3_000,
+        delay_us: 1_000,
+        ..Weather::FINE
+    };
+    let kind = Kind { dialect: Dialect::Mx, sizes: Sizes::MX, tuning: Tuning::DEFAULT };
+    let mut world = World::new(4, kind, weather, 4);
+    world.connect_all();
+    world.run_until_quiet(60_000_000);
+    for _ in 0..10_000 {
+        let from = random.below(4) as usize;
+        let to = (from + 1 + random.below(3) as usize) % 4;
+        let most = [0, 32, 128, 2_000, 32_768, 100_000][random.below(6) as usize];
+        world.send(from, to, random.below(most + 1) as u32, false).unwrap();
+        if world.hosts[from].sending > 64 {
+            world.run_until(world.now.after_us(1_000));
+        }
+    }
+    world.run_until_quiet(600_000_000);
+    for host in &world.hosts {
+        assert_eq!((host.severed, host.failed_receives), (0, 0), "nobody was given up");
+    }
+    assert_eq!(world.hosts.iter().map(|host| host.whole.len()).sum::<usize>(), 10_000);
+}

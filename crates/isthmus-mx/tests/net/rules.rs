@@ -1,0 +1,357 @@
+//! Single rules of the protocol, packet by packet, against a peer that is written by hand.
+
+use crate::host::Kind;
+use crate::host::address;
+use crate::wire::Weather;
+use crate::world::World;
+use isthmus_mx::StatusCode;
+use isthmus_mx::net::{CannotSend, ConnectId, Endpoint, Event, Ignored, SendId, Setup, Source, Time, Tuning, refusal};
+use isthmus_mx::wire::{
+    ConnectReply, ConnectRequest, ConnectStatus, Dialect, Eager, EndpointNumber, Liback, MessageHead, Nack, NackLib,
+    Notify, Packet, SeqNum, SessionId, Sizes,
+};
+
+const OURS: SessionId = SessionId(0x5566_7788);
+const THEIRS: SessionId = SessionId(0x1122_3344);
+const NOW: Time = Time::from_us(1000);
+
+fn endpoint(dialect: Dialect) -> Endpoint {
+    let (number, session, tuning) = (address(0).endpoint, OURS, Tuning::DEFAULT);
+    Endpoint::new(Setup { dialect, sizes: Sizes::MX, number, session, key: 77, secret: 0x1234_5678, tuning })
+}
+
+fn request(session: SessionId, key: u32, start: SeqNum) -> Packet<&'static [u8]> {
+    Packet::ConnectRequest(ConnectRequest {
+        dst_endpoint: address(0).endpoint,
+        src_endpoint: address(1).endpoint,
+        src_dst_peer_index: None,
+        src_session_id: session,
+        app_key: key,
+        target_recv_seqnum_start: start,
+        connect_seqnum: 0,
+    })
+}
+
+fn reply(to: &ConnectRequest, session: SessionId, start: SeqNum, status: ConnectStatus) -> Packet<&'static [u8]> {
+    Packet::ConnectReply(ConnectReply {
+        dst_endpoint: address(0).endpoint,
+        src_endpoint: address(1).endpoint,
+        src_dst_peer_index: None,
+        src_session_id: OURS,
+        target_session_id: session,
+        target_recv_seqnum_start: start,
+        connect_seqnum: to.connect_seqnum,
+        status,
+    })
+}
+
+fn tiny(seq: u16, ack: u16, data: &[u8]) -> Packet<&[u8]> {
+    Packet::Tiny(Eager { head: head(seq, ack), data })
+}
+
+fn head(seq: u16, ack: u16) -> MessageHead {
+    MessageHead {
+        dst_endpoint: address(0).endpoint,
+        src_endpoint: address(1).endpoint,
+        lib_seqnum: SeqNum::from_bits(seq),
+        lib_piggyack: SeqNum::from_bits(ack),
+        match_info: 5,
+        session: OURS,
+    }
+}
+
+fn take(endpoint: &mut Endpoint, packet: &Packet<&[u8]>) -> Result<(), Ignored> {
+    endpoint.receive(NOW, address(1).peer, packet)
+}
+
+fn next(endpoint: &mut Endpoint) -> Option<Packet<Source>> {
+    endpoint.transmit(NOW).map(|transmit| transmit.packet)
+}
+
+fn next_request(endpoint: &mut Endpoint) -> ConnectRequest {
+    match next(endpoint) {
+        Some(Packet::ConnectRequest(request)) => request,
+        other => panic!("{other:?} instead of a request"),
+    }
+}
+
+fn events(endpoint: &mut Endpoint) -> Vec<Event> {
+    core::iter::from_fn(|| endpoint.event()).collect()
+}
+
+/// Connected from our side, to a peer that expects number 1.
+fn connected(dialect: Dialect) -> Endpoint {
+    let mut endpoint = endpoint(dialect);
+    endpoint.connect(NOW, address(1), 3, ConnectId(1)).unwrap();
+    let asked = next_request(&mut endpoint);
+    assert_eq!((asked.app_key, asked.target_recv_seqnum_start, asked.connect_seqnum), (3, SeqNum::FIRST, 0));
+    take(&mut endpoint, &reply(&asked, THEIRS, SeqNum::FIRST, ConnectStatus::Success)).unwrap();
+    let outcome = Ok(THEIRS);
+    assert_eq!(events(&mut endpoint), [Event::Connected { connect: ConnectId(1), partner: address(1), outcome }]);
+    endpoint
+}
+
+/// Section 7.4: an Open-MX host that connected to us does not believe that we know it before we have connected back.
+#[test]
+fn who_connected_to_us_is_connected_to_before_the_first_message() {
+    for status in [ConnectStatus::Success, ConnectStatus::BadKey] {
+        let mut endpoint = endpoint(Dialect::OPEN_MX);
+        take(&mut endpoint, &request(THEIRS, 77, SeqNum::from_bits(9))).unwrap();
+        endpoint.send(NOW, address(1), SendId(1), 5, 4, false).unwrap();
+        let answered = next(&mut endpoint);
+        assert!(matches!(answered, Some(Packet::ConnectReply(reply)) if reply.status == ConnectStatus::Success));
+        let asked = next_request(&mut endpoint);
+        assert_eq!(next(&mut endpoint), None);
+        take(&mut endpoint, &reply(&asked, THEIRS, SeqNum::from_bits(9), status)).unwrap();
+        let Some(Packet::Tiny(sent)) = next(&mut endpoint) else { panic!("no message") };
+        assert_eq!((sent.head.lib_seqnum, sent.head.session), (SeqNum::from_bits(9), THEIRS));
+    }
+}
+
+/// The sessions of a reply are enough to acknowledge what comes back.
+#[test]
+fn who_was_connected_to_gets_acknowledgements_in_its_session() {
+    let mut endpoint = connected(Dialect::OPEN_MX);
+    for seq in 1..5 {
+        take(&mut endpoint, &tiny(seq, 1, b"hello")).unwrap();
+    }
+    let Some(Packet::Liback(ack)) = next(&mut endpoint) else { panic!("no acknowledgement") };
+    assert_eq!((ack.session, ack.lib_seqnum, ack.acknum), (THEIRS, SeqNum::from_bits(5), 1));
+    take(&mut endpoint, &tiny(5, 1, b"hello")).unwrap();
+    assert_eq!(next(&mut endpoint), None, "one is held back");
+    endpoint.send(NOW, address(1), SendId(1), 5, 40, false).unwrap();
+    let Some(Packet::Small(sent)) = next(&mut endpoint) else { panic!("no message") };
+    assert_eq!(sent.head.lib_piggyack, SeqNum::from_bits(6));
+    endpoint.flush(NOW);
+    assert_eq!(next(&mut endpoint), None, "the message carried it");
+    take(&mut endpoint, &tiny(6, 1, b"hello")).unwrap();
+    endpoint.flush(NOW);
+    assert!(matches!(next(&mut endpoint), Some(Packet::Liback(ack)) if ack.acknum == 2));
+}
+
+/// The negative cases of section 15, and 8.4.
+#[test]
+fn acknowledgements_count_once_and_in_their_session_number() {
+    let mut endpoint = connected(Dialect::OPEN_MX);
+    (1..=3).for_each(|send| endpoint.send(NOW, address(1), SendId(send), 5, 4, false).unwrap());
+    while next(&mut endpoint).is_some() {}
+    let ack = |lib_seqnum, acknum| {
+        let (dst_endpoint, src_endpoint) = (address(0).endpoint, address(1).endpoint);
+        let lib_seqnum = SeqNum::from_bits(lib_seqnum);
+        Packet::Liback(Liback { dst_endpoint, src_endpoint, session: OURS, lib_seqnum, acknum })
+    };
+    let sent = |send| Event::Sent { send: SendId(send), code: StatusCode::Success, xfer_length: 4 };
+    take(&mut endpoint, &ack(2, 1)).unwrap();
+    assert_eq!(events(&mut endpoint), [sent(1)]);
+    assert_eq!(take(&mut endpoint, &ack(3, 1)), Err(Ignored::OldAck));
+    assert_eq!(take(&mut endpoint, &ack(0x4003, 2)), Err(Ignored::WrongSesnum));
+    assert_eq!(take(&mut endpoint, &tiny(0x4001, 4, b"")), Err(Ignored::WrongSesnum));
+    take(&mut endpoint, &ack(9, 2)).unwrap();
+    assert_eq!(events(&mut endpoint), [], "never sent");
+    take(&mut endpoint, &tiny(1, 4, b"")).unwrap();
+    assert_eq!(events(&mut endpoint)[..2], [sent(2), sent(3)]);
+}
+
+#[test]
+fn a_peer_that_was_opened_again_is_told_another_session_number() {
+    let mut endpoint = connected(Dialect::OPEN_MX);
+    take(&mut endpoint, &tiny(1, 1, b"hello")).unwrap();
+    endpoint.send(NOW, address(1), SendId(1), 5, 4, false).unwrap();
+    events(&mut endpoint);
+    while next(&mut endpoint).is_some() {}
+    let again = request(SessionId(9), 0, SeqNum::FIRST);
+    take(&mut endpoint, &again).unwrap();
+    let failed = Event::Sent { send: SendId(1), code: StatusCode::EndpointUnreachable, xfer_length: 0 };
+    assert_eq!(events(&mut endpoint), [failed, Event::Severed { partner: address(1) }]);
+    let Some(Packet::ConnectReply(answer)) = next(&mut endpoint) else { panic!("no reply") };
+    assert_eq!((answer.status, answer.target_session_id), (ConnectStatus::BadKey, OURS));
+    assert_eq!(answer.target_recv_seqnum_start.sesnum().number(), 1);
+    assert_eq!(take(&mut endpoint, &tiny(2, 1, b"late")), Err(Ignored::WrongSesnum));
+    assert_eq!(take(&mut endpoint, &request(THEIRS, 77, SeqNum::FIRST)), Err(Ignored::OldSession));
+}
+
+/// It counts in another session number now: what we had sent ends with an error here as it did there.
+#[test]
+fn a_peer_that_gave_us_up_is_noticed_when_it_connects_again() {
+    let mut endpoint = connected(Dialect::OPEN_MX);
+    endpoint.send(NOW, address(1), SendId(1), 5, 4, false).unwrap();
+    while next(&mut endpoint).is_some() {}
+    take(&mut endpoint, &request(THEIRS, 77, SeqNum::FIRST)).unwrap();
+    assert_eq!(events(&mut endpoint), [], "a connect of the same kind again changes nothing");
+    take(&mut endpoint, &request(THEIRS, 77, SeqNum::FIRST.given_up())).unwrap();
+    let failed = Event::Sent { send: SendId(1), code: StatusCode::EndpointUnreachable, xfer_length: 0 };
+    assert_eq!(events(&mut endpoint), [failed, Event::Severed { partner: address(1) }]);
+    endpoint.send(NOW, address(1), SendId(2), 5, 4, false).unwrap();
+    while !matches!(next(&mut endpoint), Some(Packet::ConnectReply(_))) {}
+    let asked = next_request(&mut endpoint);
+    assert_eq!(asked.target_recv_seqnum_start.sesnum().number(), 1);
+    take(&mut endpoint, &reply(&asked, THEIRS, SeqNum::FIRST.given_up(), ConnectStatus::BadKey)).unwrap();
+    let Some(Packet::Tiny(sent)) = next(&mut endpoint) else { panic!("no message") };
+    assert_eq!(sent.head.lib_seqnum, SeqNum::FIRST.given_up());
+}
+
+/// A message of the life before comes after the request that the next life answers: which number did that one take?
+#[test]
+fn a_peer_that_may_count_otherwise_is_told_another_session_number() {
+    for late in [false, true] {
+        let mut endpoint = connected(Dialect::OPEN_MX);
+        endpoint.connect(NOW, address(1), 3, ConnectId(2)).unwrap();
+        let asked = next_request(&mut endpoint);
+        if late {
+            take(&mut endpoint, &tiny(1, 1, b"late")).unwrap();
+        }
+        take(&mut endpoint, &reply(&asked, SessionId(9), SeqNum::FIRST, ConnectStatus::Success)).unwrap();
+        if late {
+            assert_eq!(next_request(&mut endpoint).target_recv_seqnum_start.sesnum().number(), 1);
+            assert_eq!(take(&mut endpoint, &tiny(1, 1, b"new")), Err(Ignored::WrongSesnum));
+        } else {
+            assert_eq!(next(&mut endpoint), None);
+            take(&mut endpoint, &tiny(1, 1, b"new")).unwrap();
+        }
+    }
+}
+
+/// Section 10.1: one that is of another use of the region, or of somebody else, ends nothing.
+#[test]
+fn a_notify_ends_only_what_it_names() {
+    let mut endpoint = connected(Dialect::OPEN_MX);
+    endpoint.send(NOW, address(1), SendId(1), 5, 100_000, false).unwrap();
+    let Some(Packet::Rndv(announced)) = next(&mut endpoint) else { panic!("no announcement") };
+    let mut seq = 0;
+    let mut notify = |id: u8, seqnum: u8, total_length: u32| {
+        seq += 1;
+        Packet::Notify(Notify {
+            dst_endpoint: address(0).endpoint,
+            src_endpoint: address(1).endpoint,
+            session: OURS,
+            total_length,
+            pulled_rdma_id: id,
+            pulled_rdma_seqnum: seqnum,
+            lib_seqnum: SeqNum::from_bits(seq),
+            lib_piggyack: SeqNum::FIRST,
+        })
+    };
+    let (id, seqnum) = (announced.pulled_rdma_id, announced.pulled_rdma_seqnum);
+    take(&mut endpoint, &notify(id, seqnum + 1, 1)).unwrap();
+    take(&mut endpoint, &notify(id + 1, seqnum, 2)).unwrap();
+    assert_eq!(events(&mut endpoint), []);
+    take(&mut endpoint, &notify(id, seqnum, 7)).unwrap();
+    assert_eq!(events(&mut endpoint), [], "the announcement is not acknowledged yet");
+    take(&mut endpoint, &notify(id, seqnum, 3)).unwrap();
+    take(&mut endpoint, &tiny(5, 2, b"")).unwrap();
+    let sent = Event::Sent { send: SendId(1), code: StatusCode::Success, xfer_length: 7 };
+    assert_eq!(events(&mut endpoint)[0], sent, "what the first one said that named it");
+}
+
+#[test]
+fn connects_end_with_what_the_peer_says_or_in_time() {
+    let mut endpoint = endpoint(Dialect::OPEN_MX);
+    assert_eq!(endpoint.send(NOW, address(1), SendId(1), 0, 0, false), Err(CannotSend::NotConnected));
+    let failed = |id, code| [Event::Connected { connect: ConnectId(id), partner: address(1), outcome: Err(code) }];
+    endpoint.connect(NOW, address(1), 3, ConnectId(1)).unwrap();
+    let asked = next_request(&mut endpoint);
+    take(&mut endpoint, &reply(&asked, THEIRS, SeqNum::FIRST, ConnectStatus::BadKey)).unwrap();
+    assert_eq!(events(&mut endpoint), failed(1, StatusCode::BadKey));
+    let late = reply(&asked, THEIRS, SeqNum::FIRST, ConnectStatus::Success);
+    assert_eq!(take(&mut endpoint, &late), Err(Ignored::NoSuchConnect));
+
+    endpoint.connect(NOW, address(1), 3, ConnectId(2)).unwrap();
+    let asked = Packet::<&[u8]>::ConnectRequest(next_request(&mut endpoint));
+    let Some(Packet::NackLib(nack)) = refusal(&asked, Nack::EndpointClosed) else { panic!("no refusal") };
+    take(&mut endpoint, &Packet::NackLib(nack)).unwrap();
+    assert_eq!(events(&mut endpoint), failed(2, StatusCode::EndpointClosed));
+
+    endpoint.connect(NOW, address(1), 3, ConnectId(3)).unwrap();
+    let mut now = NOW;
+    let mut requests = 0;
+    loop {
+        while endpoint.transmit(now).is_some() {
+            requests += 1;
+        }
+        let Some(deadline) = endpoint.next_deadline() else { break };
+        now = deadline;
+        endpoint.tick(now);
+    }
+    assert!((900..1100).contains(&requests) && now.us() > 499_000_000, "{requests} {now:?}");
+    assert_eq!(events(&mut endpoint)[..1], failed(3, StatusCode::Timeout));
+}
+
+/// A refusal is believed when the connect that follows it is refused, too.
+#[test]
+fn messages_to_an_endpoint_that_was_closed_end_with_that() {
+    let mut endpoint = connected(Dialect::OPEN_MX);
+    endpoint.send(NOW, address(1), SendId(1), 5, 4, false).unwrap();
+    endpoint.send(NOW, address(1), SendId(2), 5, 100_000, false).unwrap();
+    while let Some(packet) = next(&mut endpoint) {
+        let Some(Packet::NackLib(nack)) = refusal(&packet, Nack::EndpointClosed) else { panic!("{packet:?}") };
+        take(&mut endpoint, &Packet::NackLib(nack)).unwrap_or(());
+    }
+    let ended = events(&mut endpoint)
+        .into_iter()
+        .filter(|event| matches!(event, Event::Sent { code: StatusCode::EndpointClosed, .. }));
+    assert_eq!(ended.count(), 2);
+}
+
+#[test]
+fn packets_for_an_earlier_session_are_refused() {
+    let mut endpoint = connected(Dialect::OPEN_MX);
+    let Packet::Tiny(mut old) = tiny(1, 1, b"hello") else { unreachable!() };
+    old.head.session = SessionId(1);
+    assert_eq!(take(&mut endpoint, &Packet::Tiny(old)), Err(Ignored::WrongSession));
+    let nack = NackLib {
+        dst_endpoint: address(1).endpoint,
+        src_endpoint: address(0).endpoint,
+        nack_type: Nack::BadSession,
+        lib_seqnum: SeqNum::FIRST,
+    };
+    assert_eq!(next(&mut endpoint), Some(Packet::NackLib(nack)));
+    let other = Packet::NackLib(NackLib { dst_endpoint: EndpointNumber(200), ..nack });
+    assert_eq!(take(&mut endpoint, &other), Err(Ignored::WrongEndpoint));
+    assert_eq!(refusal(&other, Nack::BadSession), None, "nobody refuses a refusal");
+}
+
+/// Section 8.5: native MX before 1.2.5 waits for it.
+#[test]
+fn a_notify_is_acknowledged_at_once_in_mx_mode() {
+    for (dialect, at_once) in [(Dialect::Mx, true), (Dialect::OPEN_MX, false)] {
+        let mut endpoint = connected(dialect);
+        endpoint.send(NOW, address(1), SendId(1), 5, 100_000, false).unwrap();
+        let Some(Packet::Rndv(announced)) = next(&mut endpoint) else { panic!("no announcement") };
+        assert_eq!((announced.pulled_rdma_seqnum, announced.pulled_rdma_offset), (23, 0));
+        let notify = Notify {
+            dst_endpoint: address(0).endpoint,
+            src_endpoint: address(1).endpoint,
+            session: OURS,
+            total_length: 100_000,
+            pulled_rdma_id: announced.pulled_rdma_id,
+            pulled_rdma_seqnum: announced.pulled_rdma_seqnum,
+            lib_seqnum: SeqNum::FIRST,
+            lib_piggyack: SeqNum::from_bits(2),
+        };
+        take(&mut endpoint, &Packet::Notify(notify)).unwrap();
+        let sent = Event::Sent { send: SendId(1), code: StatusCode::Success, xfer_length: 100_000 };
+        assert_eq!(events(&mut endpoint), [sent]);
+        assert_eq!(matches!(next(&mut endpoint), Some(Packet::Liback(_))), at_once);
+    }
+}
+
+/// Both ends learn it in time when a host dies while it is being pulled from, or pulls.
+#[test]
+fn a_pull_whose_other_end_dies_ends_at_both_ends() {
+    let tuning = Tuning { resends_max: 20, ..Tuning::DEFAULT };
+    let kind = Kind { dialect: Dialect::Mx, sizes: Sizes::MX, tuning };
+    for dies in [0, 1] {
+        let mut world = World::new(2, kind, Weather::FINE, 1);
+        world.connect_all();
+        world.run_until_quiet(60_000_000);
+        world.send_whole(0, 1, 20_000_000);
+        world.run_until(world.now.after_us(5_000));
+        let died = world.now;
+        world.wire.cut(dies, 1 - dies, Time::from_us(u64::MAX));
+        world.wire.cut(1 - dies, dies, Time::from_us(u64::MAX));
+        world.run_until_quiet(60_000_000);
+        assert!(world.now.since_us(died) < 30_000_000);
+        assert!(world.hosts[0].sends.values().all(|send| send.ended.unwrap().code != StatusCode::Success));
+        assert_eq!(world.hosts[1].failed_receives, 1);
+    }
+}
