@@ -320,7 +320,8 @@ impl<M: Matcher> Core<M> {
     }
 
     pub(crate) fn has_unsent(&self) -> bool {
-        self.peers.iter().any(|peer| peer.has_work() || !peer.announced.is_empty() || peer.credit.in_flight())
+        !self.owing.is_empty()
+            || self.peers.iter().any(|peer| peer.has_work() || !peer.announced.is_empty() || peer.credit.in_flight())
     }
 
     /// Ends everything that is under way, as a domain that leaves does.
