@@ -20,7 +20,7 @@ use isthmus_layout::ids::RegionId;
 use isthmus_layout::limits::PEER_REGIONS_MAX;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{Mapped, Outcome, Piece, Record, Serial};
-use isthmus_shm::rehome::{PeerRegion, Prepared, RegionKey, Warm};
+use isthmus_shm::rehome::{ColdReason, GrantError, PeerRegion, Prepared, RegionKey, Warm};
 use rustix::fd::{AsFd, OwnedFd};
 
 /// Bytes of one region of a peer, an end of the plausible.
@@ -77,35 +77,50 @@ impl<M: Matcher> Core<M> {
 
     /// The message's buffer in a region that the peer has, if there is one; otherwise sees to it that there will be.
     fn warm(&mut self, at: PeerIndex, message: &Outgoing) -> Option<Warm> {
+        if !matches!(self.peers[at].out, Path::Channel(_)) {
+            return None; // That path has a reason of its own.
+        }
+        let found = self.find_warm(at, message);
+        let in_pieces = &mut self.peers[at].in_pieces;
+        match found {
+            Ok(_) => *in_pieces = None,
+            // After something stood in its way a buffer counts as new for some time, and what stood there is still the reason.
+            Err(Reason::BufferNew) => *in_pieces = in_pieces.or(Some(Reason::BufferNew)),
+            Err(reason) => *in_pieces = Some(reason),
+        }
+        found.ok()
+    }
+
+    fn find_warm(&mut self, at: PeerIndex, message: &Outgoing) -> Result<Warm, Reason> {
         let peer = &self.peers[at];
-        if !matches!(peer.out, Path::Channel(_)) || peer.owner != Some(self.me.owner) {
-            return None;
+        if peer.owner != Some(self.me.owner) {
+            return Err(Reason::OtherOwner);
         }
         let warm = match message.buffer.rehome(&self.rehome) {
             Prepared::Warm(warm) => warm,
-            Prepared::Cold(_) => return None,
+            Prepared::Cold(cold) => return Err(reason_of(cold)),
         };
-        let region = RegionId(warm.region.number());
-        match peer.granted.get(&region) {
-            Some(Granted::Yes) => Some(warm),
-            Some(Granted::Asked(_) | Granted::Refused) => None,
-            None => {
-                self.grant(at, warm.region);
-                None
-            }
+        match peer.granted.get(&RegionId(warm.region.number())) {
+            Some(Granted::Yes) => Ok(warm),
+            Some(Granted::Asked(_)) => Err(Reason::BufferNew), // To the peer it is.
+            Some(&Granted::Refused(reason)) => Err(reason),
+            None => Err(self.grant(at, warm.region).err().unwrap_or(Reason::BufferNew)),
         }
     }
 
     /// Asks the daemon to pass a region on to a peer.
-    fn grant(&mut self, at: PeerIndex, region: RegionKey) {
+    fn grant(&mut self, at: PeerIndex, region: RegionKey) -> Result<(), Reason> {
         self.revoke_released(); // What is new often takes the place of something old.
-        let Ok(grant) = self.rehome.grant(region) else { return };
+        let grant = self.rehome.grant(region).map_err(|error| match error {
+            GrantError::Gone => Reason::BufferNew,
+            GrantError::Descriptor(_) => Reason::BufferOutOfFds,
+        })?;
         let peer = self.peers[at].id;
         let id = RegionId(region.number());
         let message = Grant { peer, region: id, start: grant.start, bytes: grant.len };
-        if let Some(serial) = self.tell(message.into(), &[grant.fd.as_fd()]) {
-            self.peers[at].granted.insert(id, Granted::Asked(serial));
-        }
+        let serial = self.try_tell(message.into(), &[grant.fd.as_fd()])?;
+        self.peers[at].granted.insert(id, Granted::Asked(serial));
+        Ok(())
     }
 
     /// Regions that were given back are not granted any more.
@@ -238,5 +253,31 @@ impl<M: Matcher> Core<M> {
                 }
             }
         }
+    }
+}
+
+/// What the table of reasons calls it.
+fn reason_of(cold: ColdReason) -> Reason {
+    match cold {
+        ColdReason::Disabled => Reason::BufferCacheOff,
+        ColdReason::TooSmall => Reason::BufferSmall,
+        ColdReason::FirstUse => Reason::BufferNew,
+        ColdReason::Stale => Reason::BufferReplaced,
+        ColdReason::NotAnonymous => Reason::BufferNotAnonymous,
+        ColdReason::NotWritable => Reason::BufferNotWritable,
+        ColdReason::Shared => Reason::BufferShared,
+        ColdReason::Unmapped => Reason::BufferUnmapped,
+        ColdReason::SpecialMemory => Reason::BufferSpecial,
+        ColdReason::Pinned => Reason::BufferPinned,
+        ColdReason::InUse => Reason::BufferInUse,
+        ColdReason::CacheFull => Reason::BufferCacheFull,
+        ColdReason::NoProcmapQuery => Reason::BufferNoQuery,
+        ColdReason::NoProc => Reason::BufferNoProc,
+        ColdReason::DescriptorLimit => Reason::BufferOutOfFds,
+        ColdReason::MemoryLimit => Reason::BufferOutOfMemory,
+        ColdReason::LockLimit => Reason::BufferLockLimit,
+        ColdReason::FileSizeLimit => Reason::BufferFileSize,
+        ColdReason::ForkChild => Reason::BufferForked,
+        ColdReason::Refused => Reason::BufferDenied,
     }
 }

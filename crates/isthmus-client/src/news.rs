@@ -83,15 +83,18 @@ impl<M: Matcher> Core<M> {
 
     /// Tells the daemon something, without waiting. None if there is no daemon.
     pub(crate) fn tell(&mut self, message: ToDaemon, fds: &[BorrowedFd<'_>]) -> Option<RequestSerial> {
-        match self.control.as_mut()?.tell(message, fds) {
-            Ok(serial) => Some(serial),
-            Err(refusal) => {
-                if refusal.reason == Reason::DaemonGone {
-                    self.daemon_lost();
-                }
-                None
+        self.try_tell(message, fds).ok()
+    }
+
+    /// The same; an error is why it was not told.
+    pub(crate) fn try_tell(&mut self, message: ToDaemon, fds: &[BorrowedFd<'_>]) -> Result<RequestSerial, Reason> {
+        let control = self.control.as_mut().ok_or(Reason::DaemonGone)?;
+        control.tell(message, fds).map_err(|refusal| {
+            if refusal.reason == Reason::DaemonGone {
+                self.daemon_lost();
             }
-        }
+            refusal.reason
+        })
     }
 
     fn grant_answered(&mut self, serial: Option<RequestSerial>, answer: Granted) {
@@ -103,7 +106,7 @@ impl<M: Matcher> Core<M> {
     }
 
     fn request_refused(&mut self, serial: Option<RequestSerial>, reason: Reason) {
-        self.grant_answered(serial, Granted::Refused);
+        self.grant_answered(serial, Granted::Refused(reason));
         let asked = self.asked.iter().position(|(asked, _)| Some(*asked) == serial);
         if let Some((_, at)) = asked.map(|place| self.asked.swap_remove(place)) {
             let id = self.peers[at].id;
@@ -283,6 +286,7 @@ impl<M: Matcher> Core<M> {
         (peer.out, peer.inward, peer.switch, peer.leaving) = (Path::Ordinary, Path::Ordinary, None, None);
         peer.granted.clear();
         peer.regions.clear();
+        peer.in_pieces = None;
     }
 
     /// Both directions may have left the channel: then it can go. A listener that has not left cannot know that its connector never

@@ -94,7 +94,7 @@ pub(crate) enum Granted {
     /// The peer has it.
     Yes,
     /// The daemon or its policy said no.
-    Refused,
+    Refused(Reason),
 }
 
 /// A record under way through the daemon.
@@ -199,6 +199,8 @@ pub(crate) struct Peer {
     pub(crate) regions: HashMap<RegionId, (PeerRegion, u64)>,
     /// Regions of ours that the peer may map.
     pub(crate) granted: HashMap<RegionId, Granted>,
+    /// Why large messages to it go in pieces, if they do.
+    pub(crate) in_pieces: Option<Reason>,
     /// Stands in the domain's list of peers with something to send.
     pub(crate) listed: bool,
 }
@@ -226,6 +228,7 @@ impl Peer {
             credit: Credit::default(),
             regions: HashMap::new(),
             granted: HashMap::new(),
+            in_pieces: None,
             listed: false,
         }
     }

@@ -24,6 +24,9 @@ pub struct ChannelStatus {
     pub peer_name: Option<String>,
     /// By which path messages to it go now.
     pub path: PathKind,
+    /// Why large messages to it go in pieces, copied twice, by the last of them that could tell. None where they are copied once
+    /// out of the buffer, and where there was no large message yet or no channel, of which `path` has the reason.
+    pub in_pieces: Option<Reason>,
     /// What was sent by the channel.
     pub sent: Counters,
     /// Messages that wait for room.
@@ -40,6 +43,13 @@ impl ChannelStatus {
             (_, Making::Refused { reason, .. }, _) => PathKind::Ordinary(reason),
         };
         let name = peer.name.as_ref().map(|name| name.as_str().to_owned());
-        Self { peer: peer.id, peer_name: name, path, sent, queued: peer.queue.len() + peer.streams.len() }
+        Self {
+            peer: peer.id,
+            peer_name: name,
+            path,
+            in_pieces: peer.in_pieces,
+            sent,
+            queued: peer.queue.len() + peer.streams.len(),
+        }
     }
 }

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use isthmus_suites::actor::program;
-use isthmus_suites::{Actor, daemon};
-use isthmus_testbed::{Daemon, Mapping, Schedule, Scratch, Signal};
+use isthmus_suites::{Actor, PATIENCE, daemon};
+use isthmus_testbed::{Daemon, Deadline, Mapping, Schedule, Scratch, Signal};
 use std::time::Duration;
 
 /// Every border of the ways a message can go: in the record, through the slab, announced.
@@ -150,10 +150,16 @@ fn no_buffer_is_moved_where_that_is_switched_off() {
         let fds = actor.view().fds().unwrap();
         assert!(fds.iter().all(|fd| !fd.target.contains("rehomed")), "{fds:?}");
     }
+    bed.a.expect("pieces", "pieces d2 buffer-cache-off");
     // The other switch: the daemon's policy.
     let mut bed = Bed::connected("policy.grants = \"never\"\n", "");
     bed.both("12x1000001", "12x300000", "window=2 buffers=reused");
     assert_eq!((peer_regions(&bed.a), peer_regions(&bed.b)), (0, 0));
+    let deadline = Deadline::secs(PATIENCE);
+    while bed.b.ask("pieces") != "pieces d1 grants-forbidden" {
+        assert!(!deadline.passed(), "{}", bed.b.ask("pieces"));
+        bed.both("8", "12x300000", "window=2 buffers=reused"); // The daemon may take longer than messages do.
+    }
 }
 
 #[test]

@@ -1,12 +1,15 @@
 //! The seccomp filter of a sandbox: what containers commonly refuse, and the calls other systems' fast paths rest on.
 //!
 //! A refused call answers EPERM, as Docker's and Podman's default profiles do. Everything else is allowed: the sandbox tests
-//! what a library may rely on, it does not hold an attacker.
+//! what a library may rely on, it does not hold an attacker. [`Refusal`] adds to it, as older kernels and stricter modules do.
 
 use std::collections::BTreeMap;
 
 use nix::libc;
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+use rustix::io::Errno;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
+};
 
 /// The system calls a sandbox refuses, by name and number.
 pub const DENIED: [(&str, i64); 9] = [
@@ -21,10 +24,55 @@ pub const DENIED: [(&str, i64); 9] = [
     ("pidfd_getfd", libc::SYS_pidfd_getfd),
 ];
 
-/// The filter as the kernel reads it (`struct sock_filter[]`), for `bwrap --seccomp`.
+/// One more system call that a sandbox refuses: all such calls, or those with certain arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    call: i64,
+    errno: Errno,
+    arguments: Vec<(u8, u64, u64)>,
+}
+
+impl Refusal {
+    /// Refuses the system call of this number (`SYS_…`) with `errno`.
+    pub fn new(call: i64, errno: Errno) -> Self {
+        Self { call, errno, arguments: Vec::new() }
+    }
+
+    /// Only where the bits `mask` of argument `index` (from 0) are those of `value`.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such argument.
+    pub fn only(mut self, index: u8, mask: u64, value: u64) -> Self {
+        assert!(index < 6, "system calls have six arguments");
+        self.arguments.push((index, mask, value & mask));
+        self
+    }
+
+    /// The filter of this refusal alone: one filter gives one answer.
+    pub(crate) fn program_bytes(&self) -> Vec<u8> {
+        let condition = |&(index, mask, value): &(u8, u64, u64)| {
+            SeccompCondition::new(index, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(mask), value)
+        };
+        let conditions = self.arguments.iter().map(condition).collect::<Result<Vec<_>, _>>();
+        let conditions = conditions.expect("each index was checked");
+        let rules = if conditions.is_empty() {
+            Vec::new() // Whatever its arguments.
+        } else {
+            vec![SeccompRule::new(conditions).expect("a rule with conditions is one")]
+        };
+        bytes_of(compile(BTreeMap::from([(self.call, rules)]), self.errno.raw_os_error()))
+    }
+}
+
+/// The filter as the kernel reads it (`struct sock_filter[]`), for `bwrap --add-seccomp-fd`.
 pub(crate) fn program_bytes() -> Vec<u8> {
+    bytes_of(program())
+}
+
+fn bytes_of(program: BpfProgram) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for instruction in program() {
+    for instruction in program {
         bytes.extend_from_slice(&instruction.code.to_ne_bytes());
         bytes.extend_from_slice(&[instruction.jt, instruction.jf]);
         bytes.extend_from_slice(&instruction.k.to_ne_bytes());
@@ -33,12 +81,15 @@ pub(crate) fn program_bytes() -> Vec<u8> {
 }
 
 fn program() -> BpfProgram {
+    compile(DENIED.iter().map(|(_, number)| (*number, Vec::new())).collect(), libc::EPERM)
+}
+
+fn compile(rules: BTreeMap<i64, Vec<SeccompRule>>, errno: i32) -> BpfProgram {
     let arch = TargetArch::try_from(std::env::consts::ARCH).expect("seccompiler knows the architectures we build for");
-    let rules = DENIED.iter().map(|(_, number)| (*number, Vec::new())).collect::<BTreeMap<_, _>>();
-    let refuse = SeccompAction::Errno(libc::EPERM as u32);
+    let refuse = SeccompAction::Errno(errno as u32);
     SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch)
         .and_then(BpfProgram::try_from)
-        .expect("a constant list of system calls makes a valid filter")
+        .expect("a list of system calls makes a valid filter")
 }
 
 #[cfg(test)]

@@ -51,7 +51,7 @@ mod view;
 pub use binary::{BinaryError, binary};
 pub use daemon::{Daemon, DaemonError, DaemonPlan, StoppedDaemon};
 pub use deadline::{Deadline, Late, eventually, eventually_some};
-pub use filter::DENIED;
+pub use filter::{DENIED, Refusal};
 pub use launch::{Launch, LaunchError, Limit};
 pub use leftovers::{HeldMemfd, Leftovers, LeftoversError};
 pub use notify::{Notify, NotifyError};

@@ -16,7 +16,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -24,10 +24,13 @@ use command_fds::FdMapping;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::deadline::Deadline;
+use crate::filter::Refusal;
 use crate::launch::{Launch, LaunchError, tool};
 
 const FILTER_FD: i32 = 900; // Far from what a test hands over.
 const STATUS_FD: i32 = 901;
+const REFUSAL_FD: i32 = 902; // And those after it.
+const REFUSALS_MAX: usize = 8;
 const SHM_BYTES: u64 = 64 << 20;
 /// Folders of the system a sandbox sees.
 const SYSTEM: [&str; 5] = ["/usr", "/bin", "/sbin", "/lib", "/lib64"];
@@ -40,6 +43,8 @@ pub struct Sandbox {
     hostname: Option<String>,
     shm_bytes: u64,
     binds: Vec<(PathBuf, PathBuf)>,
+    no_proc: bool,
+    refusals: Vec<Refusal>,
 }
 
 /// What the kernel's yama module says of ptrace.
@@ -55,12 +60,15 @@ pub enum Yama {
 pub(crate) struct Enclosure {
     /// `bwrap …  -- PROGRAM`.
     pub(crate) words: Vec<OsString>,
+    /// What bwrap reads its filters from: numbers and contents.
+    filters: Vec<(i32, Vec<u8>)>,
 }
 
 impl Sandbox {
     /// A sandbox where the program sees itself as uid 1000 and the host sees the caller.
     pub fn new() -> Self {
-        Self { user: 1000, owner: None, hostname: None, shm_bytes: SHM_BYTES, binds: Vec::new() }
+        let (owner, hostname, binds, refusals) = (None, None, Vec::new(), Vec::new());
+        Self { user: 1000, owner, hostname, shm_bytes: SHM_BYTES, binds, no_proc: false, refusals }
     }
 
     /// Ok where sandboxes can be made; otherwise why not. It makes one.
@@ -125,6 +133,23 @@ impl Sandbox {
         self
     }
 
+    /// Leaves `/proc` out.
+    pub fn no_proc(mut self) -> Self {
+        self.no_proc = true;
+        self
+    }
+
+    /// Refuses one more system call.
+    ///
+    /// # Panics
+    ///
+    /// Beyond eight of them.
+    pub fn refuse(mut self, refusal: Refusal) -> Self {
+        assert!(self.refusals.len() < REFUSALS_MAX, "more refusals than there are descriptors for");
+        self.refusals.push(refusal);
+        self
+    }
+
     /// `program`, a path on the host, to be run inside. Its folder is shown at `/program` unless it is the system's.
     pub fn command(self, program: impl Into<PathBuf>) -> Launch {
         Launch::inside(self, program.into())
@@ -145,7 +170,7 @@ impl Sandbox {
         // Last, when everything that is mounted on them has its place.
         words.add("--remount-ro").add("/dev").add("--remount-ro").add("/");
         words.add("--").add(inside);
-        Ok(Enclosure { words: words.0 })
+        Ok(Enclosure { words: words.0, filters: self.filters() })
     }
 
     fn isolate(&self, words: &mut Words) {
@@ -155,9 +180,20 @@ impl Sandbox {
         let (user, hostname) = (self.user.to_string(), self.hostname.clone().unwrap_or_else(fresh_hostname));
         words.add("--uid").add(&user).add("--gid").add(&user).add("--hostname").add(hostname);
         words.add("--cap-drop").add("ALL").add("--new-session").add("--die-with-parent").add("--chdir").add("/");
-        words.add("--seccomp").add(FILTER_FD.to_string()).add("--json-status-fd").add(STATUS_FD.to_string());
-        words.add("--proc").add("/proc").add("--dev").add("/dev");
+        for (number, _) in self.filters() {
+            words.add("--add-seccomp-fd").add(number.to_string());
+        }
+        words.add("--json-status-fd").add(STATUS_FD.to_string());
+        if !self.no_proc {
+            words.add("--proc").add("/proc");
+        }
+        words.add("--dev").add("/dev");
         words.add("--perms").add("1777").add("--size").add(self.shm_bytes.to_string()).add("--tmpfs").add("/dev/shm");
+    }
+
+    fn filters(&self) -> Vec<(i32, Vec<u8>)> {
+        let more = (REFUSAL_FD..).zip(self.refusals.iter().map(Refusal::program_bytes));
+        [(FILTER_FD, crate::filter::program_bytes())].into_iter().chain(more).collect()
     }
 }
 
@@ -169,15 +205,19 @@ impl Default for Sandbox {
 
 impl Enclosure {
     /// The numbers under which bwrap gets its descriptors.
-    pub(crate) const FDS: [i32; 2] = [FILTER_FD, STATUS_FD];
+    pub(crate) const FDS: Range<i32> = FILTER_FD..REFUSAL_FD + REFUSALS_MAX as i32;
 
-    /// What bwrap reads its filter from and writes its child's pid to; and our end of the latter.
-    pub(crate) fn descriptors(&self) -> io::Result<([FdMapping; 2], File)> {
-        let (filter, filter_in) = pipe_with(PipeFlags::CLOEXEC)?;
-        File::from(filter_in).write_all(&crate::filter::program_bytes())?; // Some 200 bytes: a pipe takes them at once.
-        let (status, status_in) = pipe_with(PipeFlags::CLOEXEC)?;
-        let mapped = |parent_fd: OwnedFd, child_fd| FdMapping { parent_fd, child_fd };
-        Ok(([mapped(filter, FILTER_FD), mapped(status_in, STATUS_FD)], File::from(status)))
+    /// What bwrap reads its filters from and writes its child's pid to; and our end of the latter.
+    pub(crate) fn descriptors(&self) -> io::Result<(Vec<FdMapping>, File)> {
+        let mut mapped = Vec::new();
+        for (child_fd, bytes) in &self.filters {
+            let (parent_fd, filter_in) = pipe_with(PipeFlags::CLOEXEC)?;
+            File::from(filter_in).write_all(bytes)?; // Some 200 bytes: a pipe takes them at once.
+            mapped.push(FdMapping { parent_fd, child_fd: *child_fd });
+        }
+        let (status, parent_fd) = pipe_with(PipeFlags::CLOEXEC)?;
+        mapped.push(FdMapping { parent_fd, child_fd: STATUS_FD });
+        Ok((mapped, File::from(status)))
     }
 }
 

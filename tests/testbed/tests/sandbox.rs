@@ -8,8 +8,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use isthmus_testbed::{DENIED, Deadline, Exit, Launch, LaunchError, Leftovers, Sandbox, Schedule, Scratch, View};
+use isthmus_testbed::{
+    DENIED, Deadline, Exit, Launch, LaunchError, Leftovers, Refusal, Sandbox, Schedule, Scratch, View,
+};
+use nix::libc;
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType};
 
 type Done<T = ()> = Result<T, Box<dyn std::error::Error>>;
@@ -73,6 +77,34 @@ fn sandbox_refuses_what_other_fast_paths_rest_on_and_allows_what_ours_needs() {
         assert_eq!(inside[name], "allowed", "{name}");
     }
     eprintln!("yama here: {:?}", Sandbox::yama());
+}
+
+#[test]
+fn sandbox_refuses_more_where_it_is_told_to() {
+    if !Sandbox::is_possible() {
+        return;
+    }
+    let files = Refusal::new(libc::SYS_memfd_create, Errno::NOSYS);
+    let events = |flags: i32| Refusal::new(libc::SYS_eventfd2, Errno::ACCESS).only(1, u64::MAX, flags as u64);
+    let seen = |events| ask(Sandbox::new().refuse(files.clone()).refuse(events).command(PROBE), "try");
+    let seen = [libc::EFD_CLOEXEC, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE].map(|flags| seen(events(flags)));
+    for (seen, eventfd) in seen.iter().zip(["EACCES", "allowed"]) {
+        assert_eq!((seen["memfd_create"].as_str(), seen["eventfd"].as_str()), ("ENOSYS", eventfd));
+        assert_eq!(seen["process_vm_readv"], "EPERM", "as in every sandbox");
+    }
+}
+
+#[test]
+fn sandbox_without_proc_has_none() {
+    if !Sandbox::is_possible() {
+        return;
+    }
+    let list = |sandbox: Sandbox| {
+        let finished = sandbox.command("/usr/bin/ls").arg("/").spawn().unwrap().finish(patience());
+        finished.unwrap().expect_success()
+    };
+    let has = |sandbox| list(sandbox).iter().any(|name| name == "proc");
+    assert_eq!((has(Sandbox::new()), has(Sandbox::new().no_proc())), (true, false));
 }
 
 #[test]

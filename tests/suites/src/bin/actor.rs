@@ -11,7 +11,9 @@
 //! tend MS               calls the library for so long, as if something were still to come
 //! mesh AT N LEN MS      one message to each of the domains d1 … dN, and one from each of them
 //! query TOPIC [ARGS]    the report, on one line
+//! pieces                why large messages to each peer go in pieces           pieces d2 buffer-denied; d3 none
 //! detach MS | drop | exit CODE | spin MS | connected MS | limit-fds N
+//! crowd N               has so many descriptors under way instead of those before
 //! ```
 //!
 //! `@K` before an order is for domain K instead of 0. A refusal is `refused REASON: text`, a mistake in the order `what? …`.
@@ -22,6 +24,7 @@ use isthmus_client::{
     Buffer, Completion, Domain, DomainId, EndpointAddress, EndpointIndex, Options, Outcome, PathKind, Refusal, Token,
     Topic, Wait,
 };
+use isthmus_suites::crowd::Crowd;
 use isthmus_suites::exchange::{Buffers, Exchange, Receives, Room, Sends};
 use isthmus_suites::pattern::{self, GUARD};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -36,6 +39,7 @@ type Answer = Result<String, String>;
 #[derive(Default)]
 struct Actor {
     places: Vec<Place>,
+    crowd: Crowd,
 }
 
 /// A domain and what is under way in it.
@@ -83,6 +87,12 @@ impl Actor {
                 Ok("spun".into())
             }
             "limit-fds" => limit_fds(order.number(1)?),
+            "crowd" => {
+                let count = order.number(1)?;
+                self.crowd = Crowd::default();
+                self.crowd = Crowd::of(count as usize).map_err(what)?;
+                Ok(format!("crowd of {count}"))
+            }
             "detach" => place.detach(&order),
             _ => place.order(&order),
         }
@@ -152,6 +162,7 @@ impl Place {
                 Ok(format!("cancelled {}", domain.cancel(order.endpoint(1)?, *token)))
             }
             "channels" => Ok(channels(domain)),
+            "pieces" => Ok(pieces(domain)),
             "connected" => {
                 let end = Instant::now() + order.ms(1)?;
                 while !domain.is_connected() && Instant::now() < end {
@@ -302,6 +313,14 @@ fn channels(domain: &mut Domain) -> String {
     };
     let all: Vec<_> = domain.channels().into_iter().map(say).collect();
     format!("channels {} {}", all.len(), all.join("; ")).trim_end().to_owned()
+}
+
+fn pieces(domain: &mut Domain) -> String {
+    let say = |status: isthmus_client::ChannelStatus| {
+        format!("{} {}", status.peer, status.in_pieces.map_or("none", isthmus_client::Reason::name))
+    };
+    let all: Vec<_> = domain.channels().into_iter().map(say).collect();
+    format!("pieces {}", all.join("; "))
 }
 
 fn describe(completion: &Completion, check: bool) -> String {

@@ -67,6 +67,8 @@ fn owners_that_may_talk_share_a_channel_and_nothing_that_stays() {
     let why = report(&mut left, "why left right");
     assert_eq!((&why["path"], &why["large"]["reason"]), (&"channel".into(), &"other-owner".into()), "{why}");
     assert_eq!((&why["from_a"]["grants"], &why["from_b"]["grants"]), (&0.into(), &0.into()), "{why}");
+    let pieces = left.ask("pieces");
+    assert!(pieces.ends_with(" other-owner"), "{pieces}");
 
     let (left, right) = (left.view(), right.view());
     assert_eq!(

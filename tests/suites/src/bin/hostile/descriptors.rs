@@ -9,7 +9,7 @@ use isthmus_layout::control::*;
 use isthmus_layout::ids::{ChannelId, DomainId, RegionId};
 use isthmus_layout::reason::Reason;
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::{AsFd as _, OwnedFd};
+use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -67,11 +67,20 @@ pub(crate) fn wrong(deed: &mut Deed) -> Done {
         let (board, bell) = (us.fds[3].try_clone()?, us.fds[4].try_clone()?);
         drop(us);
         for (where_, fds) in [("a board", [fd[0], bell.as_fd()]), ("a doorbell", [board.as_fd(), fd[0]])] {
-            let outcome = Raw::greeted()?.attach(Attached::resume(&welcome), &fds);
-            answered(where_, outcome.map(|answer| answer.map(drop)));
+            answered(where_, come_back(&welcome, &fds));
         }
     }
     too_many(deed)
+}
+
+/// Resumes a domain whose connection has ended, as soon as the daemon has seen that it has.
+fn come_back(welcome: &Welcome, fds: &[BorrowedFd<'_>]) -> anyhow::Result<Result<(), Reason>> {
+    loop {
+        match Raw::greeted()?.attach(Attached::resume(welcome), fds)? {
+            Err(Reason::StillAttached) => std::thread::yield_now(),
+            answer => return Ok(answer.map(drop)),
+        }
+    }
 }
 
 fn adopt(peer: DomainId) -> anyhow::Result<Adopt> {
