@@ -20,7 +20,7 @@ use isthmus_layout::ids::RegionId;
 use isthmus_layout::limits::PEER_REGIONS_MAX;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{Mapped, Outcome, Piece, Record, Serial};
-use isthmus_shm::rehome::{ColdReason, GrantError, PeerRegion, Prepared, RegionKey, Warm};
+use isthmus_shm::rehome::{GrantError, PeerRegion, Prepared, RegionKey, Warm};
 use rustix::fd::{AsFd, OwnedFd};
 
 /// Bytes of one region of a peer, an end of the plausible.
@@ -98,7 +98,7 @@ impl<M: Matcher> Core<M> {
         }
         let warm = match message.buffer.rehome(&self.rehome) {
             Prepared::Warm(warm) => warm,
-            Prepared::Cold(cold) => return Err(reason_of(cold)),
+            Prepared::Cold(cold) => return Err(cold.reason()),
         };
         match peer.granted.get(&RegionId(warm.region.number())) {
             Some(Granted::Yes) => Ok(warm),
@@ -253,31 +253,5 @@ impl<M: Matcher> Core<M> {
                 }
             }
         }
-    }
-}
-
-/// What the table of reasons calls it.
-fn reason_of(cold: ColdReason) -> Reason {
-    match cold {
-        ColdReason::Disabled => Reason::BufferCacheOff,
-        ColdReason::TooSmall => Reason::BufferSmall,
-        ColdReason::FirstUse => Reason::BufferNew,
-        ColdReason::Stale => Reason::BufferReplaced,
-        ColdReason::NotAnonymous => Reason::BufferNotAnonymous,
-        ColdReason::NotWritable => Reason::BufferNotWritable,
-        ColdReason::Shared => Reason::BufferShared,
-        ColdReason::Unmapped => Reason::BufferUnmapped,
-        ColdReason::SpecialMemory => Reason::BufferSpecial,
-        ColdReason::Pinned => Reason::BufferPinned,
-        ColdReason::InUse => Reason::BufferInUse,
-        ColdReason::CacheFull => Reason::BufferCacheFull,
-        ColdReason::NoProcmapQuery => Reason::BufferNoQuery,
-        ColdReason::NoProc => Reason::BufferNoProc,
-        ColdReason::DescriptorLimit => Reason::BufferOutOfFds,
-        ColdReason::MemoryLimit => Reason::BufferOutOfMemory,
-        ColdReason::LockLimit => Reason::BufferLockLimit,
-        ColdReason::FileSizeLimit => Reason::BufferFileSize,
-        ColdReason::ForkChild => Reason::BufferForked,
-        ColdReason::Refused => Reason::BufferDenied,
     }
 }

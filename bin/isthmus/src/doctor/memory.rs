@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use isthmus_client::{Buffer, Reason};
-use isthmus_shm::rehome::{Cache, ColdReason, Config, Prepared};
+use isthmus_shm::rehome::{Cache, Config, Prepared};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -81,22 +81,8 @@ fn mapped() -> Finding {
             .remedy("Set ISTHMUS_RCACHE=0, and report this with the kernel's version."),
         Prepared::Cold(cold) => {
             let result = format!("{cold}: large messages are copied twice (RLIMIT_MEMLOCK: {lock})");
-            explain(Finding::note(id, tried, result), cold)
+            Finding::note(id, tried, result).because(cold.reason())
         }
-    }
-}
-
-fn explain(finding: Finding, cold: ColdReason) -> Finding {
-    match cold {
-        ColdReason::NoProcmapQuery => finding.because(Reason::BufferNoQuery),
-        ColdReason::NoProc => finding.because(Reason::BufferNoProc),
-        ColdReason::Pinned => finding.because(Reason::BufferPinned),
-        ColdReason::DescriptorLimit => finding.because(Reason::BufferOutOfFds),
-        ColdReason::MemoryLimit => finding.because(Reason::BufferOutOfMemory),
-        ColdReason::FileSizeLimit => finding.because(Reason::BufferFileSize),
-        ColdReason::Refused => finding.because(Reason::BufferDenied),
-        ColdReason::LockLimit => finding.remedy("Raise `ulimit -l` (RLIMIT_MEMLOCK) of the program."),
-        _ => finding.remedy("Report this: a new buffer should be movable."),
     }
 }
 

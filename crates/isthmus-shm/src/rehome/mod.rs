@@ -74,6 +74,7 @@ mod survey;
 mod table;
 mod uses;
 
+use isthmus_layout::reason::Reason;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -309,7 +310,7 @@ fn fresh() -> NonZeroU64 {
 }
 
 macro_rules! cold_reasons {
-    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+    ($($(#[$doc:meta])* $name:ident, $reason:ident = $text:literal,)*) => {
         /// Why a buffer takes the cold path.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
         pub enum ColdReason {
@@ -319,51 +320,58 @@ macro_rules! cold_reasons {
         impl ColdReason {
             /// All of them.
             pub const ALL: [Self; [$($text),*].len()] = [$(Self::$name),*];
+
+            /// What the table of reasons calls it.
+            pub const fn reason(self) -> Reason {
+                match self {
+                    $(Self::$name => Reason::$reason,)*
+                }
+            }
         }
     };
 }
 
 cold_reasons! {
     /// The cache is turned off.
-    Disabled = "re-homing is turned off",
+    Disabled, BufferCacheOff = "re-homing is turned off",
     /// Fewer bytes than [`Config::smallest`], or no whole page.
-    TooSmall = "the buffer is small",
+    TooSmall, BufferSmall = "the buffer is small",
     /// Not yet used as often as it takes. More often than [`Config::uses_before`] for a buffer that was refused or
     /// lost before.
-    FirstUse = "the buffer was not used often enough yet",
+    FirstUse, BufferNew = "the buffer was not used often enough yet",
     /// It was re-homed, but other memory was found at its addresses. Counts as a first use.
-    Stale = "the memory at these addresses was replaced",
+    Stale, BufferReplaced = "the memory at these addresses was replaced",
     /// Memory of a file, of huge pages, or the stack.
-    NotAnonymous = "not anonymous memory",
+    NotAnonymous, BufferNotAnonymous = "not anonymous memory",
     /// Some of it may not be written or not be read.
-    NotWritable = "not writable memory",
+    NotWritable, BufferNotWritable = "not writable memory",
     /// Shared memory already.
-    Shared = "shared memory already",
+    Shared, BufferShared = "shared memory already",
     /// Some of it is not mapped.
-    Unmapped = "not mapped",
+    Unmapped, BufferUnmapped = "not mapped",
     /// The program or its allocator has asked for something special about this memory, such as to keep it out of core
     /// dumps.
-    SpecialMemory = "memory with special wishes",
+    SpecialMemory, BufferSpecial = "memory with special wishes",
     /// The process has locked pages, or pages pinned for a device.
-    Pinned = "the process has locked or pinned memory",
+    Pinned, BufferPinned = "the process has locked or pinned memory",
     /// It overlaps a region from which messages are under way.
-    InUse = "overlaps a buffer that is being sent",
+    InUse, BufferInUse = "overlaps a buffer that is being sent",
     /// All regions are in use, or the buffer is larger than all regions may be.
-    CacheFull = "the cache is full",
+    CacheFull, BufferCacheFull = "the cache is full",
     /// Linux before 6.11.
-    NoProcmapQuery = "the kernel cannot say what lies at an address (PROCMAP_QUERY, Linux 6.11)",
+    NoProcmapQuery, BufferNoQuery = "the kernel cannot say what lies at an address (PROCMAP_QUERY, Linux 6.11)",
     /// `/proc` is not there, not ours, or does not say enough.
-    NoProc = "/proc/self is not available",
+    NoProc, BufferNoProc = "/proc/self is not available",
     /// No file descriptor is left.
-    DescriptorLimit = "the limit of open files is reached",
+    DescriptorLimit, BufferOutOfFds = "the limit of open files is reached",
     /// Memory, or the number of mappings, is at its limit.
-    MemoryLimit = "the limit of memory or mappings is reached",
+    MemoryLimit, BufferOutOfMemory = "the limit of memory or mappings is reached",
     /// No more memory may be locked (RLIMIT_MEMLOCK), and [`Config::unlocked`] is not set.
-    LockLimit = "the limit of locked memory (RLIMIT_MEMLOCK) is reached",
+    LockLimit, BufferLockLimit = "the limit of locked memory (RLIMIT_MEMLOCK) is reached",
     /// The limit of file sizes is lower than a region's file.
-    FileSizeLimit = "the limit of file sizes (RLIMIT_FSIZE) is too low",
+    FileSizeLimit, BufferFileSize = "the limit of file sizes (RLIMIT_FSIZE) is too low",
     /// The cache was made by the parent of this process.
-    ForkChild = "the cache belongs to the parent process",
+    ForkChild, BufferForked = "the cache belongs to the parent process",
     /// The kernel refused a step for another reason, such as a security policy.
-    Refused = "the kernel refused",
+    Refused, BufferDenied = "the kernel refused",
 }
