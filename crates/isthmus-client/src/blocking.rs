@@ -60,7 +60,7 @@ impl Domain {
     /// [`Self::receive_later`] comes to, without its detours through memory.
     #[inline]
     fn receive_now(&mut self, at: EndpointIndex, into: &mut [u8]) -> Option<Received> {
-        let looks = if self.waiting().wait() == Wait::Sleep { 1 } else { LOOKS };
+        let looks = if self.waiting.wait() == Wait::Sleep { 1 } else { LOOKS };
         for _ in 0..looks {
             if self.core.is_child() || !self.core.is_settled() || !self.core.matcher.is_idle(at) {
                 return None;

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Domain<M: Matcher = InOrder> {
     pub(crate) record: RecordBuffer,
-    waiting: Waiting,
+    pub(crate) waiting: Waiting,
     pub(crate) core: Core<M>,
 }
 
@@ -198,11 +198,6 @@ impl<M: Matcher> Domain<M> {
             }
         }
         false
-    }
-
-    /// How a wait of this domain is spent; for callers that sleep on [`Self::fd`] themselves.
-    pub fn waiting(&mut self) -> &mut Waiting {
-        &mut self.waiting
     }
 
     /// Lets go of all memory that callers have lent for what is under way to and from a peer: messages to it go on from copies,
