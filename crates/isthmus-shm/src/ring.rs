@@ -44,7 +44,8 @@ use isthmus_layout::record::BODY_WORDS_MAX;
 const HEAD_STEP: u32 = RING_CELLS / 4;
 const _: () = assert!(HEAD_STEP + RECORD_CELLS_MAX <= RING_CELLS - HEAD_STEP);
 
-/// Records after which a consumer counts as busy: by then a barrier at its end is cheaper than a fence for each.
+/// Records after which a consumer counts as busy, and fences after which a producer does: by then a barrier at the end is cheaper
+/// than a fence for each.
 const LIGHT_AFTER: u32 = 256;
 
 /// Cells ahead of the next one that a producer asks its processor for: far enough that the consumer does not look there yet.
@@ -69,8 +70,11 @@ pub struct Producer<M> {
     tail: u32,
     /// The consumer's head when we looked last.
     head: u32,
-    /// Our light fences hold.
+    /// Our light fences hold. Not asked for before we have been busy: to be registered can take a program with many threads some
+    /// milliseconds, once.
     light: bool,
+    /// Full fences so far, as far as they matter.
+    fences: u32,
     counters: Counters,
 }
 
@@ -118,8 +122,7 @@ impl RecordBuffer {
 impl<M: Words> Producer<M> {
     /// The sending side of the direction at `at`, from the start.
     pub fn new(memory: M, at: DirectionLayout) -> Self {
-        let light = memory.has_barrier();
-        Self { memory, at, tail: 0, head: 0, light, counters: Counters::default() }
+        Self { memory, at, tail: 0, head: 0, light: false, fences: 0, counters: Counters::default() }
     }
 
     /// Puts a record into the ring: `words`, then `message`. The consumer may see it at once; [`Self::wake`] must follow,
@@ -148,7 +151,7 @@ impl<M: Words> Producer<M> {
     #[inline]
     pub fn wake(&mut self) -> bool {
         let parked = self.at.consumer + PARKED;
-        if self.light {
+        if self.light || self.is_busy() {
             // Q, with R in `park` (by memory whose stores arrive late): the barrier is our fence.
             self.memory.light_fence();
             if self.memory.load(parked, Relaxed) == LIGHT {
@@ -158,6 +161,15 @@ impl<M: Words> Producer<M> {
         // F, with E in `park` (modelled): either we see the consumer parked, or it sees our stamp.
         self.memory.fence();
         self.memory.load(parked, Relaxed) & IS_PARKED != 0 && self.memory.swap(parked, 0, Relaxed) & IS_PARKED != 0
+    }
+
+    /// Counts a fence. Once there have been enough, fences are to be light, if they can be.
+    fn is_busy(&mut self) -> bool {
+        self.fences = self.fences.saturating_add(1);
+        if self.fences == LIGHT_AFTER {
+            self.light = self.memory.has_barrier();
+        }
+        self.light
     }
 
     /// True if a record of the largest size fits now.

@@ -300,7 +300,7 @@ fn busy_ring<M: Words + Clone>(sides: [M; 2]) -> (Producer<M>, Consumer<M>) {
             assert!(!consumer.publish());
         }
     }
-    assert!(consumer.light);
+    assert!(consumer.light && producer.light);
     (producer, consumer)
 }
 
