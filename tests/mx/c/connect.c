@@ -264,14 +264,20 @@ static void is_disconnected(struct other other)
 {
     mx_endpoint_addr_t peer;
     mx_endpoint_t endpoint = join(other, &peer);
+    unsigned char *bytes = room(200000);
     send_well(endpoint, peer, 1, NULL, 0);
     mark_end(endpoint, peer);
     hear(other, 'd');
     meet_at(other, 'D');
     peer = meet(endpoint, other);
     send_well(endpoint, peer, 2, NULL, 0);
+    /* What was announced before the disconnect may still be fetched: then it is what was sent. */
+    receive_well(endpoint, 11, bytes, 200000);
+    is_filled(bytes, 200000, 5);
+    send_well(endpoint, peer, 4, NULL, 0);
     receive_well(endpoint, 3, NULL, 0);
     end(endpoint);
+    free(bytes);
 }
 
 static void disconnects(struct other other)
@@ -286,6 +292,7 @@ static void disconnects(struct other other)
     await_end(endpoint);
     await_unexpected(endpoint, 1);
     receiving = post(endpoint, 2, NULL, 0);
+    fill(bytes, 200000, 5);
     large = give(endpoint, peer, 11, bytes, 200000);
     synchronous = give_sync(endpoint, peer, 12, NULL, 0);
     still_pending(endpoint, large);
@@ -293,6 +300,8 @@ static void disconnects(struct other other)
     OK(mx_disconnect(endpoint, peer));
     ENDED(MX_STATUS_ENDPOINT_UNREACHABLE, finish(endpoint, large));
     ENDED(MX_STATUS_ENDPOINT_UNREACHABLE, finish(endpoint, synchronous));
+    /* The request is over, so the memory is the program's again. */
+    memset(bytes, 0, 200000);
     /* Its messages that nobody took are gone; a receive was never its own. */
     OK(mx_iprobe(endpoint, 1, MX_MATCH_MASK_NONE, &status, &result));
     EQUAL(0, result);
@@ -305,6 +314,7 @@ static void disconnects(struct other other)
     meet_at(other, 'D');
     peer = meet(endpoint, other);
     finish_well(endpoint, receiving);
+    receive_well(endpoint, 4, NULL, 0);
     send_well(endpoint, peer, 3, NULL, 0);
     end(endpoint);
     free(bytes);
