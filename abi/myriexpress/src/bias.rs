@@ -11,12 +11,12 @@
 //!   other: owner = SHARED, barrier for all, wait for busy = 0, inside by the mutex
 //! ```
 
-use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
+use isthmus_shm::barrier::{self, Reach};
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence, fence};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// In place of an owner: nobody has locked yet.
@@ -63,17 +63,6 @@ pub(crate) struct Guard<T: 'static> {
 fn this_thread() -> usize {
     thread_local!(static PLACE: u8 = const { 0 });
     PLACE.with(|place| std::ptr::from_ref(place).addr())
-}
-
-/// True if a barrier of this process reaches all its threads.
-fn has_barrier() -> bool {
-    static REGISTERED: OnceLock<bool> = OnceLock::new();
-    *REGISTERED.get_or_init(|| {
-        let query = membarrier_query();
-        let known = query.contains(MembarrierQuery::PRIVATE_EXPEDITED)
-            && query.contains(MembarrierQuery::REGISTER_PRIVATE_EXPEDITED);
-        known && membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
-    })
 }
 
 impl<T> Biased<T> {
@@ -130,7 +119,7 @@ impl<T> Biased<T> {
     pub(crate) fn lock(&'static self) -> Guard<T> {
         let mutex = self.mutex.lock().unwrap_or_else(PoisonError::into_inner); // The poison is ours to tell.
         let me = this_thread();
-        let first = if has_barrier() { me } else { SHARED };
+        let first = if barrier::is_registered(Reach::Process) { me } else { SHARED };
         match self.owner.load(Ordering::Relaxed) {
             SHARED => self.inside(mutex),
             NOBODY if first == SHARED => {
@@ -154,7 +143,7 @@ impl<T> Biased<T> {
     fn take_ownership_away(&self) {
         self.owner.store(SHARED, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        if membarrier(MembarrierCommand::PrivateExpedited).is_err() {
+        if !barrier::barrier(Reach::Process) {
             // Allowed before and refused now. The owner has long seen the store by the time that we wake.
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -223,7 +212,7 @@ mod tests {
         *lock.lock() += 1;
         for _ in 0..10 {
             let mut guard = lock.try_lock().expect("ours");
-            assert_eq!(guard.by == By::Ownership, has_barrier());
+            assert_eq!(guard.by == By::Ownership, barrier::is_registered(Reach::Process));
             *guard += 1;
         }
         assert_eq!(*lock.try_lock().unwrap(), 11);

@@ -258,12 +258,20 @@ pub const fn eager_head(ends: [u32; 2], tag: u64) -> [u32; EAGER_HEAD_WORDS] {
 /// An eager message, if `kind` says that it is one and nothing speaks against it: what [`Record::parse`] finds, without the way there.
 #[inline]
 pub fn parse_eager(kind: u8, bytes: u16, words: &[u32]) -> Option<(Route, u64, u32, &[u32])> {
-    let (&[ends, peer, tag_low, tag_high], message) = words.split_first_chunk::<EAGER_HEAD_WORDS>()?;
-    let len = u32::from(bytes).wrapping_sub(4 * EAGER_HEAD_WORDS as u32);
-    if kind != kind::EAGER || len as usize > INLINE_BYTES_MAX {
+    let (&ends, rest) = words.split_first_chunk::<2>()?;
+    if kind != kind::EAGER {
         return None;
     }
-    Some((Route::parse([ends, peer]).ok()?, wide(tag_low, tag_high), len, message))
+    let (tag, len, message) = eager_body(bytes, rest)?;
+    Some((Route::parse(ends).ok()?, tag, len, message))
+}
+
+/// Tag, length and words of an eager message, from what follows the route.
+#[inline]
+fn eager_body(bytes: u16, rest: &[u32]) -> Option<(u64, u32, &[u32])> {
+    let (&[tag_low, tag_high], message) = rest.split_first_chunk::<2>()?;
+    let len = u32::from(bytes).checked_sub(4 * EAGER_HEAD_WORDS as u32)?;
+    (len as usize <= INLINE_BYTES_MAX).then_some((wide(tag_low, tag_high), len, message))
 }
 
 /// The kind of an eager record.
@@ -323,12 +331,9 @@ impl<'a> Record<'a> {
         let route = Route::parse(*head)?;
         let whole = usize::from(bytes) == 4 * words.len();
         let record = match (kind, rest) {
-            (kind::EAGER, [tag_low, tag_high, message @ ..]) => {
-                let len = u32::from(bytes).checked_sub(4 * EAGER_HEAD_WORDS as u32).ok_or(length)?;
-                if len as usize > INLINE_BYTES_MAX {
-                    return Err(length);
-                }
-                return Ok((route, Self::Eager { tag: wide(*tag_low, *tag_high), len, words: message }));
+            (kind::EAGER, rest) => {
+                let (tag, len, words) = eager_body(bytes, rest).ok_or(length)?;
+                return Ok((route, Self::Eager { tag, len, words }));
             }
             _ if !whole => return Err(length),
             (kind::START, &[tag_low, tag_high, len, number, offset, piece_len]) => Self::Start {

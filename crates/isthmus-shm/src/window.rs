@@ -3,6 +3,7 @@
 //! A [`Mapping`] owns the addresses; [`Window`]s share it. Neither ever makes a reference to the memory, but for a moment's
 //! `&AtomicU32`, which may change behind its `&`. Everything else goes by [`Payload`]: bytes are copied and the copy is used.
 
+use crate::barrier::{self, Reach};
 use crate::words::{Payload, Words};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
@@ -242,11 +243,11 @@ impl Words for Window {
         compiler_fence(Ordering::SeqCst);
     }
     fn barrier(&self) -> bool {
-        crate::barrier::barrier()
+        barrier::barrier(Reach::Machine)
     }
     /// Where all who map the memory run under this kernel. What a platform brought may be shared with another one.
     fn has_barrier(&self) -> bool {
-        matches!(self.mapping.backing, Backing::File) && crate::barrier::is_registered()
+        matches!(self.mapping.backing, Backing::File) && barrier::is_registered(Reach::Machine)
     }
 }
 
