@@ -36,6 +36,10 @@ use crate::watched::{self, watched};
 /// After the process could not open another descriptor for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// Descriptors that are kept back for the next connection: its socket, a copy of that, and one for looking at who is there. So whoever
+/// connects when all others are in use is told why it cannot attach.
+const SPARE_FDS: usize = 3;
+
 /// Ends a server from anywhere.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<Notify>);
@@ -71,6 +75,8 @@ struct Inner {
     idle_since: Cell<Option<Instant>>,
     /// Deadlines have changed.
     timers: Notify,
+    /// See [`SPARE_FDS`].
+    spare: RefCell<Vec<OwnedFd>>,
 }
 
 impl Server {
@@ -86,6 +92,7 @@ impl Server {
             idle_exit,
             idle_since: Cell::new(Some(now)),
             timers: Notify::new(),
+            spare: RefCell::default(),
         }))
     }
 
@@ -97,6 +104,7 @@ impl Server {
         stop: Stop,
     ) -> io::Result<Ended> {
         let watched = watched(listener.as_fd().try_clone_to_owned()?)?;
+        self.set_aside();
         self.watch_survivors();
         let ended = loop {
             let wake = self.next_wake();
@@ -128,18 +136,36 @@ impl Server {
     }
 
     async fn accept(&self, listener: &Listener, ready: &mut AsyncFdReadyGuard<'_, OwnedFd>) {
+        if !self.set_aside() {
+            return self.accept_later().await;
+        }
+        self.0.spare.borrow_mut().clear();
         match listener.accept() {
             Ok(socket) => match self.connect(socket) {
                 Ok(()) => {}
                 Err(error) => tracing::warn!(%error, "a connection could not be set up"),
             },
             Err(Errno::AGAIN) => ready.clear_ready(),
-            Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
-                self.with(Broker::accepts_no_more);
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => self.accept_later().await,
             Err(error) => tracing::debug!(%error, "a connection was gone before it was accepted"),
         }
+        self.set_aside();
+    }
+
+    async fn accept_later(&self) {
+        self.with(Broker::accepts_no_more);
+        tokio::time::sleep(ACCEPT_PAUSE).await;
+    }
+
+    /// Has descriptors ready for the next connection. False if the process may not open as many.
+    fn set_aside(&self) -> bool {
+        let mut spare = self.0.spare.borrow_mut();
+        while spare.len() < SPARE_FDS
+            && let Ok(fd) = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
+        {
+            spare.push(fd);
+        }
+        spare.len() == SPARE_FDS
     }
 
     fn connect(&self, socket: OwnedFd) -> io::Result<()> {
