@@ -77,7 +77,8 @@ impl<M: Matcher> Core<M> {
 
     /// The message's buffer in a region that the peer has, if there is one; otherwise sees to it that there will be.
     fn warm(&mut self, at: PeerIndex, message: &Outgoing) -> Option<Warm> {
-        if !matches!(self.peers[at].out, Path::Channel(_)) {
+        let peer = &self.peers[at];
+        if !matches!(peer.out, Path::Channel(_)) && !peer.id.is_remote() {
             return None; // That path has a reason of its own.
         }
         let found = self.find_warm(at, message);
@@ -93,7 +94,8 @@ impl<M: Matcher> Core<M> {
 
     fn find_warm(&mut self, at: PeerIndex, message: &Outgoing) -> Result<Warm, Reason> {
         let peer = &self.peers[at];
-        if peer.owner != Some(self.me.owner) {
+        // For somebody on another host it is the daemon that gets the region, and it keeps it to itself.
+        if peer.owner != Some(self.me.owner) && !peer.id.is_remote() {
             return Err(Reason::OtherOwner);
         }
         let warm = match message.buffer.rehome(&self.rehome) {

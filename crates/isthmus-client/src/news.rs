@@ -124,7 +124,8 @@ impl<M: Matcher> Core<M> {
         if !again || peer.tries >= CHANNEL_TRIES {
             return;
         }
-        if let Some(reason) = self.no_channels {
+        let other_host = peer.id.is_remote().then_some(Reason::OtherHost);
+        if let Some(reason) = other_host.or(self.no_channels) {
             peer.making = Making::Refused { reason, last: true };
             return;
         }

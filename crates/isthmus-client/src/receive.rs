@@ -207,6 +207,7 @@ impl<M: Matcher> Core<M> {
                 self.break_channel(at, Reason::DaemonGone); // See `give_up_channel`.
             }
             Record::Bounce { serial, reason } => self.take_bounce(at, serial, reason),
+            Record::Abort { serial, reason } => self.take_abort(at, serial, reason),
         }
         Ok(())
     }
@@ -427,13 +428,26 @@ impl<M: Matcher> Core<M> {
         }
     }
 
+    /// Nothing more comes of a message that we pulled.
+    #[cold]
+    fn take_abort(&mut self, at: PeerIndex, serial: Serial, code: u16) {
+        let reason = Reason::from_code(code).unwrap_or(Reason::MxBroken);
+        if let Some(Incoming { envelope, into: Into::Posted(posted), .. }) = self.peers[at].pulled.remove(&serial) {
+            self.complete(posted, envelope.to, crate::matcher::Outcome::Failed(reason));
+        }
+    }
+
     /// On the ordinary path: so much is taken and can be sent again, whatever becomes of it.
     #[inline]
     fn owe_for(&mut self, at: PeerIndex, content: &Record<'_>) {
         let bytes = match content {
             Record::Eager { len, .. } => *len,
             Record::Start { piece, .. } | Record::More { piece, .. } | Record::Announce { piece, .. } => piece.len,
-            Record::Pull { .. } | Record::Taken { .. } | Record::Switch | Record::Bounce { .. } => 0,
+            Record::Pull { .. }
+            | Record::Taken { .. }
+            | Record::Switch
+            | Record::Bounce { .. }
+            | Record::Abort { .. } => 0,
             Record::Credit { .. } => return,
         };
         let credit = &mut self.peers[at].credit;

@@ -53,6 +53,11 @@ impl<M: Matcher> Core<M> {
     /// daemon may have died with a word about it.
     fn lose_daemon(&mut self, at: PeerIndex) {
         let peer = &mut self.peers[at];
+        if peer.id.is_remote() {
+            // The way to it was the daemon's, and so was its number.
+            self.fail_peer(at, Reason::DaemonGone);
+            return self.forget_peer(at);
+        }
         peer.granted.retain(|_, grant| !matches!(grant, Granted::Asked(_)));
         let lost = peer.credit.lose();
         lost.into_iter().for_each(|message| self.failed(message, Reason::DaemonGone));

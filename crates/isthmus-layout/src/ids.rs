@@ -5,6 +5,9 @@ use core::num::NonZeroU32;
 
 /// A domain attached to a daemon: a process, a container, a guest. The daemon hands the numbers out and never hands one
 /// out twice in its lifetime; zero is no domain, so that zeroed memory names nobody.
+///
+/// Somebody on another host has a number too, as long as a domain here talks to it: one of the upper half, known to that domain and
+/// the daemon. It is reached by the ordinary path alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DomainId(NonZeroU32);
 
@@ -17,6 +20,19 @@ impl DomainId {
         }
     }
 
+    /// Number `count` of those for other hosts' endpoints. None where there are no more.
+    pub const fn remote(count: u32) -> Option<Self> {
+        if count < Self::REMOTE { Self::new(Self::REMOTE | count) } else { None }
+    }
+
+    /// The first number that stands for somebody on another host.
+    const REMOTE: u32 = 1 << 31;
+
+    /// Whether it stands for somebody on another host.
+    pub const fn is_remote(self) -> bool {
+        self.0.get() >= Self::REMOTE
+    }
+
     /// The number as it stands on the wire and in shared memory.
     pub const fn number(self) -> u32 {
         self.0.get()
@@ -25,7 +41,10 @@ impl DomainId {
 
 impl fmt::Display for DomainId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "d{}", self.0)
+        match self.is_remote() {
+            true => write!(f, "r{}", self.0.get() - Self::REMOTE),
+            false => write!(f, "d{}", self.0),
+        }
     }
 }
 

@@ -18,6 +18,7 @@
 //! | 7 | `Switch` | nothing: this sender's next records come with the next epoch, by the other path |
 //! | 8 | `Credit` | bytes (1): ordinary path, that much may be sent again |
 //! | 9 | `Bounce` | serial (1), reason (1): nobody there |
+//! | 10 | `Abort` | serial (1), reason (1): nothing more comes of a pulled message |
 //!
 //! A *piece* is an offset and a length in bytes of the slab of the ring it came by.
 
@@ -155,6 +156,13 @@ pub enum Record<'a> {
         /// A code of the table of reasons.
         reason: u16,
     },
+    /// Nothing more comes of a message that was pulled: its sender cannot be reached any more.
+    Abort {
+        /// Which message.
+        serial: Serial,
+        /// A code of the table of reasons.
+        reason: u16,
+    },
 }
 
 /// A record that no correct library writes.
@@ -203,6 +211,7 @@ mod kind {
     pub(super) const SWITCH: u8 = 7;
     pub(super) const CREDIT: u8 = 8;
     pub(super) const BOUNCE: u8 = 9;
+    pub(super) const ABORT: u8 = 10;
 }
 
 /// The words of a record, ready for a ring.
@@ -320,6 +329,7 @@ impl<'a> Record<'a> {
             Self::Switch => put(kind::SWITCH, &[]),
             Self::Credit { bytes } => put(kind::CREDIT, &[bytes]),
             Self::Bounce { serial, reason } => put(kind::BOUNCE, &[serial.0, u32::from(reason)]),
+            Self::Abort { serial, reason } => put(kind::ABORT, &[serial.0, u32::from(reason)]),
         }
         emitted
     }
@@ -362,7 +372,8 @@ impl<'a> Record<'a> {
             (kind::SWITCH, &[]) => Self::Switch,
             (kind::CREDIT, &[bytes]) => Self::Credit { bytes },
             (kind::BOUNCE, &[number, reason]) => Self::Bounce { serial: Serial(number), reason: reason as u16 },
-            (kind::EAGER..=kind::BOUNCE, _) => return Err(length),
+            (kind::ABORT, &[number, reason]) => Self::Abort { serial: serial(number)?, reason: reason as u16 },
+            (kind::EAGER..=kind::ABORT, _) => return Err(length),
             _ => return Err(MalformedRecord::Kind(kind)),
         };
         Ok((route, record))
@@ -453,13 +464,14 @@ mod tests {
         round_trip(Record::Switch, &[], 0);
         round_trip(Record::Credit { bytes: 8192 }, &[], 0);
         round_trip(Record::Bounce { serial, reason: 12 }, &[], 0);
+        round_trip(Record::Abort { serial, reason: 12 }, &[], 0);
     }
 
     #[test]
     fn impossible_records_are_named() {
         let parse = |kind, words: &[u32]| Record::parse(kind, 4 * words.len() as u16, words).unwrap_err();
         assert_eq!(parse(0, &[0, 0]), MalformedRecord::Kind(0));
-        assert_eq!(parse(10, &[0, 0]), MalformedRecord::Kind(10));
+        assert_eq!(parse(11, &[0, 0]), MalformedRecord::Kind(11));
         assert_eq!(parse(1, &[32, 0]), MalformedRecord::Endpoint(32));
         assert_eq!(parse(5, &[0, 0, 0, 1, 0]), MalformedRecord::Serial);
         assert_eq!(parse(6, &[0, 0, 1, 3, 0, 0]), MalformedRecord::Outcome(3));

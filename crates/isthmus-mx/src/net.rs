@@ -91,6 +91,18 @@ impl Payload for Source {
     }
 }
 
+/// How a message is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// As its length asks for: the shorter ones at once, the longer ones when they are asked for.
+    Plain,
+    /// Announced, however short, so that its end means that it was matched.
+    Synchronous,
+    /// The same, and its bytes are somewhere else: [`Event::Wanted`] says which are needed, and [`Endpoint::provide`] that they are
+    /// here.
+    OnDemand,
+}
+
 /// A packet to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
@@ -145,6 +157,15 @@ pub enum Event {
         code: StatusCode,
         /// Bytes that the peer took.
         xfer_length: u32,
+    },
+    /// The peer waits for bytes of a send that were not [provided](Endpoint::provide) yet.
+    Wanted {
+        /// The send.
+        send: SendId,
+        /// All up to this one.
+        bytes: u32,
+        /// It will want this much.
+        total: u32,
     },
     /// A connect is over.
     Connected {

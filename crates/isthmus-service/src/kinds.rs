@@ -25,13 +25,16 @@ pub(crate) fn bounced(record: &Record<'_>) -> Option<Serial> {
     match *record {
         Record::Start { serial, .. } | Record::Announce { serial, .. } | Record::More { serial, .. } => Some(serial),
         Record::Eager { .. } | Record::Pull { .. } | Record::Taken { .. } | Record::Switch => Some(Serial(0)),
-        Record::Credit { .. } | Record::Bounce { .. } => None,
+        Record::Credit { .. } | Record::Bounce { .. } | Record::Abort { .. } => None,
     }
 }
 
 /// True for records that only come because the other side began.
 pub(crate) fn is_answer(record: &Record<'_>) -> bool {
-    matches!(record, Record::Pull { .. } | Record::Taken { .. } | Record::Bounce { .. } | Record::Switch)
+    matches!(
+        record,
+        Record::Pull { .. } | Record::Taken { .. } | Record::Bounce { .. } | Record::Abort { .. } | Record::Switch
+    )
 }
 
 /// Refuses what no correct library sends on the ordinary path.
@@ -62,6 +65,7 @@ pub(crate) fn bare(record: &Record<'_>) -> Record<'static> {
         Record::Switch => Record::Switch,
         Record::Credit { bytes } => Record::Credit { bytes },
         Record::Bounce { serial, reason } => Record::Bounce { serial, reason },
+        Record::Abort { serial, reason } => Record::Abort { serial, reason },
     }
 }
 

@@ -409,4 +409,25 @@ reasons! {
     217 MxOwnerFull, "mx-owner-full", Refusal:
     "this user has as many MX endpoint numbers as the daemon gives to one";
     "Close endpoints that are not needed (`isthmus endpoint list` shows them), or raise `limits.mx_endpoints_per_user_max`.";
+
+    /// Other hosts
+    230 OtherHost, "other-host", Fallback:
+    "the peer is on another host, so there is no memory to share";
+    "None: messages go by the daemons and the network between them.";
+
+    231 MxUnreachable, "mx-unreachable", Refusal:
+    "the MX board is known, but did not answer for too long";
+    "See with `isthmus peer list` when it was last heard, and whether a link to it is up; `isthmus capture` shows what is sent.";
+
+    232 MxSevered, "mx-severed", Ended:
+    "the MX endpoint on another host is not the one it was, or did not answer for too long";
+    "Connect again. See with `isthmus peer list` when its host was last heard.";
+
+    233 MxBroken, "mx-broken", Ended:
+    "the transfer of a long message from another host came to no end";
+    "Send it again; the log of the daemon there says more.";
+
+    234 MxPartnersFull, "mx-partners-full", Refusal:
+    "the MX endpoint knows as many endpoints of other hosts as it may";
+    "Close endpoints that are not needed and open them anew, or spread the work over more endpoints.";
 }

@@ -99,7 +99,7 @@ fn handshakes_pass_the_corpus() {
     }
 }
 
-fn record_seeds() -> [(&'static str, Record<'static>); 9] {
+fn record_seeds() -> [(&'static str, Record<'static>); 10] {
     let (serial, piece) = (Serial(1), Piece { offset: 0, len: 64 });
     [
         ("Eager", Record::Eager { tag: 1, len: 5, words: &[1, 2] }),
@@ -114,6 +114,7 @@ fn record_seeds() -> [(&'static str, Record<'static>); 9] {
         ("Switch", Record::Switch),
         ("Credit", Record::Credit { bytes: 8192 }),
         ("Bounce", Record::Bounce { serial, reason: 66 }),
+        ("Abort", Record::Abort { serial, reason: 66 }),
     ]
 }
 

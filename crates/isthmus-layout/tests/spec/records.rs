@@ -97,6 +97,8 @@ fn about_messages() -> String {
         ("outcome (4 bytes): 0 copied, 1 no such region, 2 dropped", taken(ZERO, Outcome::NoRegion, 0)),
         ("bytes that went into the receiver's buffer", taken(ZERO, Outcome::Copied, u64::MAX)),
     ];
+    let abort = |serial, reason| Record::Abort { serial, reason };
+    let aborts = [("serial", abort(ALL, 0)), ("code of a reason (4 bytes)", abort(ZERO, u16::MAX))];
     let bounces = [("serial, or 0", bounce(ALL, 0)), ("code of a reason (4 bytes)", bounce(ZERO, u16::MAX))];
     record_rows(
         "Pull",
@@ -113,6 +115,7 @@ fn about_messages() -> String {
             &[("bytes given back", Record::Credit { bytes: u32::MAX })],
         )
         + &record_rows("Bounce", bounce(ZERO, 0), &bounces)
+        + &record_rows("Abort", abort(ZERO, 0), &aborts)
 }
 
 fn route() -> String {

@@ -133,6 +133,11 @@ impl Burst {
         Some(next)
     }
 
+    /// Where what is left ends.
+    pub(crate) const fn end(&self) -> u32 {
+        self.msg_offset + self.remaining
+    }
+
     /// Whether everything has been sent.
     pub(crate) const fn is_over(&self) -> bool {
         self.remaining == 0

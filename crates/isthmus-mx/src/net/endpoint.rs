@@ -3,7 +3,7 @@
 use super::outbox::Letter;
 use super::partner::Partner;
 use super::rendezvous::{Announced, Asked, Pull, Regions};
-use super::{Address, ConnectId, Event, IgnoredCounts, IncomingId, SendId, Time, Tuning};
+use super::{Address, ConnectId, Event, IgnoredCounts, IncomingId, Manner, SendId, Time, Tuning};
 use crate::wire::{Dialect, EndpointNumber, NackLib, NackMcp, PeerIndex, SessionId, Sizes};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -161,8 +161,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Begins a send. [`Event::Sent`] ends it; until then its bytes stay where they are. `synchronous`: it ends when the
-    /// message was matched.
+    /// Begins a send. [`Event::Sent`] ends it; until then its bytes stay where they are.
     pub fn send(
         &mut self,
         now: Time,
@@ -170,15 +169,16 @@ impl Endpoint {
         send: SendId,
         match_info: u64,
         length: u32,
-        synchronous: bool,
+        manner: Manner,
     ) -> Result<(), CannotSend> {
         let most = self.setup.tuning.eager_bytes_max.min(self.setup.sizes.medium_bytes_max());
         let partner = self.partners.get_mut(&to).ok_or(CannotSend::NotConnected)?;
         if partner.true_session.is_none() {
             return Err(CannotSend::NotConnected);
         }
-        partner.outbox.push(if synchronous || length > most {
-            Letter::Announce { send, match_info, length, region: 0 }
+        partner.outbox.push(if manner != Manner::Plain || length > most {
+            let ready = if manner == Manner::OnDemand { 0 } else { length };
+            Letter::Announce { send, match_info, length, region: 0, ready }
         } else {
             Letter::Eager { send, match_info, length }
         });
@@ -280,11 +280,12 @@ impl Endpoint {
                 return;
             }
             if announces {
-                let Some(Letter::Announce { send, length, region, .. }) = partner.outbox.admissible(&self.setup.tuning)
+                let Some(Letter::Announce { send, length, region, ready, .. }) =
+                    partner.outbox.admissible(&self.setup.tuning)
                 else {
                     return;
                 };
-                let Some(id) = self.regions.open(*send, address, *length) else {
+                let Some(id) = self.regions.open(*send, address, *length, *ready) else {
                     if !self.starved.contains(&address) {
                         self.starved.push_back(address);
                     }

@@ -35,8 +35,8 @@ const RESENDS_MIN: u32 = 3;
 pub(crate) enum Letter {
     /// A message with its bytes.
     Eager { send: SendId, match_info: u64, length: u32 },
-    /// The announcement of a long message. Its region is chosen when it gets its number.
-    Announce { send: SendId, match_info: u64, length: u32, region: u8 },
+    /// The announcement of a long message. Its region is chosen when it gets its number; so much of it is here.
+    Announce { send: SendId, match_info: u64, length: u32, region: u8, ready: u32 },
     /// A long message has been fetched.
     Notify { total_length: u32, id: u8, seqnum: u8 },
 }

@@ -10,6 +10,8 @@ use super::endpoint::{Refusal, Timer};
 use super::outbox::Letter;
 use super::pulling::Pulling;
 use super::{Address, Endpoint, Event, Ignored, IncomingId, SendId, Time, UnknownMessage};
+#[cfg(doc)]
+use super::Manner;
 use crate::StatusCode;
 use crate::wire::{Nack, NackMcp, PeerIndex, Pull as PullPacket, PullHandle, PullReply};
 use alloc::collections::BTreeMap;
@@ -60,6 +62,10 @@ struct Region {
     send: SendId,
     partner: Address,
     length: u32,
+    /// So many of its bytes are here.
+    ready: u32,
+    /// So many were said to be wanted.
+    wanted: u32,
     seqnum: u8,
     acked: bool,
     fetched: Option<u32>,
@@ -81,7 +87,7 @@ impl Regions {
     }
 
     /// A name for a message; none if too many are under way.
-    pub(crate) fn open(&mut self, send: SendId, partner: Address, length: u32) -> Option<u8> {
+    pub(crate) fn open(&mut self, send: SendId, partner: Address, length: u32, ready: u32) -> Option<u8> {
         if self.open.len() >= REGIONS_MAX {
             return None;
         }
@@ -93,7 +99,8 @@ impl Regions {
         let seqnum = self.uses[usize::from(id)];
         self.uses[usize::from(id)] = seqnum.wrapping_add(1);
         *self.by_partner.entry(partner).or_default() += 1;
-        self.open.insert(id, Region { send, partner, length, seqnum, acked: false, fetched: None });
+        let region = Region { send, partner, length, ready, wanted: ready, seqnum, acked: false, fetched: None };
+        self.open.insert(id, region);
         Some(id)
     }
 
@@ -209,7 +216,8 @@ impl Endpoint {
         let region = u8::try_from(pull.pulled_rdma_id).ok();
         let found = region.and_then(|id| Some((id, self.regions.open.get(&id)?)));
         let found = found.filter(|(_, found)| found.partner == from && found.fetched.is_none());
-        let Some((region, found)) = found else {
+        let Some((region, found)) = found.map(|(id, _)| id).and_then(|id| Some((id, self.regions.open.get_mut(&id)?)))
+        else {
             self.refuse_pull(from, pull, Nack::BadRdmaWindow);
             return Err(Ignored::OutsideRegion);
         };
@@ -227,7 +235,12 @@ impl Endpoint {
         if self.asked.len() >= ASKED_MAX || self.asked.iter().any(|asked| same(&asked)) {
             return Err(Ignored::TooManyAsked);
         }
-        let seqnum = found.seqnum;
+        let (seqnum, send, end) = (found.seqnum, found.send, burst.end());
+        if end > found.wanted {
+            found.wanted = end;
+            let total = pull.total_length.clamp(end, found.length);
+            self.events.push_back(Event::Wanted { send, bytes: end, total });
+        }
         if let Some(partner) = self.partners.get_mut(&from) {
             partner.heard = now;
         }
@@ -240,22 +253,35 @@ impl Endpoint {
         self.refuse(from.peer, Refusal::Mcp(nack));
     }
 
-    /// The next frame of what was asked for, of a region that is still there.
+    /// More bytes of a message that is sent [on demand](Manner::OnDemand) are here: its first `bytes`.
+    pub fn provide(&mut self, send: SendId, bytes: u32) {
+        if let Some(region) = self.regions.open.values_mut().find(|region| region.send == send) {
+            region.ready = bytes.clamp(region.ready, region.length);
+        }
+    }
+
+    /// The next frame of what was asked for, of a region that is still there and has it.
     pub(crate) fn asked_frame(&mut self) -> Option<(PeerIndex, PullHandle, SendId, u32, Slice)> {
-        loop {
-            let asked = self.asked.front_mut()?;
+        let mut at = 0;
+        while let Some(asked) = self.asked.get_mut(at) {
             let region = self.regions.open.get(&asked.region).filter(|region| region.seqnum == asked.seqnum);
-            let next = region.and_then(|region| Some((region.send, asked.burst.next()?)));
-            let Some((send, (frame, slice))) = next else {
-                self.asked.pop_front();
+            let Some((region, next)) = region.zip(asked.burst.clone().next()) else {
+                self.asked.remove(at);
                 continue;
             };
-            let frame = (asked.to, asked.puller, send, frame, slice);
+            let (frame, slice) = next;
+            if slice.msg_offset + slice.len > region.ready {
+                at += 1;
+                continue;
+            }
+            asked.burst.next();
+            let frame = (asked.to, asked.puller, region.send, frame, slice);
             if asked.burst.is_over() {
-                self.asked.pop_front();
+                self.asked.remove(at);
             }
             return Some(frame);
         }
+        None
     }
 
     /// A frame has come.

@@ -3,7 +3,7 @@
 use isthmus_layout::NicId;
 use isthmus_mx::StatusCode;
 use isthmus_mx::net::{
-    Address, CannotSend, ConnectId, Endpoint, Event, IncomingId, SendId, Setup, Source, Time, Tuning,
+    Address, CannotSend, ConnectId, Endpoint, Event, IncomingId, Manner, SendId, Setup, Source, Time, Tuning,
 };
 use isthmus_mx::wire::{self, Dialect, EndpointNumber, Header, Packet, PeerIndex, SessionId, Sizes};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +27,8 @@ pub(crate) struct Sent {
 pub(crate) struct Sending {
     pub(crate) to: usize,
     pub(crate) length: u32,
+    /// So many of its bytes may be asked for.
+    here: u32,
     pub(crate) ended: Option<Sent>,
 }
 
@@ -126,8 +128,14 @@ impl Host {
         length: u32,
         synchronous: bool,
     ) -> Result<(), CannotSend> {
-        self.endpoint.send(now, address(to), SendId(send), send, length, synchronous)?;
-        self.sends.insert(send, Sending { to, length, ended: None });
+        let manner = match (synchronous, send % 2) {
+            (false, _) => Manner::Plain,
+            (true, 0) => Manner::Synchronous,
+            (true, _) => Manner::OnDemand,
+        };
+        self.endpoint.send(now, address(to), SendId(send), send, length, manner)?;
+        let here = if manner == Manner::OnDemand { 0 } else { length };
+        self.sends.insert(send, Sending { to, length, here, ended: None });
         self.sending += 1;
         Ok(())
     }
@@ -141,7 +149,7 @@ impl Host {
         let packet = transmit.packet.map(|Source { send, at, len }| -> Vec<u8> {
             let sending = &sends[&send.0];
             assert!(sending.ended.is_none(), "a packet carries bytes of a send that is over");
-            assert!(at + len <= sending.length, "a packet carries bytes that a send has not");
+            assert!(at + len <= sending.here, "a packet carries bytes that a send has not");
             (at..at + len).map(|at| content(send.0, at)).collect()
         });
         let mut frame = vec![0; packet.parts(dialect).frame()];
@@ -168,6 +176,12 @@ impl Host {
                     self.bytes(message, length, at, &data[..len as usize]);
                 }
                 Event::Received { message, code, xfer_length } => self.received(message, code, xfer_length),
+                Event::Wanted { send, bytes, total } => {
+                    let sending = self.sends.get_mut(&send.0).unwrap();
+                    assert!(sending.here < bytes && bytes <= total && total <= sending.length);
+                    sending.here = bytes;
+                    self.endpoint.provide(send, bytes);
+                }
                 Event::Sent { send, code, xfer_length } => {
                     let sending = self.sends.get_mut(&send.0).unwrap();
                     assert_eq!(sending.ended, None, "a send ends once");

@@ -5,7 +5,9 @@ use crate::host::address;
 use crate::wire::Weather;
 use crate::world::World;
 use isthmus_mx::StatusCode;
-use isthmus_mx::net::{CannotSend, ConnectId, Endpoint, Event, Ignored, SendId, Setup, Source, Time, Tuning, refusal};
+use isthmus_mx::net::{
+    CannotSend, ConnectId, Endpoint, Event, Ignored, Manner, SendId, Setup, Source, Time, Tuning, refusal,
+};
 use isthmus_mx::wire::{
     ConnectReply, ConnectRequest, ConnectStatus, Dialect, Eager, EndpointNumber, Liback, MessageHead, Nack, NackLib,
     Notify, Packet, SeqNum, SessionId, Sizes,
@@ -97,7 +99,7 @@ fn who_connected_to_us_is_connected_to_before_the_first_message() {
     for status in [ConnectStatus::Success, ConnectStatus::BadKey] {
         let mut endpoint = endpoint(Dialect::OPEN_MX);
         take(&mut endpoint, &request(THEIRS, 77, SeqNum::from_bits(9))).unwrap();
-        endpoint.send(NOW, address(1), SendId(1), 5, 4, false).unwrap();
+        endpoint.send(NOW, address(1), SendId(1), 5, 4, Manner::Plain).unwrap();
         let answered = next(&mut endpoint);
         assert!(matches!(answered, Some(Packet::ConnectReply(reply)) if reply.status == ConnectStatus::Success));
         let asked = next_request(&mut endpoint);
@@ -119,7 +121,7 @@ fn who_was_connected_to_gets_acknowledgements_in_its_session() {
     assert_eq!((ack.session, ack.lib_seqnum, ack.acknum), (THEIRS, SeqNum::from_bits(5), 1));
     take(&mut endpoint, &tiny(5, 1, b"hello")).unwrap();
     assert_eq!(next(&mut endpoint), None, "one is held back");
-    endpoint.send(NOW, address(1), SendId(1), 5, 40, false).unwrap();
+    endpoint.send(NOW, address(1), SendId(1), 5, 40, Manner::Plain).unwrap();
     let Some(Packet::Small(sent)) = next(&mut endpoint) else { panic!("no message") };
     assert_eq!(sent.head.lib_piggyack, SeqNum::from_bits(6));
     endpoint.flush(NOW);
@@ -133,7 +135,7 @@ fn who_was_connected_to_gets_acknowledgements_in_its_session() {
 #[test]
 fn acknowledgements_count_once_and_in_their_session_number() {
     let mut endpoint = connected(Dialect::OPEN_MX);
-    (1..=3).for_each(|send| endpoint.send(NOW, address(1), SendId(send), 5, 4, false).unwrap());
+    (1..=3).for_each(|send| endpoint.send(NOW, address(1), SendId(send), 5, 4, Manner::Plain).unwrap());
     while next(&mut endpoint).is_some() {}
     let ack = |lib_seqnum, acknum| {
         let (dst_endpoint, src_endpoint) = (address(0).endpoint, address(1).endpoint);
@@ -156,7 +158,7 @@ fn acknowledgements_count_once_and_in_their_session_number() {
 fn a_peer_that_was_opened_again_is_told_another_session_number() {
     let mut endpoint = connected(Dialect::OPEN_MX);
     take(&mut endpoint, &tiny(1, 1, b"hello")).unwrap();
-    endpoint.send(NOW, address(1), SendId(1), 5, 4, false).unwrap();
+    endpoint.send(NOW, address(1), SendId(1), 5, 4, Manner::Plain).unwrap();
     events(&mut endpoint);
     while next(&mut endpoint).is_some() {}
     let again = request(SessionId(9), 0, SeqNum::FIRST);
@@ -174,14 +176,14 @@ fn a_peer_that_was_opened_again_is_told_another_session_number() {
 #[test]
 fn a_peer_that_gave_us_up_is_noticed_when_it_connects_again() {
     let mut endpoint = connected(Dialect::OPEN_MX);
-    endpoint.send(NOW, address(1), SendId(1), 5, 4, false).unwrap();
+    endpoint.send(NOW, address(1), SendId(1), 5, 4, Manner::Plain).unwrap();
     while next(&mut endpoint).is_some() {}
     take(&mut endpoint, &request(THEIRS, 77, SeqNum::FIRST)).unwrap();
     assert_eq!(events(&mut endpoint), [], "a connect of the same kind again changes nothing");
     take(&mut endpoint, &request(THEIRS, 77, SeqNum::FIRST.given_up())).unwrap();
     let failed = Event::Sent { send: SendId(1), code: StatusCode::EndpointUnreachable, xfer_length: 0 };
     assert_eq!(events(&mut endpoint), [failed, Event::Severed { partner: address(1) }]);
-    endpoint.send(NOW, address(1), SendId(2), 5, 4, false).unwrap();
+    endpoint.send(NOW, address(1), SendId(2), 5, 4, Manner::Plain).unwrap();
     while !matches!(next(&mut endpoint), Some(Packet::ConnectReply(_))) {}
     let asked = next_request(&mut endpoint);
     assert_eq!(asked.target_recv_seqnum_start.sesnum().number(), 1);
@@ -215,7 +217,7 @@ fn a_peer_that_may_count_otherwise_is_told_another_session_number() {
 #[test]
 fn a_notify_ends_only_what_it_names() {
     let mut endpoint = connected(Dialect::OPEN_MX);
-    endpoint.send(NOW, address(1), SendId(1), 5, 100_000, false).unwrap();
+    endpoint.send(NOW, address(1), SendId(1), 5, 100_000, Manner::Plain).unwrap();
     let Some(Packet::Rndv(announced)) = next(&mut endpoint) else { panic!("no announcement") };
     let mut seq = 0;
     let mut notify = |id: u8, seqnum: u8, total_length: u32| {
@@ -246,7 +248,7 @@ fn a_notify_ends_only_what_it_names() {
 #[test]
 fn connects_end_with_what_the_peer_says_or_in_time() {
     let mut endpoint = endpoint(Dialect::OPEN_MX);
-    assert_eq!(endpoint.send(NOW, address(1), SendId(1), 0, 0, false), Err(CannotSend::NotConnected));
+    assert_eq!(endpoint.send(NOW, address(1), SendId(1), 0, 0, Manner::Plain), Err(CannotSend::NotConnected));
     let failed = |id, code| [Event::Connected { connect: ConnectId(id), partner: address(1), outcome: Err(code) }];
     endpoint.connect(NOW, address(1), 3, ConnectId(1)).unwrap();
     let asked = next_request(&mut endpoint);
@@ -280,8 +282,8 @@ fn connects_end_with_what_the_peer_says_or_in_time() {
 #[test]
 fn messages_to_an_endpoint_that_was_closed_end_with_that() {
     let mut endpoint = connected(Dialect::OPEN_MX);
-    endpoint.send(NOW, address(1), SendId(1), 5, 4, false).unwrap();
-    endpoint.send(NOW, address(1), SendId(2), 5, 100_000, false).unwrap();
+    endpoint.send(NOW, address(1), SendId(1), 5, 4, Manner::Plain).unwrap();
+    endpoint.send(NOW, address(1), SendId(2), 5, 100_000, Manner::Plain).unwrap();
     while let Some(packet) = next(&mut endpoint) {
         let Some(Packet::NackLib(nack)) = refusal(&packet, Nack::EndpointClosed) else { panic!("{packet:?}") };
         take(&mut endpoint, &Packet::NackLib(nack)).unwrap_or(());
@@ -315,7 +317,7 @@ fn packets_for_an_earlier_session_are_refused() {
 fn a_notify_is_acknowledged_at_once_in_mx_mode() {
     for (dialect, at_once) in [(Dialect::Mx, true), (Dialect::OPEN_MX, false)] {
         let mut endpoint = connected(dialect);
-        endpoint.send(NOW, address(1), SendId(1), 5, 100_000, false).unwrap();
+        endpoint.send(NOW, address(1), SendId(1), 5, 100_000, Manner::Plain).unwrap();
         let Some(Packet::Rndv(announced)) = next(&mut endpoint) else { panic!("no announcement") };
         assert_eq!((announced.pulled_rdma_seqnum, announced.pulled_rdma_offset), (23, 0));
         let notify = Notify {
