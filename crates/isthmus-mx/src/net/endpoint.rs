@@ -84,6 +84,8 @@ pub struct Endpoint {
     /// Long messages that were announced and not asked for yet.
     pub(crate) announced: BTreeMap<IncomingId, Announced>,
     pub(crate) pulls: BTreeMap<u32, Pull>,
+    /// Their messages.
+    pub(crate) fetching: BTreeMap<IncomingId, u32>,
     pub(crate) next_pull: u32,
     /// Transfers with questions to send.
     pub(crate) asking: VecDeque<u32>,
@@ -113,6 +115,7 @@ impl Endpoint {
             ignored: IgnoredCounts::default(),
             announced: BTreeMap::new(),
             pulls: BTreeMap::new(),
+            fetching: BTreeMap::new(),
             next_pull: 1,
             asking: VecDeque::new(),
             regions: Regions::new(),

@@ -45,6 +45,8 @@ pub(crate) struct Pulling {
     blocks: VecDeque<Block>,
     blocks_in_flight: usize,
     next_block: u32,
+    /// Nothing beyond this byte is asked for.
+    limit: u32,
     /// Frames that are to be asked for: the first, and how many.
     questions: VecDeque<(u32, u32)>,
     started: Time,
@@ -56,7 +58,14 @@ pub(crate) struct Pulling {
 }
 
 impl Pulling {
-    pub(crate) fn new(now: Time, cut: Cut, block_frames: u32, length: u32, tuning: &Tuning, known: RoundTrip) -> Self {
+    pub(crate) fn new(
+        now: Time,
+        cut: Cut,
+        block_frames: u32,
+        (length, limit): (u32, u32),
+        tuning: &Tuning,
+        known: RoundTrip,
+    ) -> Self {
         let mut this = Self {
             cut,
             block_frames,
@@ -64,6 +73,7 @@ impl Pulling {
             blocks: VecDeque::new(),
             blocks_in_flight: tuning.blocks_in_flight.clamp(1, (256 / block_frames.max(1)) as usize),
             next_block: 0,
+            limit,
             questions: VecDeque::new(),
             started: now,
             heard: now,
@@ -86,7 +96,16 @@ impl Pulling {
 
     /// Whether every byte is here.
     pub(crate) fn is_over(&self) -> bool {
-        self.blocks.is_empty()
+        self.blocks.is_empty() && self.next_block == self.cut.blocks()
+    }
+
+    /// Bytes up to this one may be asked for.
+    pub(crate) fn allow(&mut self, now: Time, limit: u32) {
+        self.limit = self.limit.max(limit);
+        if self.blocks.is_empty() {
+            self.heard = now; // It was we who were silent.
+        }
+        self.ask_for_more(now);
     }
 
     /// The next question to send.
@@ -132,6 +151,9 @@ impl Pulling {
 
     /// When something is to be done if nothing comes.
     pub(crate) fn deadline(&self, tuning: &Tuning) -> Time {
+        if self.blocks.is_empty() {
+            return Time::from_us(u64::MAX); // Nothing was asked for.
+        }
         let us = self.round_trip.overdue_us(tuning.pull_idle_us_min, tuning.pull_idle_us);
         let us = us.saturating_mul(1 << self.in_vain.min(20)).min(tuning.pull_idle_us);
         self.heard.after_us(us)
@@ -180,6 +202,9 @@ impl Pulling {
     fn ask_for_more(&mut self, now: Time) {
         while self.blocks.len() < self.blocks_in_flight && self.next_block < self.cut.blocks() {
             let (first, frames) = self.cut.block(self.next_block);
+            if self.cut.slice(first).msg_offset >= self.limit {
+                return;
+            }
             self.next_block += 1;
             self.questions.push_back((first, frames));
             self.blocks.push_back(Block { first, frames, missing: Block::bits(frames), asked: now, fresh: true });
@@ -190,6 +215,7 @@ impl Pulling {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec;
     use alloc::vec::Vec;
 
     const FRAME: u32 = 100;
@@ -197,7 +223,7 @@ mod tests {
     fn pull(blocks: u32) -> (Cut, Pulling) {
         let length = blocks * 8 * FRAME;
         let cut = Cut::new(FRAME, 8, 0, length);
-        (cut, Pulling::new(Time::ZERO, cut, 8, length, &Tuning::default(), RoundTrip::default()))
+        (cut, Pulling::new(Time::ZERO, cut, 8, (length, length), &Tuning::default(), RoundTrip::default()))
     }
 
     fn asked(pulling: &mut Pulling) -> Vec<(u32, u32)> {
@@ -233,6 +259,19 @@ mod tests {
             }
         }
         assert_eq!(frames, 320);
+    }
+
+    #[test]
+    fn nothing_is_asked_for_beyond_what_is_allowed() {
+        let length = 40 * 8 * FRAME;
+        let cut = Cut::new(FRAME, 8, 0, length);
+        let mut pulling = Pulling::new(Time::ZERO, cut, 8, (length, 1), &Tuning::default(), RoundTrip::default());
+        assert_eq!(asked(&mut pulling), [(0, 8)]);
+        (0..8).for_each(|frame| pulling.accept(Time::from_us(1), frame, cut.slice(frame.into())).unwrap());
+        assert_eq!((asked(&mut pulling), pulling.is_over()), (vec![], false));
+        assert_eq!(pulling.deadline(&Tuning::default()), Time::from_us(u64::MAX), "the silence is ours");
+        pulling.allow(Time::from_us(2), 16 * FRAME + 1);
+        assert_eq!(asked(&mut pulling), [(8, 8), (16, 8)]);
     }
 
     #[test]

@@ -5,13 +5,13 @@
 //!   receiver               announced ── pull ── PULL ──► ◄── frames ── whole
 //! ```
 
+#[cfg(doc)]
+use super::Manner;
 use super::blocks::{Ask, Burst, Cut, Slice};
 use super::endpoint::{Refusal, Timer};
 use super::outbox::Letter;
 use super::pulling::Pulling;
 use super::{Address, Endpoint, Event, Ignored, IncomingId, SendId, Time, UnknownMessage};
-#[cfg(doc)]
-use super::Manner;
 use crate::StatusCode;
 use crate::wire::{Nack, NackMcp, PeerIndex, Pull as PullPacket, PullHandle, PullReply};
 use alloc::collections::BTreeMap;
@@ -164,8 +164,9 @@ impl Regions {
 
 impl Endpoint {
     /// Fetches a large message: its first `length` bytes, or all if it has fewer. With 0 nothing is fetched, and its sender learns
-    /// so. [`Event::Received`] ends it.
-    pub fn pull(&mut self, now: Time, message: IncomingId, length: u32) -> Result<(), UnknownMessage> {
+    /// so. No more than blocks that begin before `limit` are asked for until [more is allowed](Self::allow).
+    /// [`Event::Received`] ends it.
+    pub fn pull(&mut self, now: Time, message: IncomingId, length: u32, limit: u32) -> Result<(), UnknownMessage> {
         let announced = self.announced.remove(&message).ok_or(UnknownMessage)?;
         let length = length.min(announced.length);
         if length == 0 {
@@ -175,12 +176,22 @@ impl Endpoint {
         let (sizes, tuning) = (&self.setup.sizes, &self.setup.tuning);
         let cut = Cut::new(sizes.reply_bytes(), sizes.block_frames(), announced.offset.into(), length);
         let known = self.partners.get(&announced.from).map(|partner| partner.pull_round_trip).unwrap_or_default();
-        let pulling = Pulling::new(now, cut, sizes.block_frames(), length, tuning, known);
+        let pulling = Pulling::new(now, cut, sizes.block_frames(), (length, limit), tuning, known);
         let handle = self.next_pull;
         self.next_pull = handle.wrapping_add(1);
         self.pulls.insert(handle, Pull { message, announced, pulling, in_line: false, wake: None });
         self.settle_pull(now, handle);
+        self.fetching.insert(message, handle);
         Ok(())
+    }
+
+    /// There is room for more of a message that is being fetched.
+    pub fn allow(&mut self, now: Time, message: IncomingId, limit: u32) {
+        let Some(&handle) = self.fetching.get(&message) else { return };
+        if let Some(pull) = self.pulls.get_mut(&handle) {
+            pull.pulling.allow(now, limit);
+            self.settle_pull(now, handle);
+        }
     }
 
     /// The words by which replies find their transfer. A board finds the endpoint in the last octet, as with Open-MX (1.2).
@@ -331,6 +342,7 @@ impl Endpoint {
 
     /// The end of a large message at its receiver: its sender is told.
     fn fetched(&mut self, now: Time, message: IncomingId, announced: Announced, code: StatusCode, bytes: u32) {
+        self.fetching.remove(&message);
         self.events.push_back(Event::Received { message, code, xfer_length: bytes });
         if let Some(partner) = self.partners.get_mut(&announced.from) {
             let (id, seqnum) = (announced.id, announced.seqnum);

@@ -68,6 +68,7 @@ impl Endpoint {
         self.pulls.retain(|_, pull| {
             let stays = pull.announced.from != address;
             if !stays {
+                self.fetching.remove(&pull.message);
                 ended.push(pull.message);
             }
             stays

@@ -11,7 +11,7 @@ use isthmus_mx::wire::{
     Pull, PullHandle, PullReply, Rndv, SeqNum, SessionId, Sizes,
 };
 
-const MX: Kind = Kind { dialect: Dialect::Mx, sizes: Sizes::MX, tuning: TUNING };
+const MX: Kind = Kind { dialect: Dialect::Mx, sizes: Sizes::MX, tuning: TUNING, narrow: true };
 
 const TUNING: Tuning = Tuning { resends_max: 20, early_bytes_max: 1 << 20, partners_max: 16, ..Tuning::DEFAULT };
 
@@ -171,7 +171,7 @@ fn drain(host: &mut Host, packet: &Packet<&[u8]>, received: Result<(), Ignored>)
             assert!(len as usize <= packet.data().unwrap().len() && at.checked_add(len).unwrap() <= length);
         }
         if let Event::Begun { message, length, large: true, .. } = event {
-            let _ = host.endpoint.pull(Time::from_us(1), message, length);
+            let _ = host.endpoint.pull(Time::from_us(1), message, length, u32::MAX);
         }
     }
     assert!(events < 2000);

@@ -14,6 +14,8 @@ pub(crate) struct Kind {
     pub(crate) dialect: Dialect,
     pub(crate) sizes: Sizes,
     pub(crate) tuning: Tuning,
+    /// Some receivers have room for one block at a time.
+    pub(crate) narrow: bool,
 }
 
 /// How a send ended, at its sender.
@@ -60,6 +62,7 @@ pub(crate) struct Host {
     pub(crate) failed_receives: u64,
     pub(crate) severed: u64,
     pub(crate) pulled: bool,
+    narrow: bool,
 }
 
 pub(crate) fn address(host: usize) -> Address {
@@ -111,6 +114,7 @@ impl Host {
             failed_receives: 0,
             severed: 0,
             pulled: true,
+            narrow: kind.narrow,
         }
     }
 
@@ -174,6 +178,7 @@ impl Host {
                 Event::Bytes { message, length, at, len } => {
                     let data = packet.and_then(|packet| packet.data()).unwrap();
                     self.bytes(message, length, at, &data[..len as usize]);
+                    self.endpoint.allow(now, message, at + len + 1);
                 }
                 Event::Received { message, code, xfer_length } => self.received(message, code, xfer_length),
                 Event::Wanted { send, bytes, total } => {
@@ -214,7 +219,8 @@ impl Host {
         });
         assert_eq!(incoming.begun.replace((from, send)), None);
         if large && self.pulled {
-            self.endpoint.pull(now, message, size as u32).unwrap();
+            let limit = if self.narrow && send % 4 == 1 { 1 } else { u32::MAX };
+            self.endpoint.pull(now, message, size as u32, limit).unwrap();
         }
     }
 

@@ -341,7 +341,7 @@ fn a_notify_is_acknowledged_at_once_in_mx_mode() {
 #[test]
 fn a_pull_whose_other_end_dies_ends_at_both_ends() {
     let tuning = Tuning { resends_max: 20, ..Tuning::DEFAULT };
-    let kind = Kind { dialect: Dialect::Mx, sizes: Sizes::MX, tuning };
+    let kind = Kind { dialect: Dialect::Mx, sizes: Sizes::MX, tuning, narrow: true };
     for dies in [0, 1] {
         let mut world = World::new(2, kind, Weather::FINE, 1);
         world.connect_all();

@@ -16,8 +16,8 @@ pub(crate) fn kind(random: &mut Random) -> Kind {
     };
     let tuning = Tuning { resends_max: 20, ..Tuning::default() };
     match sizes {
-        None => Kind { dialect: Dialect::Mx, sizes: Sizes::MX, tuning },
-        Some(sizes) => Kind { dialect: Dialect::OPEN_MX, sizes, tuning },
+        None => Kind { dialect: Dialect::Mx, sizes: Sizes::MX, tuning, narrow: true },
+        Some(sizes) => Kind { dialect: Dialect::OPEN_MX, sizes, tuning, narrow: true },
     }
 }
 
@@ -92,7 +92,7 @@ fn ten_thousand_messages_survive_loss_repetition_and_disorder() {
         delay_us: 1_000,
         ..Weather::FINE
     };
-    let kind = Kind { dialect: Dialect::Mx, sizes: Sizes::MX, tuning: Tuning::DEFAULT };
+    let kind = Kind { dialect: Dialect::Mx, sizes: Sizes::MX, tuning: Tuning::DEFAULT, narrow: true };
     let mut world = World::new(4, kind, weather, 4);
     world.connect_all();
     world.run_until_quiet(60_000_000);

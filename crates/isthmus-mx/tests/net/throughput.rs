@@ -37,8 +37,13 @@ fn throughput(kind: Kind, length: u32, loss_per_million: u64) -> u64 {
 #[test]
 fn throughput_by_size_and_loss_is_what_it_was() {
     let mut table = String::from("KB/s            loss    0 %    0.1 %      1 %     10 %\n");
-    let open = |mtu| Kind { dialect: Dialect::OPEN_MX, sizes: Sizes::open_mx(mtu).unwrap(), tuning: Tuning::default() };
-    let mx = Kind { dialect: Dialect::Mx, sizes: Sizes::MX, tuning: Tuning::default() };
+    let open = |mtu| Kind {
+        dialect: Dialect::OPEN_MX,
+        sizes: Sizes::open_mx(mtu).unwrap(),
+        tuning: Tuning::default(),
+        narrow: false,
+    };
+    let mx = Kind { dialect: Dialect::Mx, sizes: Sizes::MX, tuning: Tuning::default(), narrow: false };
     for (name, kind) in [("mx", mx), ("open 1500", open(1500)), ("open 9000", open(9000))] {
         for length in [8, 128, 4096, 32768, 262_144, 1 << 20] {
             write!(table, "{name:10} {length:8}").unwrap();
