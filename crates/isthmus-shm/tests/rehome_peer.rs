@@ -71,6 +71,24 @@ fn copies_stay_inside_the_extent() {
 }
 
 #[test]
+fn what_the_kernel_gathers_stays_inside_the_extent() {
+    let cache = Cache::new(config());
+    let pages = Pages::filled(MIB, 3);
+    let region = warm(&cache, pages.bytes());
+    let theirs = granted(&cache, &region);
+    let extent = theirs.extent();
+    for (offset, len) in
+        [(extent.start.wrapping_sub(1), 2), (extent.end - 1, 2), (extent.start, MIB + 1), (u64::MAX, 2)]
+    {
+        assert_eq!(theirs.gather(offset, len).map(|found| found.len()), Err(OutsideRegion { offset, len }));
+    }
+    let mut copy = vec![0; MIB - 100];
+    theirs.gather(extent.start + 100, MIB - 100).unwrap().copy_out(&mut copy);
+    assert_eq!(copy, pattern(3, MIB)[100..]);
+    assert!(theirs.gather(extent.end, 0).unwrap().is_empty());
+}
+
+#[test]
 fn only_sealed_and_filled_plain_memory_is_mapped() {
     let full = |seals| memfd(MemfdFlags::ALLOW_SEALING, 1 << 20, 1 << 20, seals);
     let (shrink, write, future) = (SealFlags::SHRINK, SealFlags::WRITE, SealFlags::FUTURE_WRITE);

@@ -13,6 +13,8 @@ use rustix::fs::{SealFlags, SeekFrom, fcntl_get_seals, fstat, fstatfs, seek};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use crate::Gather;
+
 /// A part of a peer's memfd, mapped read-only. The descriptor is not needed any more.
 #[derive(Debug)]
 pub struct PeerRegion {
@@ -97,15 +99,29 @@ impl PeerRegion {
 
     /// The same into memory that holds nothing yet; after `Ok` all of it is initialised.
     pub fn copy_out_uninit(&self, offset: u64, to: &mut [MaybeUninit<u8>]) -> Result<(), OutsideRegion> {
-        let outside = OutsideRegion { offset, len: to.len() };
-        let end = offset.checked_add(to.len() as u64).ok_or(outside)?;
+        let from = self.place(offset, to.len())?;
+        // SAFETY: inside the mapping (checked), which lives as long as `self` and cannot lose pages (sealed). `to` is
+        // memory of our own and exclusively borrowed, so it cannot be the mapping, to which nobody has references.
+        unsafe { copy_foreign(from, to) };
+        Ok(())
+    }
+
+    /// Names `len` bytes from `offset` of the file on to the kernel, which reads them for us: they may change until it has.
+    pub fn gather(&self, offset: u64, len: usize) -> Result<Gather<'_>, OutsideRegion> {
+        let from = self.place(offset, len)?;
+        // SAFETY: inside the mapping (checked), which lives as long as `self` is borrowed and cannot lose pages (sealed).
+        Ok(unsafe { Gather::foreign(from.as_ptr(), len) })
+    }
+
+    /// Where these bytes lie in our mapping, all of them.
+    fn place(&self, offset: u64, len: usize) -> Result<NonNull<u8>, OutsideRegion> {
+        let outside = OutsideRegion { offset, len };
+        let end = offset.checked_add(len as u64).ok_or(outside)?;
         if offset < self.extent.start || end > self.extent.end {
             return Err(outside);
         }
-        // SAFETY: inside the mapping (checked), which lives as long as `self` and cannot lose pages (sealed). `to` is
-        // memory of our own and exclusively borrowed, so it cannot be the mapping, to which nobody has references.
-        unsafe { copy_foreign(self.base.add((offset - self.extent.start) as usize), to) };
-        Ok(())
+        // SAFETY: the offset is inside the mapped extent, or its end (checked).
+        Ok(unsafe { self.base.add((offset - self.extent.start) as usize) })
     }
 
     /// The part of the peer's file which is mapped.

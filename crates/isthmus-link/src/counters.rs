@@ -1,0 +1,73 @@
+//! What a link has carried, and what it has not, by reason.
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What a link has carried since it was opened. One counter for each reason something is lost.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Counters {
+            /// All of them with their names, for metrics.
+            pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name)),*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Frames that the kernel took from us.
+    sent,
+    /// Bytes of these, from the Ethernet header on.
+    sent_bytes,
+    /// System calls that sent them.
+    sends,
+    /// Frames handed to our caller.
+    received,
+    /// Bytes of these.
+    received_bytes,
+    /// System calls that received them.
+    receives,
+    /// Not sent: larger than the interface, or the path, takes now.
+    too_long,
+    /// Not sent: nobody is known by that address (UDP).
+    peer_unknown,
+    /// Not sent: no route to that host, or a firewall of ours (UDP).
+    unreachable,
+    /// Times that sending stopped for want of room.
+    no_room,
+    /// Times that sending stopped because the link was down.
+    down,
+    /// Received and dropped: for another host.
+    not_for_us,
+    /// Received and dropped: longer than we took room for.
+    truncated,
+    /// Received and dropped: shorter than an Ethernet header.
+    short,
+    /// Received and dropped: another ethertype (UDP).
+    ethertype_foreign,
+    /// Received and dropped: not from an address that was configured (UDP).
+    sender_unknown,
+    /// Received and dropped: from the address of one host in the name of another (UDP).
+    sender_forged,
+    /// Names not learned, because one host has announced too many (UDP).
+    names_refused,
+    /// Dropped by the kernel, for we did not receive fast enough.
+    overruns,
+}
+
+impl Counters {
+    /// A frame of so many bytes has gone.
+    pub(crate) fn count_sent(&mut self, bytes: usize) {
+        self.sent += 1;
+        self.sent_bytes += bytes as u64;
+    }
+
+    /// A frame of so many bytes has come.
+    pub(crate) fn count_received(&mut self, bytes: usize) {
+        self.received += 1;
+        self.received_bytes += bytes as u64;
+    }
+}

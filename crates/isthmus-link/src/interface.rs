@@ -1,0 +1,88 @@
+//! What the kernel says of an interface.
+
+use std::os::fd::AsFd;
+
+use isthmus_layout::NicId;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use crate::sys::{self, Ask};
+
+/// An interface of this network namespace, as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its number.
+    pub index: u32,
+    /// Its address.
+    pub nic: NicId,
+    /// Bytes that a frame may have after its Ethernet header.
+    pub mtu: u32,
+    /// Whether it is up and has a carrier.
+    pub is_up: bool,
+    /// What it is: 1 for Ethernet (`ARPHRD_…` in linux/if_arp.h).
+    pub hardware: u16,
+}
+
+/// Why nothing is known of an interface.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InterfaceError {
+    /// There is none of that name.
+    #[error("there is no interface {name} in this network namespace (`ip link` lists them)")]
+    None {
+        /// The name.
+        name: String,
+    },
+    /// The system refused to say.
+    #[error("asking about {name}: {source}")]
+    Refused {
+        /// The name.
+        name: String,
+        /// What it said instead.
+        source: Errno,
+    },
+}
+
+/// What there is of this name in the calling thread's network namespace.
+pub fn interface(name: &str) -> Result<Interface, InterfaceError> {
+    let any = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+    any.and_then(|any| look(any, name)).map_err(|source| match source {
+        Errno::NODEV => InterfaceError::None { name: name.to_owned() },
+        source => InterfaceError::Refused { name: name.to_owned(), source },
+    })
+}
+
+/// The same in the network namespace of a socket.
+pub(crate) fn look(socket: impl AsFd, name: &str) -> Result<Interface, Errno> {
+    let word = |answer: [u8; 24]| u32::from_ne_bytes([answer[0], answer[1], answer[2], answer[3]]);
+    let index = word(sys::ask(&socket, name, Ask::Index)?);
+    let mtu = word(sys::ask(&socket, name, Ask::Mtu)?);
+    let hardware = sys::ask(&socket, name, Ask::Hardware)?;
+    let flags = sys::ask(&socket, name, Ask::Flags)?;
+    let flags = u32::from(u16::from_ne_bytes([flags[0], flags[1]]));
+    Ok(Interface {
+        index,
+        mtu,
+        nic: NicId::from_octets(hardware[2..8].try_into().expect("six octets were taken")),
+        is_up: flags & sys::UP_AND_RUNNING == sys::UP_AND_RUNNING,
+        hardware: u16::from_ne_bytes([hardware[0], hardware[1]]),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_namespace_has_a_loopback_interface() {
+        let lo = interface("lo").unwrap();
+        assert!(lo.index > 0 && lo.mtu >= 1280, "{lo:?}");
+        assert_eq!((lo.nic.number(), lo.hardware), (0, 772));
+    }
+
+    #[test]
+    fn a_name_that_no_interface_can_have_is_nobody() {
+        for name in ["", "no such", "a-name-that-is-much-too-long", "l\0o"] {
+            assert_eq!(interface(name), Err(InterfaceError::None { name: name.to_owned() }));
+        }
+    }
+}

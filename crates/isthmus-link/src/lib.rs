@@ -1,0 +1,58 @@
+//! Where frames enter and leave this process, in batches.
+//!
+//! ```text
+//!                ┌─ PacketLink   AF_PACKET: any network card, veth, bridge; the default
+//!   Link ────────┼─ UdpLink      the same frames as UDP datagrams, for hosts that have only an IP path
+//!                └─ XdpLink      AF_XDP, behind the feature `af-xdp`
+//!
+//!   send     Frame = head + data + pad, gathered by the kernel from where they lie     32 at a time
+//!   receive  frames in memory of the link, valid until the next receive                64 at a time
+//! ```
+//!
+//! A frame is whole Ethernet: addresses, ethertype, data; no checksum. A link knows nothing of what is in the data, has no
+//! thread, waits for nothing (its descriptor can be waited for), and allocates nothing for a frame. It loses frames, as wires
+//! do, and says how many and why ([`Counters`]); it never mixes them.
+//!
+//! A link that is down is no error. The cable may come back, the interface may be made anew, its MTU may change under way: the
+//! link goes on by itself ([`State`], [`Link::refresh`]).
+//!
+//! ```
+//! use isthmus_link::{Frame, Link, Next, PacketLink, PacketOptions};
+//!
+//! fn greet(interface: &str) -> Result<(), Box<dyn std::error::Error>> {
+//!     let mut link = PacketLink::open(interface, 0x86DF, &PacketOptions::default())?;
+//!     let mut head = [0xFF; 14]; // To everybody,
+//!     head[6..12].copy_from_slice(&isthmus_link::octets(link.nic())); // from us.
+//!     head[12..].copy_from_slice(&0x86DF_u16.to_be_bytes());
+//!     let sent = link.send(&[Frame::new(&head, &b"hello"[..], &[0; 41])])?;
+//!     assert!(sent.next == Next::Ready || sent.taken == 0);
+//!     for n in 0..link.receive()? {
+//!         println!("{:02x?}", link.frame(n));
+//!     }
+//!     Ok(())
+//! }
+//! # let _ = greet("no such interface").unwrap_err();
+//! ```
+
+mod counters;
+mod frame;
+mod incoming;
+mod interface;
+mod link;
+mod memory;
+mod outgoing;
+mod packet;
+pub mod raw;
+mod sys;
+mod udp;
+#[cfg(feature = "af-xdp")]
+mod xdp;
+
+pub use counters::Counters;
+pub use frame::{Frame, HEADER_BYTES, octets};
+pub use interface::{Interface, InterfaceError, interface};
+pub use link::{Kind, Link, LinkError, Next, OpenError, Refused, SEND_MAX, Sent, State};
+pub use packet::{PacketLink, PacketOptions};
+pub use udp::{Peer, UDP_PORT, UdpLink, UdpOptions};
+#[cfg(feature = "af-xdp")]
+pub use xdp::{XdpLink, XdpMode, XdpOptions};

@@ -1,0 +1,301 @@
+//! Frames by an AF_PACKET socket: any network card, bridge or veth, any MTU, nothing to install.
+//!
+//! The socket takes one ethertype from one interface. It sends past the queueing disciplines (unless told otherwise), sees no
+//! frame of its own, and has a large buffer. A frame that the interface sees only because it listens to everything
+//! (`PACKET_OTHERHOST`) is dropped.
+//!
+//! The interface is known by its name. When it goes away and another one of that name comes, the link is bound to that one
+//! ([`Link::refresh`]).
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use isthmus_layout::NicId;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use crate::frame::HEADER_BYTES;
+use crate::incoming::Incoming;
+use crate::interface::{Interface, look};
+use crate::link::SEND_MAX;
+use crate::outgoing::{Message, Outgoing};
+use crate::sys;
+use crate::{Counters, Frame, Kind, Link, LinkError, Next, OpenError, Refused, Sent, State};
+
+/// Frames received at once.
+const RECEIVE_MAX: usize = 64;
+
+/// Each frame is a message.
+static ALONE: [Message; SEND_MAX] = {
+    let mut messages = [Message { first: 0, count: 1, to: None, segment: None }; SEND_MAX];
+    let mut n = 0;
+    while n < SEND_MAX {
+        messages[n].first = n;
+        n += 1;
+    }
+    messages
+};
+
+/// How a packet link is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacketOptions {
+    /// Frames go to the card past its queueing discipline, which costs a third; not wanted where `tc` limits the rate.
+    pub qdisc_bypass: bool,
+    /// Bytes of the kernel's receive buffer; less where CAP_NET_ADMIN is missing and `net.core.rmem_max` is smaller.
+    pub receive_buffer: u32,
+    /// Bytes of the kernel's send buffer; less as above (`net.core.wmem_max`).
+    pub send_buffer: u32,
+}
+
+impl Default for PacketOptions {
+    fn default() -> Self {
+        Self { qdisc_bypass: true, receive_buffer: 16 << 20, send_buffer: 4 << 20 }
+    }
+}
+
+/// Frames of one ethertype by one interface.
+#[derive(Debug)]
+pub struct PacketLink {
+    name: String,
+    ethertype: u16,
+    socket: OwnedFd,
+    /// As it was last seen.
+    interface: Interface,
+    state: State,
+    outgoing: Box<Outgoing>,
+    incoming: Incoming,
+    /// The frames of the last batch: number of the message, and length.
+    batch: Vec<(usize, usize)>,
+    counters: Counters,
+}
+
+impl PacketLink {
+    /// Opens an interface of this network namespace for the frames of one ethertype. It may be down.
+    pub fn open(name: &str, ethertype: u16, options: &PacketOptions) -> Result<Self, OpenError> {
+        let socket = socket(options)?;
+        let interface = look(&socket, name).map_err(|source| match source {
+            Errno::NODEV => OpenError::NoInterface { name: name.to_owned() },
+            source => OpenError::Refused { operation: "asking about the interface", source },
+        })?;
+        if !sys::ETHERNET.contains(&interface.hardware) {
+            return Err(OpenError::NotEthernet { name: name.to_owned(), hardware: interface.hardware });
+        }
+        let refused = |operation| move |source| OpenError::Refused { operation, source };
+        sys::bind_packet(&socket, ethertype, interface.index).map_err(refused("binding a packet socket"))?;
+        let incoming = room(&interface).map_err(refused("making room for frames"))?;
+        let state = if interface.is_up { State::Up } else { State::Down };
+        let batch = Vec::with_capacity(RECEIVE_MAX);
+        let (outgoing, counters) = (Outgoing::new(), Counters::default());
+        Ok(Self { name: name.to_owned(), ethertype, socket, interface, state, outgoing, incoming, batch, counters })
+    }
+
+    fn failed(&self, operation: &'static str) -> impl FnOnce(Errno) -> LinkError {
+        let link = self.name.clone();
+        move |source| LinkError { link, operation, source }
+    }
+
+    /// What is to be done after the kernel refused the first of the frames offered to it.
+    fn refusal(&mut self, errno: Errno) -> Result<Refusal, LinkError> {
+        match errno {
+            Errno::MSGSIZE => {
+                // The MTU was lowered; the next frames are asked for with the new one.
+                self.look()?;
+                self.counters.too_long += 1;
+                Ok(Refusal::Frame)
+            }
+            Errno::AGAIN => Ok(Refusal::Rest(Next::Full)),
+            // The card's queue is full; or there is no carrier, which this kernel says in the same way.
+            Errno::NOBUFS => Ok(Refusal::Rest(if self.look()? == State::Up { Next::Full } else { Next::Down })),
+            Errno::NETDOWN | Errno::NXIO | Errno::NODEV => {
+                self.look()?;
+                Ok(Refusal::Rest(Next::Down))
+            }
+            Errno::INTR => Ok(Refusal::Again),
+            errno => Err(self.failed("sending")(errno)),
+        }
+    }
+
+    /// Looks at the interface anew, and binds the socket to it if it is another one now.
+    fn look(&mut self) -> Result<State, LinkError> {
+        let now = match look(&self.socket, &self.name) {
+            Ok(now) => now,
+            Err(Errno::NODEV) => {
+                self.state = State::Gone;
+                return Ok(self.state);
+            }
+            Err(source) => return Err(self.failed("asking about the interface")(source)),
+        };
+        let is_new = now.index != self.interface.index || self.state == State::Gone;
+        if is_new && let Err(source) = sys::bind_packet(&self.socket, self.ethertype, now.index) {
+            return match source {
+                Errno::NODEV => Ok(State::Gone), // Gone again, or renamed, since we asked.
+                source => Err(self.failed("binding to the interface of this name that is new")(source)),
+            };
+        }
+        self.state = if now.is_up { State::Up } else { State::Down };
+        self.interface = now;
+        Ok(self.state)
+    }
+
+    /// Keeps of the messages that came those that are frames for us.
+    fn sort(&mut self, came: usize) {
+        for n in 0..came {
+            let message = self.incoming.message(n);
+            let for_us = (sys::PACKET_HOST..=sys::PACKET_MULTICAST).contains(&message.name[PACKET_TYPE_AT]);
+            if !for_us {
+                self.counters.not_for_us += 1;
+            } else if message.len > message.bytes.len() {
+                self.counters.truncated += 1;
+            } else if message.len < HEADER_BYTES {
+                self.counters.short += 1;
+            } else {
+                self.counters.count_received(message.len);
+                self.batch.push((n, message.len));
+            }
+        }
+    }
+}
+
+/// Where `sll_pkttype` stands in `struct sockaddr_ll`.
+const PACKET_TYPE_AT: usize = 10;
+
+/// What a refused frame means.
+enum Refusal {
+    /// That frame cannot go.
+    Frame,
+    /// Neither it nor the rest can go now.
+    Rest(Next),
+    /// Nothing.
+    Again,
+}
+
+/// A socket that is not bound yet, so that it receives nothing before it is set up.
+fn socket(options: &PacketOptions) -> Result<OwnedFd, OpenError> {
+    let operation = "opening a packet socket";
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(|source| match source {
+        Errno::AFNOSUPPORT => OpenError::NotSupported { operation, what: "it has no CONFIG_PACKET" },
+        source => OpenError::at(operation, "CAP_NET_RAW", source),
+    })?;
+    if options.qdisc_bypass {
+        // Before Linux 3.14 there is none, and frames go the longer way.
+        let _ = sys::set_option(&socket, sys::PACKET_QDISC_BYPASS, 1);
+    }
+    // Before Linux 4.20 we see our own frames, and drop them by their type.
+    let _ = sys::set_option(&socket, sys::PACKET_IGNORE_OUTGOING, 1);
+    set_buffers(&socket, options.receive_buffer, options.send_buffer);
+    Ok(socket)
+}
+
+/// Buffers as large as we may make them.
+pub(crate) fn set_buffers(socket: impl AsFd, receive: u32, send: u32) {
+    let larger = |force, plain, bytes: u32| {
+        let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+        // What is refused leaves the buffer as it is: fewer frames fit, and what is lost is counted.
+        let _ = sys::set_option(&socket, force, bytes).or_else(|_| sys::set_option(&socket, plain, bytes));
+    };
+    larger(sys::RECEIVE_BUFFER_FORCE, sys::RECEIVE_BUFFER, receive);
+    larger(sys::SEND_BUFFER_FORCE, sys::SEND_BUFFER, send);
+}
+
+/// Room for frames of this interface, and of the usual large MTU, should it be raised.
+fn room(interface: &Interface) -> Result<Incoming, Errno> {
+    let longest = HEADER_BYTES + 4 + (interface.mtu as usize).max(9216); // 4: a VLAN tag.
+    Incoming::new(RECEIVE_MAX, longest.next_multiple_of(64), false)
+}
+
+impl AsFd for PacketLink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Link for PacketLink {
+    fn kind(&self) -> Kind {
+        Kind::Packet
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn nic(&self) -> NicId {
+        self.interface.nic
+    }
+
+    fn frame_bytes_max(&self) -> u32 {
+        self.interface.mtu.saturating_add(HEADER_BYTES as u32)
+    }
+
+    fn state(&self) -> State {
+        self.state
+    }
+
+    fn send(&mut self, frames: &[Frame<'_>]) -> Result<Sent, LinkError> {
+        let frames = &frames[..frames.len().min(SEND_MAX)];
+        let mut sent = Sent { taken: 0, refused: Refused::default(), next: Next::Ready };
+        while sent.taken < frames.len() {
+            let rest = &frames[sent.taken..];
+            self.counters.sends += 1;
+            match self.outgoing.send(&self.socket, rest, &ALONE[..rest.len()]) {
+                Ok(count) => {
+                    rest[..count].iter().for_each(|frame| self.counters.count_sent(frame.len()));
+                    sent.taken += count;
+                    self.state = State::Up;
+                }
+                Err(errno) => match self.refusal(errno)? {
+                    Refusal::Again => {}
+                    Refusal::Frame => {
+                        sent.refused.add(sent.taken);
+                        sent.taken += 1;
+                    }
+                    Refusal::Rest(next) => {
+                        sent.next = next;
+                        break;
+                    }
+                },
+            }
+        }
+        match sent.next {
+            Next::Ready => {}
+            Next::Full => self.counters.no_room += 1,
+            Next::Down => self.counters.down += 1,
+        }
+        Ok(sent)
+    }
+
+    fn receive(&mut self) -> Result<usize, LinkError> {
+        self.batch.clear();
+        self.counters.receives += 1;
+        match self.incoming.receive(&self.socket) {
+            Ok(came) => self.sort(came),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            // Told once, when the interface goes down.
+            Err(Errno::NETDOWN | Errno::NXIO | Errno::NODEV) => {
+                self.look()?;
+            }
+            Err(errno) => return Err(self.failed("receiving")(errno)),
+        }
+        Ok(self.batch.len())
+    }
+
+    fn frame(&self, n: usize) -> &[u8] {
+        let (message, len) = self.batch[n];
+        self.incoming.bytes(self.incoming.at(message), len)
+    }
+
+    fn refresh(&mut self) -> Result<State, LinkError> {
+        self.batch.clear();
+        self.look()?;
+        if HEADER_BYTES + 4 + self.interface.mtu as usize > self.incoming.stride() {
+            self.incoming = room(&self.interface).map_err(self.failed("making room for larger frames"))?;
+        }
+        if let Ok([_, dropped]) = sys::option::<[u32; 2]>(&self.socket, sys::PACKET_STATISTICS) {
+            self.counters.overruns += u64::from(dropped); // The kernel starts from zero each time it is asked.
+        }
+        Ok(self.state)
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+}

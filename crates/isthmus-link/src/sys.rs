@@ -1,0 +1,207 @@
+//! System calls that rustix does not have: many messages at once, addresses of packet sockets, options by number, and what an
+//! ioctl tells of an interface. The one file that calls libc.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::io::Errno;
+
+pub(crate) use libc::{iovec, mmsghdr};
+
+/// `PACKET_QDISC_BYPASS`, `PACKET_IGNORE_OUTGOING` and `PACKET_STATISTICS` of linux/if_packet.h.
+pub(crate) const PACKET_QDISC_BYPASS: Opt = Opt { level: libc::SOL_PACKET, name: 20 };
+pub(crate) const PACKET_IGNORE_OUTGOING: Opt = Opt { level: libc::SOL_PACKET, name: 23 };
+pub(crate) const PACKET_STATISTICS: Opt = Opt { level: libc::SOL_PACKET, name: 6 };
+pub(crate) const RECEIVE_BUFFER: Opt = Opt { level: libc::SOL_SOCKET, name: libc::SO_RCVBUF };
+pub(crate) const RECEIVE_BUFFER_FORCE: Opt = Opt { level: libc::SOL_SOCKET, name: libc::SO_RCVBUFFORCE };
+pub(crate) const SEND_BUFFER: Opt = Opt { level: libc::SOL_SOCKET, name: libc::SO_SNDBUF };
+pub(crate) const SEND_BUFFER_FORCE: Opt = Opt { level: libc::SOL_SOCKET, name: libc::SO_SNDBUFFORCE };
+/// `UDP_SEGMENT` and `UDP_GRO` of linux/udp.h.
+pub(crate) const UDP_SEGMENT: Opt = Opt { level: libc::SOL_UDP, name: 103 };
+pub(crate) const UDP_GRO: Opt = Opt { level: libc::SOL_UDP, name: 104 };
+pub(crate) const PATH_MTU_V4: Opt = Opt { level: libc::IPPROTO_IP, name: libc::IP_MTU };
+pub(crate) const PATH_MTU_V6: Opt = Opt { level: libc::IPPROTO_IPV6, name: libc::IPV6_MTU };
+pub(crate) const DISCOVER_V4: Opt = Opt { level: libc::IPPROTO_IP, name: libc::IP_MTU_DISCOVER };
+pub(crate) const DISCOVER_V6: Opt = Opt { level: libc::IPPROTO_IPV6, name: libc::IPV6_MTU_DISCOVER };
+
+pub(crate) const PACKET_HOST: u8 = 0;
+pub(crate) const PACKET_MULTICAST: u8 = 2;
+pub(crate) const FAMILY_V4: u16 = libc::AF_INET as u16;
+pub(crate) const FAMILY_V6: u16 = libc::AF_INET6 as u16;
+/// Fragments are refused, with the size that fits: `IP_PMTUDISC_DO`.
+pub(crate) const DISCOVER_DO: i32 = libc::IP_PMTUDISC_DO;
+/// Hardware whose frames begin with an Ethernet header: `ARPHRD_ETHER` and `ARPHRD_LOOPBACK`.
+pub(crate) const ETHERNET: [u16; 2] = [libc::ARPHRD_ETHER, libc::ARPHRD_LOOPBACK];
+
+/// An option of a socket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opt {
+    level: i32,
+    name: i32,
+}
+
+impl Opt {
+    /// An option of AF_XDP sockets.
+    #[cfg(feature = "af-xdp")]
+    pub(crate) const fn xdp(name: i32) -> Self {
+        Self { level: libc::SOL_XDP, name }
+    }
+
+    /// Its level as a control message says it.
+    pub(crate) const fn level(self) -> u32 {
+        self.level as u32
+    }
+
+    /// Its number as a control message says it.
+    pub(crate) const fn name(self) -> u32 {
+        self.name as u32
+    }
+}
+
+/// Plain words that the kernel reads or writes as they are.
+pub(crate) trait Words: Copy + Default {}
+impl Words for i32 {}
+impl<const N: usize> Words for [u32; N] where Self: Default {}
+
+fn checked(returned: libc::c_int) -> Result<usize, Errno> {
+    usize::try_from(returned).map_err(|_| last())
+}
+
+fn last() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+pub(crate) fn set_option<T: Words>(socket: impl AsFd, opt: Opt, value: T) -> Result<(), Errno> {
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: the kernel reads as many bytes as `value` has.
+    let returned = unsafe {
+        libc::setsockopt(fd, opt.level, opt.name, (&raw const value).cast(), size_of::<T>() as libc::socklen_t)
+    };
+    checked(returned).map(drop)
+}
+
+/// The option, and zeroes where the kernel has less to say.
+pub(crate) fn option<T: Words>(socket: impl AsFd, opt: Opt) -> Result<T, Errno> {
+    let (mut value, mut len) = (T::default(), size_of::<T>() as libc::socklen_t);
+    // SAFETY: the kernel writes `len` bytes at most, and any bytes are words.
+    let returned = unsafe {
+        libc::getsockopt(socket.as_fd().as_raw_fd(), opt.level, opt.name, (&raw mut value).cast(), &raw mut len)
+    };
+    checked(returned).map(|_| value)
+}
+
+/// Receives the frames of one ethertype that come by one interface.
+pub(crate) fn bind_packet(socket: impl AsFd, ethertype: u16, index: u32) -> Result<(), Errno> {
+    let address = libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: ethertype.to_be(),
+        sll_ifindex: index as i32,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    // SAFETY: the kernel reads as many bytes as the address has.
+    let returned = unsafe {
+        libc::bind(socket.as_fd().as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as libc::socklen_t)
+    };
+    checked(returned).map(drop)
+}
+
+/// Sends messages in order: how many the kernel took.
+///
+/// # Safety
+///
+/// All addresses in the headers are readable for the lengths beside them, until the call ends.
+pub(crate) unsafe fn send_messages(socket: impl AsFd, messages: &mut [mmsghdr]) -> Result<usize, Errno> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let (fd, count) = (socket.as_fd().as_raw_fd(), messages.len() as u32);
+    // SAFETY: the caller's promise; the headers are borrowed for the call.
+    checked(unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), count, flags as _) })
+}
+
+/// Receives messages, `count` at most: how many came.
+///
+/// # Safety
+///
+/// There are `count` headers at `messages`, and all addresses in them are writable for the lengths beside them, until the call
+/// ends, and nobody else uses what lies there meanwhile.
+pub(crate) unsafe fn receive_messages(socket: impl AsFd, messages: *mut mmsghdr, count: u32) -> Result<usize, Errno> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+    // SAFETY: the caller's promise.
+    checked(unsafe { libc::recvmmsg(socket.as_fd().as_raw_fd(), messages, count, flags as _, std::ptr::null_mut()) })
+}
+
+/// Binds an AF_XDP socket to a queue of an interface.
+#[cfg(feature = "af-xdp")]
+pub(crate) fn bind_xdp(socket: impl AsFd, index: u32, queue: u32, flags: u16) -> Result<(), Errno> {
+    let address = libc::sockaddr_xdp {
+        sxdp_family: libc::AF_XDP as u16,
+        sxdp_flags: flags,
+        sxdp_ifindex: index,
+        sxdp_queue_id: queue,
+        sxdp_shared_umem_fd: 0,
+    };
+    // SAFETY: the kernel reads as many bytes as the address has.
+    let returned = unsafe {
+        libc::bind(socket.as_fd().as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as libc::socklen_t)
+    };
+    checked(returned).map(drop)
+}
+
+/// Tells an AF_XDP socket that there is something to send, or to fill.
+#[cfg(feature = "af-xdp")]
+pub(crate) fn kick(socket: impl AsFd, is_send: bool) -> Result<(), Errno> {
+    let (fd, flags, nobody) = (socket.as_fd().as_raw_fd(), libc::MSG_DONTWAIT, std::ptr::null_mut());
+    let returned = if is_send {
+        // SAFETY: no bytes, no address.
+        unsafe { libc::sendto(fd, nobody, 0, flags, nobody.cast(), 0) }
+    } else {
+        // SAFETY: no bytes, no address.
+        unsafe { libc::recvfrom(fd, nobody, 0, flags, nobody.cast(), nobody.cast()) }
+    };
+    if returned < 0 { Err(last()) } else { Ok(()) }
+}
+
+/// `bpf(2)` with words as its attribute: what it returns, a descriptor where it makes something.
+///
+/// # Safety
+///
+/// All addresses in the attribute are readable, or writable, as that command uses them.
+#[cfg(feature = "af-xdp")]
+pub(crate) unsafe fn bpf(command: u32, attribute: &mut [u64; 16]) -> Result<i32, Errno> {
+    // SAFETY: the kernel reads the attribute, of which the words that a command does not know are zero; and the caller's promise.
+    let returned = unsafe { libc::syscall(libc::SYS_bpf, command, attribute.as_mut_ptr(), size_of_val(attribute)) };
+    i32::try_from(returned).ok().filter(|number| *number >= 0).ok_or_else(last)
+}
+
+/// What can be asked of an interface by its name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ask {
+    Index,
+    Mtu,
+    Flags,
+    Hardware,
+}
+
+/// `IFF_UP` and `IFF_RUNNING`.
+pub(crate) const UP_AND_RUNNING: u32 = (libc::IFF_UP | libc::IFF_RUNNING) as u32;
+
+/// Asks the kernel about an interface: the union of `struct ifreq` as it comes back.
+pub(crate) fn ask(socket: impl AsFd, name: &str, ask: Ask) -> Result<[u8; 24], Errno> {
+    let request = match ask {
+        Ask::Index => libc::SIOCGIFINDEX,
+        Ask::Mtu => libc::SIOCGIFMTU,
+        Ask::Flags => libc::SIOCGIFFLAGS,
+        Ask::Hardware => libc::SIOCGIFHWADDR,
+    };
+    let mut text = [0_u8; libc::IFNAMSIZ + 24]; // A name with its zero, and the union.
+    let bytes = name.as_bytes();
+    if bytes.is_empty() || bytes.len() >= libc::IFNAMSIZ || bytes.contains(&0) {
+        return Err(Errno::NODEV);
+    }
+    text[..bytes.len()].copy_from_slice(bytes);
+    const _: () = assert!(size_of::<libc::ifreq>() <= libc::IFNAMSIZ + 24);
+    // SAFETY: `text` is as large as `struct ifreq`, which these requests read and write.
+    checked(unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), request as _, text.as_mut_ptr()) })?;
+    Ok(text[libc::IFNAMSIZ..].try_into().expect("24 bytes follow the name"))
+}

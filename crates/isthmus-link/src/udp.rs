@@ -1,0 +1,393 @@
+//! Frames as UDP datagrams: for hosts between which there is only an IP path. The format is docs/spec/mxoe-over-udp.md.
+//!
+//! ```text
+//!   frame ──► one datagram, whole, Ethernet header first          to the host that answers to its destination
+//!   frames of one length to one host ──► one send (UDP_SEGMENT) … one receive (UDP_GRO) ──► frames
+//! ```
+//!
+//! Hosts are configured ([`UdpLink::set_peers`]); the table says who may send in whose name. Datagrams are never fragmented: a
+//! frame that is longer than the path takes is refused, as on a wire.
+
+mod came;
+mod parts;
+mod path;
+mod peers;
+
+use std::net::{Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use isthmus_layout::NicId;
+use rustix::io::Errno;
+use rustix::net::getsockname;
+
+use crate::frame::is_group;
+use crate::incoming::Incoming;
+use crate::link::SEND_MAX;
+use crate::outgoing::{Message, Outgoing};
+use crate::packet::set_buffers;
+use crate::sys;
+use crate::{Counters, Frame, Kind, Link, LinkError, Next, OpenError, Refused, Sent, State};
+use came::{Drop, check, sender};
+use parts::DATAGRAM_BYTES_MAX;
+use path::{Routes, is_about_cutting, is_about_the_path, open_socket, overhead};
+pub use peers::Peer;
+use peers::Peers;
+
+/// The port of frames: their ethertype.
+pub const UDP_PORT: u16 = 0x86DF;
+
+/// Datagrams, or runs of them, received at once.
+const RECEIVE_MAX: usize = 16;
+
+/// Room for each: whatever a datagram can be.
+const STRIDE: usize = 1 << 16;
+
+/// Frames in them, usually; more only cost an allocation.
+const FRAMES_USUAL: usize = 64 * RECEIVE_MAX;
+
+/// The MTU that is assumed while no peer is known.
+const MTU_USUAL: u32 = 1500;
+
+/// How a UDP link is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UdpOptions {
+    /// Where we receive, and send from. An unspecified IPv6 address takes IPv4 as well.
+    pub bind: SocketAddr,
+    /// Our address in frames.
+    pub nic: NicId,
+    /// What all frames have as ethertype; others are dropped.
+    pub ethertype: u16,
+    /// The longest frame, instead of what the path to every peer takes.
+    pub frame_bytes_max: Option<u32>,
+    /// Several frames in one system call where the kernel can (`UDP_SEGMENT`, `UDP_GRO`).
+    pub offload: bool,
+    /// Bytes of the kernel's receive buffer, as for [`PacketOptions`](crate::PacketOptions).
+    pub receive_buffer: u32,
+    /// Bytes of the kernel's send buffer.
+    pub send_buffer: u32,
+}
+
+impl UdpOptions {
+    /// The usual, for a board of this address.
+    pub fn new(nic: NicId) -> Self {
+        Self {
+            bind: SocketAddr::from((Ipv6Addr::UNSPECIFIED, UDP_PORT)),
+            nic,
+            ethertype: 0x86DF,
+            frame_bytes_max: None,
+            offload: true,
+            receive_buffer: 16 << 20,
+            send_buffer: 4 << 20,
+        }
+    }
+}
+
+/// Frames by UDP.
+#[derive(Debug)]
+pub struct UdpLink {
+    name: String,
+    options: UdpOptions,
+    bound: SocketAddr,
+    socket: OwnedFd,
+    routes: Routes,
+    /// Whether the kernel cuts messages.
+    segments: bool,
+    peers: Peers,
+    /// The longest frame that the path to every peer takes.
+    path_bytes_max: u32,
+    state: State,
+    outgoing: Box<Outgoing>,
+    messages: Vec<Message>,
+    incoming: Incoming,
+    /// The frames of the last batch: where they begin, and their lengths.
+    batch: Vec<(usize, usize)>,
+    counters: Counters,
+}
+
+impl UdpLink {
+    /// Opens a link without peers.
+    pub fn open(options: &UdpOptions) -> Result<Self, OpenError> {
+        let socket = open_socket(options.bind)?;
+        let refused = |operation| move |source| OpenError::Refused { operation, source };
+        let bound = getsockname(&socket).and_then(SocketAddr::try_from).map_err(refused("asking for our address"))?;
+        set_buffers(&socket, options.receive_buffer, options.send_buffer);
+        let probe = || sys::set_option(&socket, sys::UDP_SEGMENT, 0).is_ok();
+        let segments = options.offload && probe();
+        if options.offload {
+            let _ = sys::set_option(&socket, sys::UDP_GRO, 1); // Else datagrams come one by one.
+        }
+        let mut link = Self {
+            name: format!("udp:{bound}"),
+            options: options.clone(),
+            bound,
+            socket,
+            routes: Routes::open(),
+            segments,
+            peers: Peers::default(),
+            path_bytes_max: 0,
+            state: State::Up,
+            outgoing: Outgoing::new(),
+            messages: Vec::with_capacity(SEND_MAX),
+            incoming: Incoming::new(RECEIVE_MAX, STRIDE, true).map_err(refused("making room for frames"))?,
+            batch: Vec::with_capacity(FRAMES_USUAL),
+            counters: Counters::default(),
+        };
+        link.look();
+        Ok(link)
+    }
+
+    /// The hosts that are reached by this link, instead of those before. Those that stay keep the names they announced.
+    pub fn set_peers(&mut self, peers: &[Peer]) -> Result<(), OpenError> {
+        let max = peers::HOSTS_MAX;
+        if peers.len() > max {
+            return Err(OpenError::TooManyPeers { count: peers.len(), max });
+        }
+        let is_v4_only = self.bound.is_ipv4();
+        let is_v6_only = !is_v4_only && !self.bound.ip().is_unspecified();
+        let wrong = |peer: &&Peer| {
+            let is_v4 = peer.address.ip().to_canonical().is_ipv4();
+            (is_v4 && is_v6_only) || (!is_v4 && is_v4_only)
+        };
+        if let Some(peer) = peers.iter().find(wrong) {
+            return Err(OpenError::MixedFamilies { from: self.bound, peer: peer.address });
+        }
+        self.peers.set(peers);
+        self.look();
+        Ok(())
+    }
+
+    /// Where we receive: with the port, if any was asked for.
+    pub fn bound(&self) -> SocketAddr {
+        self.bound
+    }
+
+    /// Asks for the path to every peer anew.
+    fn look(&mut self) {
+        let mtus: Vec<Option<u32>> = self.peers.addresses().map(|to| self.routes.frame_bytes_to(to).ok()).collect();
+        let none = mtus.is_empty().then_some(MTU_USUAL - overhead(self.bound.ip()));
+        let reached = mtus.iter().copied().flatten().chain(none).min();
+        self.state = if reached.is_some() { State::Up } else { State::Down };
+        if let Some(bytes) = reached {
+            self.path_bytes_max = bytes.min(DATAGRAM_BYTES_MAX as u32);
+        }
+    }
+
+    /// Whom a datagram is addressed to, on a socket of our family.
+    fn on_our_socket(&self, to: SocketAddr) -> SocketAddr {
+        match to {
+            SocketAddr::V4(v4) if self.bound.is_ipv6() => SocketAddr::from((v4.ip().to_ipv6_mapped(), v4.port())),
+            to => to,
+        }
+    }
+
+    fn host_of(&self, frame: &Frame<'_>) -> Option<SocketAddr> {
+        if frame.len() > self.frame_bytes_max() as usize {
+            return None; // Refused by `refuse_without_host`.
+        }
+        self.peers.address_of(frame.destination()).map(|to| self.on_our_socket(to))
+    }
+
+    /// Sends what can be sent from frame `sent.taken` on; false once it is over.
+    fn send_some(&mut self, frames: &[Frame<'_>], sent: &mut Sent, singly: &mut usize) -> Result<bool, LinkError> {
+        let from = sent.taken;
+        let mut messages = std::mem::take(&mut self.messages);
+        let before = if self.segments { *singly } else { usize::MAX };
+        parts::messages(&mut messages, |n| frames[n].len(), |n| self.host_of(&frames[n]), from..frames.len(), before);
+        for message in messages.iter_mut().filter(|message| message.count == 1) {
+            message.segment = None;
+        }
+        let outcome = match messages.first() {
+            None => self.send_without_host(&frames[from..=from], sent),
+            Some(first) => {
+                self.counters.sends += 1;
+                match self.outgoing.send(&self.socket, frames, &messages) {
+                    Ok(count) => {
+                        let went: usize = messages[..count].iter().map(|message| message.count).sum();
+                        frames[from..from + went].iter().for_each(|frame| self.counters.count_sent(frame.len()));
+                        sent.taken += went;
+                        Ok(true)
+                    }
+                    Err(errno) if first.count > 1 && is_about_cutting(errno) => {
+                        *singly = from + first.count; // Each of them will say what is wrong with it, if anything is.
+                        self.segments &= errno == Errno::MSGSIZE || errno == Errno::INVAL;
+                        Ok(true)
+                    }
+                    Err(errno) => self.refusal(errno, sent),
+                }
+            }
+        };
+        self.messages = messages;
+        outcome
+    }
+
+    /// A frame that no one host answers to: too long, for everybody, or for somebody unknown.
+    fn send_without_host(&mut self, frame: &[Frame<'_>], sent: &mut Sent) -> Result<bool, LinkError> {
+        if frame[0].len() > self.frame_bytes_max() as usize {
+            self.counters.too_long += 1;
+            sent.refused.add(sent.taken);
+        } else if is_group(frame[0].destination()) {
+            return self.send_to_all(frame, sent);
+        } else {
+            self.counters.peer_unknown += 1;
+            sent.refused.add(sent.taken);
+        }
+        sent.taken += 1;
+        Ok(true)
+    }
+
+    /// A copy for every host; those that there is no room for, or no route to, are lost.
+    fn send_to_all(&mut self, frame: &[Frame<'_>], sent: &mut Sent) -> Result<bool, LinkError> {
+        let hosts: Vec<SocketAddr> = self.peers.addresses().map(|to| self.on_our_socket(to)).collect(); // Rare.
+        let mut taken = 0;
+        while taken < hosts.len() {
+            let message = |&to| Message { first: 0, count: 1, to: Some(to), segment: None };
+            let messages: Vec<Message> = hosts[taken..].iter().take(SEND_MAX).map(message).collect();
+            self.counters.sends += 1;
+            match self.outgoing.send(&self.socket, frame, &messages) {
+                Ok(count) => {
+                    (0..count).for_each(|_| self.counters.count_sent(frame[0].len()));
+                    taken += count;
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN | Errno::NOBUFS) if taken == 0 => {
+                    sent.next = Next::Full;
+                    return Ok(false);
+                }
+                Err(Errno::AGAIN | Errno::NOBUFS) => {
+                    self.counters.no_room += 1;
+                    break;
+                }
+                Err(Errno::MSGSIZE) => {
+                    self.counters.too_long += 1;
+                    taken += 1;
+                }
+                Err(errno) if is_about_the_path(errno) => {
+                    self.counters.unreachable += 1;
+                    taken += 1;
+                }
+                Err(errno) => return Err(self.failed("sending")(errno)),
+            }
+        }
+        sent.taken += 1;
+        Ok(true)
+    }
+
+    /// What is to be done after the kernel refused the first frame offered to it.
+    fn refusal(&mut self, errno: Errno, sent: &mut Sent) -> Result<bool, LinkError> {
+        match errno {
+            Errno::INTR => return Ok(true),
+            Errno::AGAIN | Errno::NOBUFS => {
+                sent.next = Next::Full;
+                return Ok(false);
+            }
+            Errno::MSGSIZE => {
+                self.look();
+                self.counters.too_long += 1;
+            }
+            errno if is_about_the_path(errno) => self.counters.unreachable += 1,
+            errno => return Err(self.failed("sending")(errno)),
+        }
+        sent.refused.add(sent.taken);
+        sent.taken += 1;
+        Ok(true)
+    }
+
+    fn failed(&self, operation: &'static str) -> impl FnOnce(Errno) -> LinkError {
+        let link = self.name.clone();
+        move |source| LinkError { link, operation, source }
+    }
+
+    /// Finds the frames in message `n` of what came.
+    fn sort(&mut self, n: usize) {
+        let message = self.incoming.message(n);
+        let segment = message.segment.unwrap_or(message.len).max(1);
+        let frames = message.len.div_ceil(segment) as u64;
+        if message.len > message.bytes.len() {
+            self.counters.truncated += frames;
+            return;
+        }
+        let Some(host) = sender(message.name).and_then(|from| self.peers.host_at(from)) else {
+            self.counters.sender_unknown += frames.max(1);
+            return;
+        };
+        let mut at = self.incoming.at(n);
+        for frame in message.bytes.chunks(segment) {
+            match check(frame, &self.options, &mut self.peers, host) {
+                Ok(()) => {
+                    self.counters.count_received(frame.len());
+                    self.batch.push((at, frame.len()));
+                }
+                Err(Drop::Short) => self.counters.short += 1,
+                Err(Drop::Ethertype) => self.counters.ethertype_foreign += 1,
+                Err(Drop::NotForUs) => self.counters.not_for_us += 1,
+                Err(Drop::Forged) => self.counters.sender_forged += 1,
+                Err(Drop::Name) => self.counters.names_refused += 1,
+            }
+            at += frame.len();
+        }
+    }
+}
+
+impl AsFd for UdpLink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Link for UdpLink {
+    fn kind(&self) -> Kind {
+        Kind::Udp
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn nic(&self) -> NicId {
+        self.options.nic
+    }
+
+    fn frame_bytes_max(&self) -> u32 {
+        self.options.frame_bytes_max.unwrap_or(self.path_bytes_max)
+    }
+
+    fn state(&self) -> State {
+        self.state
+    }
+
+    fn send(&mut self, frames: &[Frame<'_>]) -> Result<Sent, LinkError> {
+        let frames = &frames[..frames.len().min(SEND_MAX)];
+        let mut sent = Sent { taken: 0, refused: Refused::default(), next: Next::Ready };
+        let mut singly = 0;
+        while sent.taken < frames.len() && self.send_some(frames, &mut sent, &mut singly)? {}
+        self.counters.no_room += u64::from(sent.next == Next::Full);
+        Ok(sent)
+    }
+
+    fn receive(&mut self) -> Result<usize, LinkError> {
+        self.batch.clear();
+        self.counters.receives += 1;
+        match self.incoming.receive(&self.socket) {
+            Ok(came) => (0..came).for_each(|n| self.sort(n)),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(errno) if is_about_the_path(errno) => {} // Told of what we sent.
+            Err(errno) => return Err(self.failed("receiving")(errno)),
+        }
+        Ok(self.batch.len())
+    }
+
+    fn frame(&self, n: usize) -> &[u8] {
+        let (at, len) = self.batch[n];
+        self.incoming.bytes(at, len)
+    }
+
+    fn refresh(&mut self) -> Result<State, LinkError> {
+        self.batch.clear();
+        self.look();
+        Ok(self.state)
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+}

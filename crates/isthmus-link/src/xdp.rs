@@ -1,0 +1,387 @@
+//! Frames by an AF_XDP socket, past the kernel's protocol stack.
+//!
+//! A small program on the interface hands frames of our ethertype to the socket and all others to the stack
+//! ([`program`]). Frames are copied into and out of pages shared with the kernel, by us on the way out, by the kernel on the way
+//! in; so on interfaces like veth this is no faster than a packet socket. It is for cards whose driver takes part
+//! ([`XdpOptions::zero_copy`]).
+//!
+//! A frame larger than a chunk (a page) lies in several: that takes Linux 6.6, and before that [`Link::frame_bytes_max`] says
+//! 3840, whatever the MTU.
+//!
+//! The socket hears one queue of the card. Cards spread what they do not know, such as our ethertype, to queue 0.
+//!
+//! It is to be opened and refreshed in the network namespace of its interface.
+
+mod program;
+mod ring;
+mod socket;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use isthmus_layout::NicId;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use crate::frame::{HEADER_BYTES, is_group, nic};
+use crate::interface::{Interface, look};
+use crate::link::SEND_MAX;
+use crate::memory::Memory;
+use crate::sys::{self, Ask};
+use crate::{Counters, Frame, Kind, Link, LinkError, Next, OpenError, Refused, Sent, State};
+pub use program::XdpMode;
+use socket::{CHUNK, GOES_ON, HEADROOM, INCOMING, OUTGOING, Piece, Socket};
+
+/// Frames received at once.
+const RECEIVE_MAX: usize = 64;
+
+/// Room for each that lies in several chunks.
+const STRIDE: usize = 16 << 10;
+
+/// The longest frame in several chunks: as many as fit the room, and into what the kernel makes of one frame.
+const PIECES_MAX: usize = STRIDE / CHUNK;
+
+/// How an AF_XDP link is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XdpOptions {
+    /// Which queue of the card.
+    pub queue: u32,
+    /// Where the program may run, tried in this order.
+    pub modes: Vec<XdpMode>,
+    /// Whether the card may read and write our pages itself; where it cannot, the kernel copies.
+    pub zero_copy: bool,
+}
+
+impl Default for XdpOptions {
+    fn default() -> Self {
+        Self { queue: 0, modes: vec![XdpMode::Native, XdpMode::Generic], zero_copy: false }
+    }
+}
+
+/// Frames of one ethertype by one queue of an interface.
+#[derive(Debug)]
+pub struct XdpLink {
+    name: String,
+    ethertype: u16,
+    options: XdpOptions,
+    socket: Socket,
+    /// Asks about the interface.
+    asking: OwnedFd,
+    interface: Interface,
+    state: State,
+    /// Chunks that nothing is in, for frames that go.
+    free: Vec<u64>,
+    /// Where frames are put together.
+    joined: Memory,
+    batch: Vec<Place>,
+    /// Chunks that the last batch lies in.
+    taken: Vec<u64>,
+    /// What sockets before this one lost.
+    dropped_before: u64,
+    counters: Counters,
+}
+
+/// Where a frame lies.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Chunk(usize, usize),
+    Joined(usize, usize),
+}
+
+impl XdpLink {
+    /// Opens a queue of an interface for the frames of one ethertype.
+    pub fn open(name: &str, ethertype: u16, options: &XdpOptions) -> Result<Self, OpenError> {
+        let refused = |operation| move |source| OpenError::Refused { operation, source };
+        let asking = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+            .map_err(refused("opening a socket to ask about the interface"))?;
+        let interface = look(&asking, name).map_err(|source| match source {
+            Errno::NODEV => OpenError::NoInterface { name: name.to_owned() },
+            source => OpenError::Refused { operation: "asking about the interface", source },
+        })?;
+        if interface.hardware != sys::ETHERNET[0] {
+            return Err(OpenError::NotEthernet { name: name.to_owned(), hardware: interface.hardware });
+        }
+        let socket = open_socket(&interface, ethertype, options)?;
+        Ok(Self {
+            name: name.to_owned(),
+            ethertype,
+            options: options.clone(),
+            socket,
+            asking,
+            state: if interface.is_up { State::Up } else { State::Down },
+            interface,
+            free: free_chunks(),
+            joined: Memory::new(RECEIVE_MAX * STRIDE).map_err(refused("making room for frames"))?,
+            batch: Vec::with_capacity(RECEIVE_MAX),
+            taken: Vec::with_capacity(RECEIVE_MAX * PIECES_MAX),
+            dropped_before: 0,
+            counters: Counters::default(),
+        })
+    }
+
+    /// Where the program runs.
+    pub fn mode(&self) -> XdpMode {
+        self.socket.mode
+    }
+
+    fn failed(&self, operation: &'static str) -> impl FnOnce(Errno) -> LinkError {
+        let link = self.name.clone();
+        move |source| LinkError { link, operation, source }
+    }
+
+    /// What a batch depends on: the MTU, and whether frames can pass. The kernel would not say so for each frame.
+    fn look_before_sending(&mut self) -> State {
+        let word = |answer: [u8; 24]| u32::from_ne_bytes([answer[0], answer[1], answer[2], answer[3]]);
+        let flags = |answer: [u8; 24]| u32::from(u16::from_ne_bytes([answer[0], answer[1]]));
+        let mtu = sys::ask(&self.asking, &self.name, Ask::Mtu).map(word);
+        let flags = sys::ask(&self.asking, &self.name, Ask::Flags).map(flags);
+        let is_up = flags.is_ok_and(|flags| flags & sys::UP_AND_RUNNING == sys::UP_AND_RUNNING);
+        self.state = match (mtu, self.state) {
+            (Err(_), _) | (_, State::Gone) => State::Gone, // A new one of that name takes a new socket.
+            (Ok(mtu), _) => {
+                self.interface.mtu = mtu;
+                if is_up { State::Up } else { State::Down }
+            }
+        };
+        self.state
+    }
+
+    /// Takes back chunks that the kernel has sent.
+    fn reclaim(&mut self) {
+        let sent = self.socket.completion.filled();
+        self.free.extend((0..sent).map(|ahead| self.socket.completion.peek(ahead)));
+        self.socket.completion.release(sent);
+    }
+
+    /// Copies a frame into chunks and pushes them; false if there is no room.
+    fn push(&mut self, frame: &Frame<'_>) -> bool {
+        let pieces = frame.len().div_ceil(CHUNK);
+        if self.free.len() < pieces || (self.socket.transmit.room() as usize) < pieces {
+            return false;
+        }
+        let rest = self.free.len() - pieces;
+        let mut chunks = [0; PIECES_MAX];
+        chunks[..pieces].copy_from_slice(&self.free[rest..]);
+        self.free.truncate(rest);
+        let mut at = 0;
+        for part in frame.parts() {
+            let mut from = 0;
+            while from < part.len() {
+                let len = (CHUNK - at % CHUNK).min(part.len() - from);
+                let place = chunks[at / CHUNK] as usize + at % CHUNK;
+                part.part(from..from + len).copy_out(self.socket.memory.bytes_mut(place, len));
+                (at, from) = (at + len, from + len);
+            }
+        }
+        for (n, &chunk) in chunks[..pieces].iter().enumerate() {
+            let len = (frame.len() - n * CHUNK).min(CHUNK) as u32;
+            let options = if n + 1 < pieces { GOES_ON } else { 0 };
+            self.socket.transmit.push(Piece { at: chunk, len, options });
+        }
+        true
+    }
+
+    /// Has the kernel send what was pushed. It sends some at a time.
+    fn kick(&mut self) -> Result<(), LinkError> {
+        for _ in 0..SEND_MAX {
+            if !self.socket.transmit.wants_a_kick() && self.options.zero_copy {
+                return Ok(());
+            }
+            self.counters.sends += 1;
+            let outcome = sys::kick(&self.socket.fd, true);
+            self.reclaim();
+            match outcome {
+                Ok(()) => return Ok(()),
+                Err(Errno::AGAIN | Errno::INTR) if self.socket.transmit.room() < OUTGOING => {}
+                // What it could not send stays in the ring, and goes with the next kick.
+                Err(Errno::AGAIN | Errno::INTR | Errno::BUSY | Errno::NOBUFS) => return Ok(()),
+                Err(Errno::NETDOWN | Errno::NXIO | Errno::NODEV) => {
+                    self.state = State::Down;
+                    return Ok(());
+                }
+                Err(errno) => return Err(self.failed("sending")(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the chunks of the last batch to the kernel again.
+    fn give_back(&mut self) {
+        self.batch.clear();
+        self.taken.drain(..).for_each(|chunk| self.socket.fill.push(chunk));
+        self.socket.fill.publish();
+    }
+
+    /// Takes the frame whose first piece is `ahead`: how many pieces it has, none if it is not whole.
+    fn take(&mut self, ahead: u32, filled: u32) -> Option<u32> {
+        let mut pieces = [Piece { at: 0, len: 0, options: 0 }; PIECES_MAX];
+        let (mut count, mut len) = (0, 0);
+        loop {
+            if ahead + count == filled {
+                return None;
+            }
+            let piece = self.socket.receive.peek(ahead + count);
+            self.taken.push(piece.at & !(CHUNK as u64 - 1));
+            if let Some(place) = pieces.get_mut(count as usize) {
+                *place = piece;
+            }
+            (count, len) = (count + 1, len + piece.len as usize);
+            if piece.options & GOES_ON == 0 {
+                break;
+            }
+        }
+        if count as usize > PIECES_MAX || len > STRIDE {
+            self.counters.truncated += 1;
+        } else if count == 1 {
+            self.sort(Place::Chunk(pieces[0].at as usize, len));
+        } else {
+            let start = self.batch.len() * STRIDE;
+            let mut at = start;
+            for piece in &pieces[..count as usize] {
+                let from = self.socket.memory.bytes(piece.at as usize, piece.len as usize);
+                self.joined.bytes_mut(at, from.len()).copy_from_slice(from);
+                at += from.len();
+            }
+            self.sort(Place::Joined(start, len));
+        }
+        Some(count)
+    }
+
+    /// Keeps a frame if it is for us.
+    fn sort(&mut self, place: Place) {
+        let bytes = self.bytes(place);
+        match nic(bytes, 0) {
+            _ if bytes.len() < HEADER_BYTES => self.counters.short += 1,
+            Some(to) if to == self.interface.nic || is_group(to) => {
+                let len = bytes.len();
+                self.counters.count_received(len);
+                self.batch.push(place);
+            }
+            _ => self.counters.not_for_us += 1,
+        }
+    }
+
+    fn bytes(&self, place: Place) -> &[u8] {
+        match place {
+            Place::Chunk(at, len) => self.socket.memory.bytes(at, len),
+            Place::Joined(at, len) => self.joined.bytes(at, len),
+        }
+    }
+}
+
+fn open_socket(interface: &Interface, ethertype: u16, options: &XdpOptions) -> Result<Socket, OpenError> {
+    Socket::open(interface.index, options.queue, ethertype, &options.modes, options.zero_copy)
+}
+
+fn free_chunks() -> Vec<u64> {
+    (INCOMING..INCOMING + OUTGOING).map(|chunk| u64::from(chunk) * CHUNK as u64).collect()
+}
+
+impl AsFd for XdpLink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.fd.as_fd()
+    }
+}
+
+impl Link for XdpLink {
+    fn kind(&self) -> Kind {
+        Kind::Xdp
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn nic(&self) -> NicId {
+        self.interface.nic
+    }
+
+    fn frame_bytes_max(&self) -> u32 {
+        let most = if self.socket.in_pieces { STRIDE - CHUNK } else { CHUNK - HEADROOM };
+        (self.interface.mtu + HEADER_BYTES as u32).min(most as u32)
+    }
+
+    fn state(&self) -> State {
+        self.state
+    }
+
+    fn send(&mut self, frames: &[Frame<'_>]) -> Result<Sent, LinkError> {
+        let frames = &frames[..frames.len().min(SEND_MAX)];
+        let mut sent = Sent { taken: 0, refused: Refused::default(), next: Next::Ready };
+        if self.look_before_sending() != State::Up {
+            self.counters.down += 1;
+            return Ok(Sent { next: Next::Down, ..sent });
+        }
+        self.reclaim();
+        let longest = self.frame_bytes_max() as usize;
+        for (n, frame) in frames.iter().enumerate() {
+            if frame.len() > longest {
+                self.counters.too_long += 1;
+                sent.refused.add(n);
+            } else if self.push(frame) {
+                self.counters.count_sent(frame.len());
+            } else {
+                self.counters.no_room += 1;
+                sent.next = Next::Full;
+                break;
+            }
+            sent.taken += 1;
+        }
+        self.socket.transmit.publish();
+        self.kick()?;
+        Ok(sent)
+    }
+
+    fn receive(&mut self) -> Result<usize, LinkError> {
+        self.give_back();
+        self.counters.receives += 1;
+        let filled = self.socket.receive.filled();
+        let mut ahead = 0;
+        while ahead < filled && self.batch.len() < RECEIVE_MAX && self.taken.len() < RECEIVE_MAX * PIECES_MAX {
+            let before = self.taken.len();
+            match self.take(ahead, filled) {
+                Some(pieces) => ahead += pieces,
+                None => {
+                    self.taken.truncate(before);
+                    break;
+                }
+            }
+        }
+        self.socket.receive.release(ahead);
+        if filled == 0 && self.socket.fill.wants_a_kick() {
+            let _ = sys::kick(&self.socket.fd, false); // Its outcome is what the next call finds.
+        }
+        Ok(self.batch.len())
+    }
+
+    fn frame(&self, n: usize) -> &[u8] {
+        self.bytes(self.batch[n])
+    }
+
+    fn refresh(&mut self) -> Result<State, LinkError> {
+        self.give_back();
+        self.counters.overruns = self.dropped_before + self.socket.dropped();
+        let now = match look(&self.asking, &self.name) {
+            Ok(now) => now,
+            Err(Errno::NODEV) => {
+                self.state = State::Gone;
+                return Ok(self.state);
+            }
+            Err(source) => return Err(self.failed("asking about the interface")(source)),
+        };
+        if now.index != self.interface.index || self.state == State::Gone {
+            let Ok(socket) = open_socket(&now, self.ethertype, &self.options) else {
+                self.state = State::Gone; // Not usable yet; the next call tries again.
+                return Ok(self.state);
+            };
+            self.dropped_before = self.counters.overruns;
+            (self.socket, self.free) = (socket, free_chunks());
+        }
+        self.state = if now.is_up { State::Up } else { State::Down };
+        self.interface = now;
+        Ok(self.state)
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+}

@@ -1,0 +1,148 @@
+//! The program that takes our frames off an interface: a dozen instructions, assembled here, loaded by bpf(2).
+//!
+//! ```text
+//!   ethertype is ours ──► the socket in the map at this queue, or, if there is none, the stack
+//!   anything else ──────► the stack
+//! ```
+//!
+//! It is attached by a link of the kernel's that we hold: when this process ends, however it ends, it is detached.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use crate::sys;
+
+const MAP_CREATE: u32 = 0;
+const MAP_UPDATE: u32 = 2;
+const PROG_LOAD: u32 = 5;
+const LINK_CREATE: u32 = 28;
+const MAP_OF_SOCKETS: u64 = 17;
+const PROGRAM_XDP: u64 = 6;
+const ATTACH_XDP: u64 = 37;
+/// `BPF_F_XDP_HAS_FRAGS`: it may be given frames that lie in several pieces.
+const HAS_PIECES: u64 = 1 << 5;
+/// Queues of an interface, at most.
+const QUEUES_MAX: u32 = 256;
+const LICENSE: &CStr = c"Apache-2.0 OR MIT";
+const XDP_PASS: i32 = 2;
+const REDIRECT_MAP: i32 = 51;
+
+/// Where the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XdpMode {
+    /// In the driver.
+    Native,
+    /// After the driver, which need not know of it (`xdpgeneric`).
+    Generic,
+}
+
+impl XdpMode {
+    fn flags(self) -> u64 {
+        match self {
+            Self::Native => 1 << 2,
+            Self::Generic => 1 << 1,
+        }
+    }
+}
+
+/// The program, attached for as long as this lives.
+#[derive(Debug)]
+pub(super) struct Program {
+    _map: OwnedFd,
+    _link: OwnedFd,
+}
+
+impl Program {
+    /// Attaches it to an interface, so that frames of this ethertype that come by this queue go to `socket`.
+    pub(super) fn attach(
+        socket: impl AsFd,
+        index: u32,
+        queue: u32,
+        ethertype: u16,
+        mode: XdpMode,
+    ) -> Result<Self, Errno> {
+        if queue >= QUEUES_MAX {
+            return Err(Errno::INVAL);
+        }
+        let map = made(MAP_CREATE, [pair(MAP_OF_SOCKETS as u32, 4), pair(4, QUEUES_MAX)])?;
+        let (key, value) = ([queue], [socket.as_fd().as_raw_fd()]);
+        let mut update = attribute([map.as_raw_fd() as u64, address(&key), address(&value), 0]);
+        // SAFETY: key and value are the four bytes each that the map was made with.
+        unsafe { sys::bpf(MAP_UPDATE, &mut update)? };
+        let code = instructions(ethertype, map.as_raw_fd());
+        let program = load(&code, HAS_PIECES).or_else(|_| load(&code, 0))?; // Before Linux 5.18.
+        let link = made(LINK_CREATE, [pair(program.as_raw_fd() as u32, index), ATTACH_XDP | mode.flags() << 32])?;
+        Ok(Self { _map: map, _link: link })
+    }
+}
+
+fn load(code: &[u64], flags: u64) -> Result<OwnedFd, Errno> {
+    let mut words = attribute([PROGRAM_XDP | (code.len() as u64) << 32, address(code), LICENSE.as_ptr() as u64]);
+    words[5] = flags << 32; // Behind the version of the kernel, which is not asked for.
+    words[8] = ATTACH_XDP << 32; // Behind name and interface.
+    // SAFETY: as many instructions as it says, and a text that ends with a zero; there is no log.
+    descriptor(unsafe { sys::bpf(PROG_LOAD, &mut words)? })
+}
+
+/// A command whose attribute holds no addresses, and that makes something.
+fn made<const N: usize>(command: u32, words: [u64; N]) -> Result<OwnedFd, Errno> {
+    // SAFETY: no addresses.
+    descriptor(unsafe { sys::bpf(command, &mut attribute(words))? })
+}
+
+fn descriptor(number: i32) -> Result<OwnedFd, Errno> {
+    // SAFETY: the kernel has just made it for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+fn attribute<const N: usize>(words: [u64; N]) -> [u64; 16] {
+    let mut attribute = [0; 16];
+    attribute[..N].copy_from_slice(&words);
+    attribute
+}
+
+fn pair(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+fn address<T>(values: &[T]) -> u64 {
+    values.as_ptr() as u64
+}
+
+/// An instruction: what to do, registers, where to go or look, a number.
+const fn op(code: u8, to: u8, from: u8, offset: i16, number: i32) -> u64 {
+    code as u64 | (to as u64) << 8 | (from as u64) << 12 | (offset as u16 as u64) << 16 | (number as u32 as u64) << 32
+}
+
+fn instructions(ethertype: u16, map: i32) -> [u64; 15] {
+    const LOAD_WORD: u8 = 0x61;
+    const LOAD_HALF: u8 = 0x69;
+    const LOAD_CONSTANT: u8 = 0x18;
+    const MOVE: u8 = 0xBF;
+    const SET: u8 = 0xB7;
+    const ADD: u8 = 0x07;
+    const JUMP_ABOVE: u8 = 0x2D;
+    const JUMP_UNLESS: u8 = 0x55;
+    const CALL: u8 = 0x85;
+    const EXIT: u8 = 0x95;
+    const A_MAP: u8 = 1;
+    [
+        op(LOAD_WORD, 2, 1, 0, 0),                              // r2: where the frame begins
+        op(LOAD_WORD, 3, 1, 4, 0),                              // r3: where its first piece ends
+        op(MOVE, 4, 2, 0, 0),                                   //
+        op(ADD, 4, 0, 0, 14),                                   // r4: behind the Ethernet header
+        op(JUMP_ABOVE, 4, 3, 8, 0),                             // shorter: to the stack
+        op(LOAD_HALF, 5, 2, 12, 0),                             // r5: ethertype, in the order of this machine
+        op(JUMP_UNLESS, 5, 0, 6, i32::from(ethertype.to_be())), // another: to the stack
+        op(LOAD_WORD, 2, 1, 16, 0),                             // r2: which queue
+        op(LOAD_CONSTANT, 1, A_MAP, 0, map),                    // r1: the map, in two instructions
+        op(0, 0, 0, 0, 0),                                      //
+        op(SET, 3, 0, 0, XDP_PASS),                             // r3: if there is no socket
+        op(CALL, 0, 0, 0, REDIRECT_MAP),
+        op(EXIT, 0, 0, 0, 0), //
+        op(SET, 0, 0, 0, XDP_PASS),
+        op(EXIT, 0, 0, 0, 0),
+    ]
+}
