@@ -53,6 +53,7 @@
 
 extern crate alloc;
 
+pub mod board;
 mod engine;
 mod equals;
 mod filter;

@@ -86,6 +86,10 @@ pub struct Endpoint {
     pub(crate) pulls: BTreeMap<u32, Pull>,
     /// Their messages.
     pub(crate) fetching: BTreeMap<IncomingId, u32>,
+    /// Transfers that may have another block to ask for, in turn.
+    pub(crate) hungry: VecDeque<u32>,
+    /// Bytes that are on their way because transfers asked for them.
+    pub(crate) fetch_bytes: u32,
     pub(crate) next_pull: u32,
     /// Transfers with questions to send.
     pub(crate) asking: VecDeque<u32>,
@@ -116,6 +120,8 @@ impl Endpoint {
             announced: BTreeMap::new(),
             pulls: BTreeMap::new(),
             fetching: BTreeMap::new(),
+            hungry: VecDeque::new(),
+            fetch_bytes: 0,
             next_pull: 1,
             asking: VecDeque::new(),
             regions: Regions::new(),
@@ -205,6 +211,11 @@ impl Endpoint {
             }
             self.settle(now, address);
         }
+    }
+
+    /// Whether a partner has not acknowledged everything that was numbered: messages, announcements, ends of transfers.
+    pub fn has_unacknowledged(&self) -> bool {
+        self.partners.values().any(|partner| !partner.outbox.is_idle())
     }
 
     /// When [`tick`](Self::tick) is to be called, if nothing happens before. It may have nothing to do then.

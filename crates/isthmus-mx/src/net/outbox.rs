@@ -120,6 +120,11 @@ impl Outbox {
         }
     }
 
+    /// Whether everything has been acknowledged.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.flights.is_empty() && self.waiting.is_empty()
+    }
+
     /// The number that the next message gets.
     pub(crate) const fn next(&self) -> SeqNum {
         self.next

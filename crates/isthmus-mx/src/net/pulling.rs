@@ -18,6 +18,9 @@ use alloc::collections::VecDeque;
 /// Questions that wait to be sent, at most: a block with every other frame missing has 32 holes.
 const QUESTIONS_MAX: usize = 64;
 
+/// Questions in vain after which nothing is on its way any more, late or not.
+const AWAY: u32 = 3;
+
 #[derive(Debug)]
 struct Block {
     first: u32,
@@ -47,10 +50,14 @@ pub(crate) struct Pulling {
     next_block: u32,
     /// Nothing beyond this byte is asked for.
     limit: u32,
+    /// Bytes that are on their way, as far as we know: of blocks that were asked for and are not whole. What did not come in time is
+    /// not: it was lost, or its sender does not have it yet.
+    in_flight: u32,
     /// Frames that are to be asked for: the first, and how many.
     questions: VecDeque<(u32, u32)>,
-    started: Time,
-    /// When the last frame came, or everything was asked for again.
+    /// When the last frame came, or something was asked for while nothing was.
+    last: Time,
+    /// The same, or when everything was asked for again.
     heard: Time,
     /// Times that everything was asked for in vain since.
     in_vain: u32,
@@ -66,7 +73,7 @@ impl Pulling {
         tuning: &Tuning,
         known: RoundTrip,
     ) -> Self {
-        let mut this = Self {
+        Self {
             cut,
             block_frames,
             length,
@@ -74,14 +81,18 @@ impl Pulling {
             blocks_in_flight: tuning.blocks_in_flight.clamp(1, (256 / block_frames.max(1)) as usize),
             next_block: 0,
             limit,
+            in_flight: 0,
             questions: VecDeque::new(),
-            started: now,
+            last: now,
             heard: now,
             in_vain: 0,
             round_trip: known,
-        };
-        this.ask_for_more(now);
-        this
+        }
+    }
+
+    /// Bytes that are on their way, as far as we know.
+    pub(crate) const fn in_flight(&self) -> u32 {
+        self.in_flight
     }
 
     /// Bytes of the transfer.
@@ -100,12 +111,8 @@ impl Pulling {
     }
 
     /// Bytes up to this one may be asked for.
-    pub(crate) fn allow(&mut self, now: Time, limit: u32) {
+    pub(crate) fn allow(&mut self, limit: u32) {
         self.limit = self.limit.max(limit);
-        if self.blocks.is_empty() {
-            self.heard = now; // It was we who were silent.
-        }
-        self.ask_for_more(now);
     }
 
     /// The next question to send.
@@ -137,15 +144,15 @@ impl Pulling {
             block.fresh = false;
             self.round_trip.sample(block.asked, now);
         }
-        (self.heard, self.in_vain) = (now, 0);
+        (self.heard, self.last, self.in_vain) = (now, now, 0);
         if block.missing == 0 || frame + 1 == block.frames {
             let (whole, last) = (block.missing == 0, index);
             self.mend(now, if whole { last } else { last + 1 });
         }
-        while self.blocks.front().is_some_and(|block| block.missing == 0) {
-            self.blocks.pop_front();
+        while let Some(block) = self.blocks.pop_front_if(|block| block.missing == 0) {
+            let bytes = self.cut.ask(block.first, block.frames).block_length;
+            self.in_flight = self.in_flight.saturating_sub(bytes);
         }
-        self.ask_for_more(now);
         Ok(())
     }
 
@@ -159,18 +166,22 @@ impl Pulling {
         self.heard.after_us(us)
     }
 
-    /// Time is up: asks for everything that is missing. False if that has gone on for too long.
-    pub(crate) fn expire(&mut self, now: Time, tuning: &Tuning) -> bool {
-        if now.since_us(self.started) >= tuning.give_up_us() && self.in_vain > 0 {
-            return false;
-        }
+    /// For so long nothing has come of what was asked for.
+    pub(crate) fn silent_us(&self, now: Time) -> u64 {
+        if self.in_vain == 0 { 0 } else { now.since_us(self.last) }
+    }
+
+    /// Time is up: asks for everything that is missing.
+    pub(crate) fn expire(&mut self, now: Time) {
         self.heard = now;
         self.in_vain += 1;
+        if self.in_vain >= AWAY {
+            self.in_flight = 0;
+        }
         self.questions.clear();
         for index in 0..self.blocks.len() {
             self.ask_again(now, index);
         }
-        true
     }
 
     /// Asks for what is missing in the first blocks, unless the answer may still be on its way.
@@ -199,16 +210,23 @@ impl Pulling {
         }
     }
 
-    fn ask_for_more(&mut self, now: Time) {
-        while self.blocks.len() < self.blocks_in_flight && self.next_block < self.cut.blocks() {
-            let (first, frames) = self.cut.block(self.next_block);
-            if self.cut.slice(first).msg_offset >= self.limit {
-                return;
-            }
-            self.next_block += 1;
-            self.questions.push_back((first, frames));
-            self.blocks.push_back(Block { first, frames, missing: Block::bits(frames), asked: now, fresh: true });
+    /// Asks for one more block, if it may be asked for by now: whoever calls has seen to it that there is room on the way.
+    pub(crate) fn ask_for_more(&mut self, now: Time) -> bool {
+        if self.blocks.len() >= self.blocks_in_flight || self.next_block >= self.cut.blocks() {
+            return false;
         }
+        let (first, frames) = self.cut.block(self.next_block);
+        if self.cut.slice(first).msg_offset >= self.limit {
+            return false;
+        }
+        if self.blocks.is_empty() {
+            (self.heard, self.last, self.in_vain) = (now, now, 0); // It was we who were silent.
+        }
+        self.next_block += 1;
+        self.in_flight += self.cut.ask(first, frames).block_length;
+        self.questions.push_back((first, frames));
+        self.blocks.push_back(Block { first, frames, missing: Block::bits(frames), asked: now, fresh: true });
+        true
     }
 }
 
@@ -227,6 +245,7 @@ mod tests {
     }
 
     fn asked(pulling: &mut Pulling) -> Vec<(u32, u32)> {
+        while pulling.ask_for_more(pulling.heard) {}
         core::iter::from_fn(|| pulling.question()).map(|ask| (ask.frame_index, ask.block_length / FRAME)).collect()
     }
 
@@ -248,6 +267,7 @@ mod tests {
     fn more_is_asked_for_as_blocks_become_whole() {
         let (cut, mut pulling) = pull(40);
         let mut frames = 0_u32;
+        assert_eq!(pulling.in_flight(), 0);
         while !pulling.is_over() {
             let asked = asked(&mut pulling);
             assert!(!asked.is_empty());
@@ -258,7 +278,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(frames, 320);
+        assert_eq!((frames, pulling.in_flight()), (320, 0));
     }
 
     #[test]
@@ -270,7 +290,7 @@ mod tests {
         (0..8).for_each(|frame| pulling.accept(Time::from_us(1), frame, cut.slice(frame.into())).unwrap());
         assert_eq!((asked(&mut pulling), pulling.is_over()), (vec![], false));
         assert_eq!(pulling.deadline(&Tuning::default()), Time::from_us(u64::MAX), "the silence is ours");
-        pulling.allow(Time::from_us(2), 16 * FRAME + 1);
+        pulling.allow(16 * FRAME + 1);
         assert_eq!(asked(&mut pulling), [(8, 8), (16, 8)]);
     }
 
@@ -282,10 +302,11 @@ mod tests {
         loop {
             assert_eq!(asked(&mut pulling), [(0, 8)]);
             let now = pulling.deadline(&tuning);
-            if !pulling.expire(now, &tuning) {
+            if pulling.silent_us(now) >= tuning.give_up_us() {
                 assert!(now.us() >= 5_000_000 && now.us() < 7_000_000, "{now:?}");
                 break;
             }
+            pulling.expire(now);
             times += 1;
         }
         assert!(times >= 5, "{times}");

@@ -44,6 +44,8 @@ pub(crate) struct Pull {
     pub(crate) pulling: Pulling,
     /// It waits in the line of those with questions.
     pub(crate) in_line: bool,
+    /// It waits for its turn to ask for another block.
+    hungry: bool,
     wake: Option<Time>,
 }
 
@@ -179,9 +181,9 @@ impl Endpoint {
         let pulling = Pulling::new(now, cut, sizes.block_frames(), (length, limit), tuning, known);
         let handle = self.next_pull;
         self.next_pull = handle.wrapping_add(1);
-        self.pulls.insert(handle, Pull { message, announced, pulling, in_line: false, wake: None });
-        self.settle_pull(now, handle);
+        self.pulls.insert(handle, Pull { message, announced, pulling, in_line: false, hungry: false, wake: None });
         self.fetching.insert(message, handle);
+        self.feed(now, handle);
         Ok(())
     }
 
@@ -189,8 +191,55 @@ impl Endpoint {
     pub fn allow(&mut self, now: Time, message: IncomingId, limit: u32) {
         let Some(&handle) = self.fetching.get(&message) else { return };
         if let Some(pull) = self.pulls.get_mut(&handle) {
-            pull.pulling.allow(now, limit);
-            self.settle_pull(now, handle);
+            pull.pulling.allow(limit);
+            self.feed(now, handle);
+        }
+    }
+
+    /// Bytes that may be on their way to this endpoint at a time, in answer to what its transfers ask for: several share it.
+    pub fn set_fetch_bytes_max(&mut self, bytes: u32) {
+        self.setup.tuning.fetch_bytes_max = bytes;
+    }
+
+    /// Whether transfers are under way to this endpoint.
+    pub fn is_fetching(&self) -> bool {
+        !self.pulls.is_empty()
+    }
+
+    /// A transfer may have more to ask for. Transfers take turns, and ask for a block at a time as long as not too much is on its way.
+    fn feed(&mut self, now: Time, handle: u32) {
+        if let Some(pull) = self.pulls.get_mut(&handle)
+            && !core::mem::replace(&mut pull.hungry, true)
+        {
+            self.hungry.push_back(handle);
+        }
+        while self.fetch_bytes < self.setup.tuning.fetch_bytes_max {
+            let Some(next) = self.hungry.pop_front() else { break };
+            let Some(pull) = self.pulls.get_mut(&next) else { continue };
+            let before = pull.pulling.in_flight();
+            if pull.pulling.ask_for_more(now) {
+                self.fetch_bytes += pull.pulling.in_flight() - before;
+                self.hungry.push_back(next);
+                self.settle_pull(now, next);
+            } else {
+                pull.hungry = false;
+            }
+        }
+        self.settle_pull(now, handle);
+    }
+
+    /// A transfer is over, whole or not.
+    pub(crate) fn end_pull(&mut self, handle: u32) -> Option<Pull> {
+        let pull = self.pulls.remove(&handle)?;
+        self.fetching.remove(&pull.message);
+        self.fetch_bytes -= pull.pulling.in_flight();
+        Some(pull)
+    }
+
+    /// Others ask for what one that is over has left to them.
+    pub(crate) fn feed_others(&mut self, now: Time) {
+        if let Some(next) = self.hungry.front().copied() {
+            self.feed(now, next);
         }
     }
 
@@ -310,7 +359,10 @@ impl Endpoint {
         let pull = pull.ok_or(Ignored::NoSuchPull)?;
         // The length of a frame has 16 bits.
         let slice = Slice { msg_offset: reply.msg_offset, len: reply.data.len() as u32 };
+        let before = pull.pulling.in_flight();
         pull.pulling.accept(now, reply.frame_seqnum, slice)?;
+        let retired = before - pull.pulling.in_flight();
+        self.fetch_bytes -= retired;
         let from = pull.announced.from;
         let (message, length) = (pull.message, pull.pulling.length());
         self.events.push_back(Event::Bytes { message, length, at: slice.msg_offset, len: slice.len });
@@ -319,8 +371,12 @@ impl Endpoint {
         }
         let over = self.pulls.get(&handle).is_none_or(|pull| pull.pulling.is_over());
         if !over {
-            self.settle_pull(now, handle);
-        } else if let Some(pull) = self.pulls.remove(&handle) {
+            if retired > 0 {
+                self.feed(now, handle);
+            } else {
+                self.settle_pull(now, handle);
+            }
+        } else if let Some(pull) = self.end_pull(handle) {
             if let Some(partner) = self.partners.get_mut(&pull.announced.from) {
                 partner.pull_round_trip = pull.pulling.round_trip();
             }
@@ -335,19 +391,19 @@ impl Endpoint {
         let mine = self.handle(handle) == nack.puller;
         let pull = self.pulls.get(&handle).filter(|pull| mine && pull.announced.from.peer == from);
         let (message, announced) = pull.map(|pull| (pull.message, pull.announced)).ok_or(Ignored::NoSuchPull)?;
-        self.pulls.remove(&handle);
+        self.end_pull(handle);
         self.fetched(now, message, announced, nack.nack_type.status(), 0);
         Ok(())
     }
 
     /// The end of a large message at its receiver: its sender is told.
     fn fetched(&mut self, now: Time, message: IncomingId, announced: Announced, code: StatusCode, bytes: u32) {
-        self.fetching.remove(&message);
         self.events.push_back(Event::Received { message, code, xfer_length: bytes });
         if let Some(partner) = self.partners.get_mut(&announced.from) {
             let (id, seqnum) = (announced.id, announced.seqnum);
             partner.outbox.push(Letter::Notify { total_length: bytes, id, seqnum });
         }
+        self.feed_others(now);
         self.settle(now, announced.from);
     }
 
@@ -370,13 +426,29 @@ impl Endpoint {
         let Some(pull) = self.pulls.get_mut(&handle) else { return };
         pull.wake = None;
         let tuning = &self.setup.tuning;
-        if pull.pulling.deadline(tuning) <= now && !pull.pulling.expire(now, tuning) {
-            let (message, announced) = (pull.message, pull.announced);
-            self.pulls.remove(&handle);
-            self.fetched(now, message, announced, StatusCode::Timeout, 0);
-            return;
+        if pull.pulling.deadline(tuning) > now {
+            return self.settle_pull(now, handle);
         }
-        self.settle_pull(now, handle);
+        let (message, announced, silent_us) = (pull.message, pull.announced, pull.pulling.silent_us(now));
+        let from = announced.from;
+        let partner = self.partners.get_mut(&from);
+        let gone_us = partner.as_ref().map_or(u64::MAX, |partner| now.since_us(partner.heard));
+        // A partner that is there may take its time: its program has the bytes, and computes.
+        if silent_us.min(gone_us) >= tuning.give_up_us() {
+            self.end_pull(handle);
+            return self.fetched(now, message, announced, StatusCode::Timeout, 0);
+        }
+        let before = pull.pulling.in_flight();
+        pull.pulling.expire(now);
+        self.fetch_bytes -= before - pull.pulling.in_flight();
+        if let Some(partner) = partner
+            && silent_us.min(gone_us) >= tuning.probe_us
+            && partner.connects.is_empty()
+        {
+            partner.connect(now, None, 0); // Its answer tells.
+            self.settle(now, from);
+        }
+        self.feed(now, handle);
     }
 
     fn settle_pull(&mut self, now: Time, handle: u32) {

@@ -65,14 +65,9 @@ impl Endpoint {
             }
             stays
         });
-        self.pulls.retain(|_, pull| {
-            let stays = pull.announced.from != address;
-            if !stays {
-                self.fetching.remove(&pull.message);
-                ended.push(pull.message);
-            }
-            stays
-        });
+        let gone = self.pulls.iter().filter(|(_, pull)| pull.announced.from == address);
+        let gone: Vec<u32> = gone.map(|(handle, _)| *handle).collect();
+        ended.extend(gone.into_iter().filter_map(|handle| Some(self.end_pull(handle)?.message)));
         ended
     }
 }

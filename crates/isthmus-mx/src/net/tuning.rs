@@ -27,6 +27,8 @@ pub struct Tuning {
     pub pull_idle_us_min: u64,
     /// Blocks of one transfer that are asked for at a time.
     pub blocks_in_flight: usize,
+    /// Bytes that all transfers to one endpoint ask for at a time: what comes in answer has to fit into the buffers on its way.
+    pub fetch_bytes_max: u32,
     /// Messages to one partner that may be unacknowledged: never more than 8191.
     pub window_messages: u16,
     /// Their bytes, except those of rendezvous.
@@ -57,6 +59,7 @@ impl Tuning {
         pull_idle_us: 1_000_000,
         pull_idle_us_min: 4_000,
         blocks_in_flight: 4,
+        fetch_bytes_max: 4 << 20,
         window_messages: 8191,
         window_bytes: 1 << 20,
         early_bytes_max: 16 << 20,

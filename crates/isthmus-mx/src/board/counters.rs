@@ -1,0 +1,177 @@
+//! What a board counts: packets by type, and frames that were dropped, by reason.
+
+use crate::wire::{Malformed, PacketType};
+
+macro_rules! dropped {
+    ($($(#[$doc:meta])* $variant:ident $reason:literal $text:literal,)*) => {
+        /// Why a frame was dropped. Each reason is counted under its name.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+        pub enum Dropped {
+            /// It is no frame of this network. Counted under the name that it has there.
+            #[error(transparent)]
+            Malformed(#[from] Malformed),
+            $($(#[$doc])* #[error($text)] $variant,)*
+        }
+
+        /// The board's own reasons, with what they mean.
+        const REASONS: &[(&str, &str)] = &[$(($reason, $text)),*];
+
+        impl Dropped {
+            /// Where it is counted: the reasons of malformed frames come first.
+            const fn index(&self) -> usize {
+                #[repr(usize)]
+                enum Place { $($variant),* }
+                match self {
+                    Self::Malformed(malformed) => malformed.index(),
+                    $(Self::$variant => Malformed::REASONS.len() + Place::$variant as usize,)*
+                }
+            }
+
+            /// What to count it under.
+            pub const fn reason(&self) -> &'static str {
+                match self {
+                    Self::Malformed(malformed) => malformed.reason(),
+                    $(Self::$variant => $reason,)*
+                }
+            }
+        }
+    };
+}
+
+dropped! {
+    /// On a link of which the board does not know.
+    NoSuchLink "no_such_link" "on a link that the board does not have",
+    /// For another board, or for all while only announcements may be.
+    NotForUs "not_for_us" "for another address",
+    /// Our own frames come back, or somebody uses our address.
+    OwnSource "own_source" "from an address of this host",
+    /// An address that no board can have.
+    BadSource "bad_source" "from an address that no board has",
+    /// From somebody who is not in the table.
+    UnknownSource "unknown_source" "from an address that is not in the table",
+    /// From a peer that was forgotten.
+    ForgottenSource "forgotten_source" "from a peer that was forgotten",
+    /// Without the index by which we know its sender.
+    NoIndex "no_index" "without our number for its sender",
+    /// With an index that nobody has.
+    VacantIndex "vacant_index" "with a number that no peer has",
+    /// With the index of another peer than its source address.
+    IndexOfAnother "index_of_another" "with our number for another peer",
+    /// For an endpoint number that the board cannot have.
+    BadEndpoint "bad_endpoint" "for an endpoint that cannot be",
+    /// For an endpoint that is not open.
+    EndpointClosed "endpoint_closed" "for an endpoint that is not open",
+    /// A raw packet, and nobody serves them.
+    NoRawEndpoint "no_raw_endpoint" "a raw packet that nobody takes",
+    /// An announcement of another address than its source.
+    AnnouncedAnother "announced_another" "an announcement of another address than its source",
+    /// A peer more than the table has room for.
+    TableFull "table_full" "of a peer for whom the table has no room",
+    /// More new peers at a time than a network has.
+    FoundTooOften "found_too_often" "one of too many new peers at a time",
+    /// A peer that starts anew more often than a daemon can.
+    RestartedTooOften "restarted_too_often" "of a peer that starts anew too often",
+    /// An answer to a question that was not asked, or not since names were cleared.
+    NotAsked "not_asked" "an answer to no question",
+    /// A question for our name, one of too many.
+    QueriedTooOften "queried_too_often" "one of too many questions for our name",
+}
+
+const COUNTS: usize = Malformed::REASONS.len() + REASONS.len();
+
+/// Types are below 64.
+const TYPES: usize = 64;
+const _: () = assert!((PacketType::NackMcp.number() as usize) < TYPES);
+
+/// What a board counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BoardCounters {
+    dropped: [u64; COUNTS],
+    received: [u64; TYPES],
+    sent: [u64; TYPES],
+    withheld: u64,
+    refused_peers: u64,
+}
+
+impl Default for BoardCounters {
+    fn default() -> Self {
+        Self { dropped: [0; COUNTS], received: [0; TYPES], sent: [0; TYPES], withheld: 0, refused_peers: 0 }
+    }
+}
+
+impl BoardCounters {
+    /// Frames that were dropped for one reason.
+    pub const fn dropped(&self, reason: Dropped) -> u64 {
+        self.dropped[reason.index()]
+    }
+
+    /// All reasons with their counts.
+    pub fn all_dropped(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        Self::reasons().zip(self.dropped)
+    }
+
+    /// The names of all reasons: those of malformed frames, then the board's.
+    pub fn reasons() -> impl Iterator<Item = &'static str> {
+        Malformed::REASONS.iter().copied().chain(REASONS.iter().map(|(reason, _)| *reason))
+    }
+
+    /// The board's reasons, with what each means.
+    pub const fn own_reasons() -> &'static [(&'static str, &'static str)] {
+        REASONS
+    }
+
+    /// Packets of a type that were for the board or for an endpoint of it.
+    pub const fn received(&self, kind: PacketType) -> u64 {
+        self.received[kind.number() as usize]
+    }
+
+    /// Packets of a type that the board itself sent. What endpoints send is not among them.
+    pub const fn sent_by_board(&self, kind: PacketType) -> u64 {
+        self.sent[kind.number() as usize]
+    }
+
+    /// Negative answers that were not sent, because there were too many.
+    pub const fn withheld(&self) -> u64 {
+        self.withheld
+    }
+
+    /// Peers that the table had no room for, whoever wanted them in.
+    pub const fn refused_peers(&self) -> u64 {
+        self.refused_peers
+    }
+
+    pub(super) fn add_dropped(&mut self, reason: Dropped) {
+        self.dropped[reason.index()] += 1;
+    }
+
+    pub(super) fn add_received(&mut self, kind: PacketType) {
+        self.received[usize::from(kind.number())] += 1;
+    }
+
+    pub(super) fn add_sent(&mut self, kind: PacketType) {
+        self.sent[usize::from(kind.number())] += 1;
+    }
+
+    pub(super) fn add_withheld(&mut self) {
+        self.withheld += 1;
+    }
+
+    pub(super) fn add_refused_peer(&mut self) {
+        self.refused_peers += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_have_names_of_their_own() {
+        let names: alloc::vec::Vec<_> = BoardCounters::reasons().collect();
+        let distinct: alloc::collections::BTreeSet<_> = names.iter().collect();
+        assert_eq!((names.len(), distinct.len()), (COUNTS, COUNTS));
+        for reason in [Dropped::NoSuchLink, Dropped::QueriedTooOften, Dropped::Malformed(Malformed::Type(9))] {
+            assert_eq!(names[reason.index()], reason.reason());
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Announcements (mxoe-wire 5.2): a board says that it is there, some times in a row and then now and then; who hears one for the
+//! first time does the same.
+
+use super::table::{CannotAdd, Known};
+use super::{Board, Dropped, Event, LinkNumber, Tuning};
+use crate::net::Time;
+use crate::wire::{Announcement, BROADCAST, Header, Packet, PeerIndex, Raw};
+
+/// When to announce the board.
+#[derive(Debug)]
+pub(super) struct Announcing {
+    /// Of those in a row.
+    left: u32,
+    due: Time,
+    last: Option<Time>,
+}
+
+impl Announcing {
+    pub(super) fn new(tuning: &Tuning) -> Self {
+        Self { left: tuning.burst, due: Time::ZERO, last: None }
+    }
+
+    pub(super) const fn due(&self) -> Time {
+        self.due
+    }
+
+    /// Some in a row, from then on, or sooner if one was due sooner; never two sooner after each other than in a row.
+    pub(super) fn restart(&mut self, at: Time, tuning: &Tuning) {
+        self.left = tuning.burst;
+        let at = self.last.map_or(at, |last| at.max(last.after_us(tuning.burst_us)));
+        self.due = self.due.min(at);
+    }
+
+    /// Whether it is time.
+    fn take(&mut self, now: Time, tuning: &Tuning) -> bool {
+        if self.due > now {
+            return false;
+        }
+        self.left = self.left.saturating_sub(1);
+        self.last = Some(now);
+        self.due = now.after_us(if self.left > 0 { tuning.burst_us } else { tuning.announce_us });
+        true
+    }
+}
+
+impl Board {
+    /// If it is time to.
+    pub(super) fn announce(&mut self, now: Time) {
+        if !self.setup.discovery || !self.announcing.take(now, &self.setup.tuning) {
+            return;
+        }
+        let announcement = Announcement { nic_id: self.setup.nic, serial: self.setup.serial };
+        // As Open-MX does it: the index is 0.
+        let header = Header { dst: BROADCAST, src: self.setup.nic, peer_index: PeerIndex::new(0) };
+        for link in self.ways.to_ask(&[None; super::LINKS_MAX], true).into_iter().flatten() {
+            self.send(link, header, Packet::Raw(Raw { data: announcement.emit() }));
+        }
+    }
+
+    /// Somebody is there. Its source address was looked at.
+    pub(super) fn receive_announcement(
+        &mut self,
+        now: Time,
+        link: LinkNumber,
+        header: &Header,
+        announcement: Announcement,
+    ) -> Result<(), Dropped> {
+        if announcement.nic_id != header.src {
+            return Err(Dropped::AnnouncedAnother);
+        }
+        let peer = match self.table.present(header.src) {
+            Some(peer) => peer,
+            None => self.discover(now, header)?,
+        };
+        let Some(entry) = self.table.get_mut(peer) else { return Err(Dropped::UnknownSource) };
+        let tuning = self.setup.tuning;
+        let starts_anew = entry.serial.is_some_and(|serial| serial != announcement.serial);
+        let too_soon = |last: Time| now.since_us(last) < tuning.burst_us;
+        if starts_anew && entry.restarted.is_some_and(too_soon) {
+            // Its serial is not taken either: if it goes on to announce this one, it will be.
+            return Err(Dropped::RestartedTooOften);
+        }
+        entry.heard(now, link);
+        if entry.serial.replace(announcement.serial) == Some(announcement.serial) {
+            return Ok(());
+        }
+        if starts_anew {
+            entry.restarts += 1;
+            entry.restarted = Some(now);
+            self.ask_anew(now, peer);
+            self.tell(Event::Restarted(peer));
+        }
+        self.announcing.restart(now.after_us(tuning.burst_us), &tuning);
+        Ok(())
+    }
+
+    /// A peer that is not in the table, or was forgotten.
+    fn discover(&mut self, now: Time, header: &Header) -> Result<PeerIndex, Dropped> {
+        let returns = self.table.index_of(header.src).is_some();
+        if !returns && self.table.announced() >= self.setup.tuning.announced_max {
+            self.counters.add_refused_peer();
+            return Err(Dropped::TableFull);
+        }
+        if !self.meters.found.take(now) {
+            return Err(Dropped::FoundTooOften);
+        }
+        match self.table.add(header.src, Known::Announced) {
+            Ok((peer, _)) => {
+                self.found(now, peer);
+                Ok(peer)
+            }
+            Err(CannotAdd::Full { .. }) => {
+                self.counters.add_refused_peer();
+                Err(Dropped::TableFull)
+            }
+            Err(CannotAdd::NotABoard(_) | CannotAdd::TooManyNames(_)) => Err(Dropped::BadSource),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The static table as text (mxoe-wire 5.4): a peer a line, its address and its name; `#` begins a comment.
+
+use super::table::is_a_board;
+use crate::wire::BoardName;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+use isthmus_layout::NicId;
+
+/// What is wrong with a line of the table.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {what}")]
+pub struct Problem {
+    /// From 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub what: NotAPeer,
+}
+
+/// Why a line does not name a peer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotAPeer {
+    /// Its first word is not six octets.
+    #[error("`{0}` is not an address like 00:1b:21:aa:00:01")]
+    Address(String),
+    /// An address that no board has: zero, or a group's.
+    #[error("{0} is not the address of a board")]
+    NotABoard(NicId),
+    /// There is no name after the address.
+    #[error("{0} has no name: a line is an address and a name")]
+    NoName(NicId),
+    /// There is more after the name.
+    #[error("`{0}` stands after the name: a line is an address and a name, and a comment begins with #")]
+    Rest(String),
+    /// The name is too long.
+    #[error("a name of {bytes} bytes; there are at most {}", BoardName::BYTES_MAX)]
+    LongName {
+        /// Its bytes.
+        bytes: usize,
+    },
+    /// The name has a NUL in it.
+    #[error("a name cannot contain NUL")]
+    Nul,
+    /// Two addresses cannot have one name.
+    #[error("`{name}` is the name of {nic} already, in line {line}")]
+    NameTaken {
+        /// The name.
+        name: BoardName,
+        /// Who has it.
+        nic: NicId,
+        /// Where that was said.
+        line: usize,
+    },
+}
+
+/// Reads a static table. An address may have several names, each on a line of its own; a name is that of one address.
+pub fn parse_peers(text: &str) -> Result<Vec<(NicId, BoardName)>, Problem> {
+    let mut peers = Vec::new();
+    let mut names: BTreeMap<&str, (NicId, usize)> = BTreeMap::new();
+    for (line, content) in (1..).zip(text.lines()) {
+        let problem = |what| Problem { line, what };
+        let content = content.split('#').next().unwrap_or(content);
+        let mut words = content.split_whitespace();
+        let Some(address) = words.next() else { continue };
+        let nic = parse_nic(address).map_err(problem)?;
+        let word = words.next().ok_or(problem(NotAPeer::NoName(nic)))?;
+        if let Some(rest) = words.next() {
+            return Err(problem(NotAPeer::Rest(shortened(rest))));
+        }
+        let name = parse_name(word).map_err(problem)?;
+        match names.insert(word, (nic, line)) {
+            Some((other, line)) if other != nic => {
+                return Err(problem(NotAPeer::NameTaken { name, nic: other, line }));
+            }
+            Some(_) => {}
+            None => peers.push((nic, name)),
+        }
+    }
+    Ok(peers)
+}
+
+/// Six octets of one or two hexadecimal digits.
+fn parse_nic(word: &str) -> Result<NicId, NotAPeer> {
+    let octet = |digits: &str| {
+        let fits = matches!(digits.len(), 1 | 2) && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        if fits { u8::from_str_radix(digits, 16).ok() } else { None }
+    };
+    let mut octets = word.split(':').map(octet);
+    let six: [Option<u8>; 6] = core::array::from_fn(|_| octets.next().flatten());
+    let nic = match six {
+        [Some(a), Some(b), Some(c), Some(d), Some(e), Some(f)] if octets.next().is_none() => {
+            NicId::from_octets([a, b, c, d, e, f])
+        }
+        _ => return Err(NotAPeer::Address(shortened(word))),
+    };
+    if is_a_board(nic) { Ok(nic) } else { Err(NotAPeer::NotABoard(nic)) }
+}
+
+fn parse_name(word: &str) -> Result<BoardName, NotAPeer> {
+    if word.len() > BoardName::BYTES_MAX {
+        return Err(NotAPeer::LongName { bytes: word.len() });
+    }
+    BoardName::new(word.as_bytes()).ok_or(NotAPeer::Nul)
+}
+
+/// As much of a word as a message shows.
+fn shortened(word: &str) -> String {
+    const SHOWN: usize = 40;
+    let mut shown: String = word.chars().take(SHOWN).collect();
+    if word.chars().nth(SHOWN).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    const NIC: NicId = NicId::from_octets([0, 0x1b, 0x21, 0xaa, 0, 1]);
+
+    fn name(word: &str) -> BoardName {
+        BoardName::new(word.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_table_is_read() {
+        let text = "# peers\n\n00:1b:21:aa:00:01 nodeA:0 # the first\r\n\t0:1B:21:aa:0:1   ib0\n02:0:0:0:0:9\tnodeB:0";
+        let other = NicId::from_octets([2, 0, 0, 0, 0, 9]);
+        let expected = [(NIC, name("nodeA:0")), (NIC, name("ib0")), (other, name("nodeB:0"))];
+        assert_eq!(parse_peers(text).unwrap(), expected);
+        assert_eq!(parse_peers("").unwrap(), []);
+        assert_eq!(parse_peers("00:1b:21:aa:00:01 a\n00:1b:21:aa:00:01 a").unwrap(), [(NIC, name("a"))]);
+    }
+
+    #[test]
+    fn problems_say_the_line_and_what_to_do() {
+        let said = |text: &str| parse_peers(text).unwrap_err().to_string();
+        assert_eq!(said("\nnodeA"), "line 2: `nodeA` is not an address like 00:1b:21:aa:00:01");
+        for address in
+            ["00:1b:21:aa:00", "00:1b:21:aa:00:01:02", "00:1b:21:aa:00:", "00:1b:21:aa:00:+1", "0::::0:", "é:"]
+        {
+            assert!(said(&alloc::format!("{address} a")).contains("is not an address like"), "{address}");
+        }
+        assert_eq!(
+            said("00:1b:21:aa:00:01 # no"),
+            "line 1: 00:1b:21:aa:00:01 has no name: a line is an address and a name"
+        );
+        assert_eq!(said("ff:ff:ff:ff:ff:ff all"), "line 1: ff:ff:ff:ff:ff:ff is not the address of a board");
+        assert_eq!(said("01:00:5e:0:0:1 group"), "line 1: 01:00:5e:00:00:01 is not the address of a board");
+        assert_eq!(said("0:0:0:0:0:0 zero"), "line 1: 00:00:00:00:00:00 is not the address of a board");
+        assert!(said("00:1b:21:aa:00:01 a b").contains("`b` stands after the name"));
+        assert!(said("00:1b:21:aa:00:01 a\0b").contains("NUL"));
+        let long = alloc::format!("00:1b:21:aa:00:01 {}", "x".repeat(80));
+        assert_eq!(said(&long), "line 1: a name of 80 bytes; there are at most 79");
+        let twice = "00:1b:21:aa:00:01 a\n\n00:1b:21:aa:00:02 a";
+        assert_eq!(said(twice), "line 3: `a` is the name of 00:1b:21:aa:00:01 already, in line 1");
+    }
+}

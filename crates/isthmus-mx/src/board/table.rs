@@ -1,0 +1,289 @@
+//! The table of peers (mxoe-wire 4): who has which index. An index is never given to another address.
+
+use super::ways::{HeardOn, LINKS_MAX};
+use super::{Event, LinkNumber};
+use crate::net::Time;
+use crate::wire::{BROADCAST, BoardName, PeerIndex};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use isthmus_layout::NicId;
+
+/// How a peer became known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Known {
+    /// It is a board of this host.
+    Local,
+    /// It was added by hand.
+    Static,
+    /// A program asked for its address.
+    Asked,
+    /// It announced itself.
+    Announced,
+}
+
+impl Known {
+    /// A word for it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Static => "static",
+            Self::Asked => "asked",
+            Self::Announced => "announced",
+        }
+    }
+}
+
+/// Why a peer cannot be added, or not be called so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CannotAdd {
+    /// The table is full.
+    #[error("the table has room for {max} peers and is full")]
+    Full {
+        /// Entries that it can have.
+        max: usize,
+    },
+    /// No board can have this address: it is zero, or a group's.
+    #[error("{0} is not the address of a board")]
+    NotABoard(NicId),
+    /// It has as many names as a peer can have.
+    #[error("{0} has {NAMES_MAX} names already")]
+    TooManyNames(NicId),
+}
+
+/// Names of one peer.
+const NAMES_MAX: usize = 8;
+
+/// Whether a board can have this address.
+pub(super) const fn is_a_board(nic: NicId) -> bool {
+    const GROUP: u64 = 1 << 40;
+    nic.number() != 0 && nic.number() & GROUP == 0 && nic.number() != BROADCAST.number()
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Name {
+    pub(super) name: BoardName,
+    /// By hand: what the peer says itself does not replace it.
+    given: bool,
+}
+
+/// One entry.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) nic: NicId,
+    pub(super) known: Known,
+    /// By hand. The entry stays, because somebody may hold its index.
+    pub(super) forgotten: bool,
+    names: Vec<Name>,
+    /// The peer's number for us.
+    pub(super) reverse: Option<PeerIndex>,
+    /// As it announced last.
+    pub(super) serial: Option<u32>,
+    pub(super) restarted: Option<Time>,
+    pub(super) restarts: u64,
+    pub(super) heard: Option<Time>,
+    pub(super) heard_on: HeardOn,
+    pub(super) frames: u64,
+    pub(super) question: Question,
+    /// Events that wait to be taken, a bit for each kind.
+    told: u8,
+}
+
+/// Where we are with asking a peer for its name.
+#[derive(Debug, Default)]
+pub(super) struct Question {
+    /// As it stands in the board's set.
+    pub(super) due: Option<Time>,
+    pub(super) asked: Option<Time>,
+    pub(super) tries: u32,
+    /// Though its name is known: its answer also says its number for us, and that it is there.
+    pub(super) anyway: bool,
+}
+
+impl Peer {
+    fn new(nic: NicId, known: Known) -> Self {
+        Self {
+            nic,
+            known,
+            forgotten: false,
+            names: Vec::new(),
+            reverse: None,
+            serial: None,
+            restarted: None,
+            restarts: 0,
+            heard: None,
+            heard_on: [None; LINKS_MAX],
+            frames: 0,
+            question: Question::default(),
+            told: 0,
+        }
+    }
+
+    #[inline]
+    pub(super) fn heard(&mut self, now: Time, link: LinkNumber) {
+        self.frames += 1;
+        self.heard = Some(now);
+        if let Some(heard) = self.heard_on.get_mut(usize::from(link.0)) {
+            *heard = Some(now);
+        }
+    }
+
+    pub(super) fn name(&self) -> Option<BoardName> {
+        Some(self.names.first()?.name)
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = BoardName> + '_ {
+        self.names.iter().map(|name| name.name)
+    }
+
+    /// By hand: in place of what it was called before by itself, or beside other names that were given.
+    pub(super) fn give_name(&mut self, name: BoardName) -> Result<(), CannotAdd> {
+        self.names.retain(|known| known.given);
+        if self.names.iter().all(|known| known.name != name) {
+            if self.names.len() >= NAMES_MAX {
+                return Err(CannotAdd::TooManyNames(self.nic));
+            }
+            self.names.push(Name { name, given: true });
+        }
+        Ok(())
+    }
+
+    /// What it says itself. Says whether that is new; names that were given stay.
+    pub(super) fn learn_name(&mut self, name: BoardName) -> bool {
+        let differs = self.names.first().is_none_or(|known| !known.given && known.name != name);
+        let is_new = differs && !name.as_bytes().is_empty();
+        if is_new {
+            self.names = alloc::vec![Name { name, given: false }];
+        }
+        is_new
+    }
+
+    pub(super) fn unlearn_name(&mut self) {
+        self.names.retain(|known| known.given);
+    }
+
+    pub(super) fn clear_names(&mut self) {
+        self.names.clear();
+    }
+}
+
+/// All entries.
+#[derive(Debug)]
+pub(super) struct Table {
+    slots: Vec<Peer>,
+    by_nic: BTreeMap<NicId, PeerIndex>,
+    max: usize,
+    /// Entries of those that announced themselves and whom nobody here asked for.
+    announced: usize,
+}
+
+impl Table {
+    /// With the board itself at the first place. `max` is at least 1.
+    pub(super) fn with_board(nic: NicId, name: BoardName, max: usize) -> Self {
+        let mut board = Peer::new(nic, Known::Local);
+        board.learn_name(name);
+        let by_nic = PeerIndex::new(0).map(|first| (nic, first)).into_iter().collect();
+        Self { slots: alloc::vec![board], by_nic, max, announced: 0 }
+    }
+
+    pub(super) fn get(&self, index: PeerIndex) -> Option<&Peer> {
+        self.slots.get(usize::from(index.number()))
+    }
+
+    pub(super) fn get_mut(&mut self, index: PeerIndex) -> Option<&mut Peer> {
+        self.slots.get_mut(usize::from(index.number()))
+    }
+
+    /// A peer on another host that was not forgotten.
+    pub(super) fn remote(&self, index: PeerIndex) -> Option<&Peer> {
+        self.get(index).filter(|peer| !peer.forgotten && peer.known != Known::Local)
+    }
+
+    /// Who has or had this address.
+    pub(super) fn index_of(&self, nic: NicId) -> Option<PeerIndex> {
+        self.by_nic.get(&nic).copied()
+    }
+
+    /// Who has this address.
+    pub(super) fn present(&self, nic: NicId) -> Option<PeerIndex> {
+        self.index_of(nic).filter(|index| self.get(*index).is_some_and(|peer| !peer.forgotten))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (PeerIndex, &Peer)> {
+        (0..=u16::MAX).filter_map(PeerIndex::new).zip(&self.slots)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (PeerIndex, &mut Peer)> {
+        (0..=u16::MAX).filter_map(PeerIndex::new).zip(&mut self.slots)
+    }
+
+    pub(super) fn announced(&self) -> usize {
+        self.announced
+    }
+
+    /// Names of this host first, then those that were given, then those that peers tell themselves.
+    pub(super) fn named(&self, name: &[u8]) -> Option<PeerIndex> {
+        let among = |wanted: &dyn Fn(&Peer, &Name) -> bool| {
+            let mut present = self.iter().filter(|(_, peer)| !peer.forgotten);
+            let is = |known: &Name, peer: &Peer| known.name.as_bytes() == name && wanted(peer, known);
+            present.find(|(_, peer)| peer.names.iter().any(|known| is(known, peer))).map(|(index, _)| index)
+        };
+        among(&|peer, _| peer.known == Known::Local)
+            .or_else(|| among(&|_, known| known.given))
+            .or_else(|| among(&|_, _| true))
+    }
+
+    /// The entry for an address: the one that it has, or a new one. Says whether it is new, or was forgotten.
+    pub(super) fn add(&mut self, nic: NicId, known: Known) -> Result<(PeerIndex, bool), CannotAdd> {
+        if !is_a_board(nic) {
+            return Err(CannotAdd::NotABoard(nic));
+        }
+        if let Some(index) = self.index_of(nic) {
+            return Ok((index, self.know_better(index, known)));
+        }
+        let full = CannotAdd::Full { max: self.max };
+        if self.slots.len() >= self.max {
+            return Err(full);
+        }
+        let number = u16::try_from(self.slots.len()).map_err(|_| full)?;
+        let index = PeerIndex::new(number).ok_or(full)?;
+        self.slots.push(Peer::new(nic, known));
+        self.by_nic.insert(nic, index);
+        self.announced += usize::from(known == Known::Announced);
+        Ok((index, true))
+    }
+
+    /// A peer stays known in the most certain way. Says whether it had been forgotten.
+    fn know_better(&mut self, index: PeerIndex, known: Known) -> bool {
+        let Some(peer) = self.slots.get_mut(usize::from(index.number())) else { return false };
+        let forgotten = core::mem::replace(&mut peer.forgotten, false);
+        let before = peer.known;
+        peer.known = if forgotten { known } else { before.min(known) };
+        self.announced -= usize::from(before == Known::Announced);
+        self.announced += usize::from(peer.known == Known::Announced);
+        forgotten
+    }
+
+    /// Whether an event is not waiting already. From now on it is.
+    pub(super) fn is_news(&mut self, event: Event) -> bool {
+        let (index, bit) = place(event);
+        let Some(peer) = self.get_mut(index) else { return false };
+        let is_new = peer.told & bit == 0;
+        peer.told |= bit;
+        is_new
+    }
+
+    pub(super) fn news_taken(&mut self, event: Event) {
+        let (index, bit) = place(event);
+        if let Some(peer) = self.get_mut(index) {
+            peer.told &= !bit;
+        }
+    }
+}
+
+const fn place(event: Event) -> (PeerIndex, u8) {
+    match event {
+        Event::Found(peer) => (peer, 1),
+        Event::Named(peer) => (peer, 2),
+        Event::Restarted(peer) => (peer, 4),
+    }
+}

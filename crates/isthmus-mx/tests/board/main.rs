@@ -1,0 +1,104 @@
+//! Boards from outside: whom they know, how they find each other, and what becomes of a frame.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod attacks;
+mod corpus;
+mod demux;
+mod discovery;
+mod endpoints;
+mod names;
+mod network;
+#[path = "../net/random.rs"]
+mod random;
+#[path = "../wire/samples.rs"]
+mod samples;
+mod schedules;
+mod spec;
+mod steps;
+mod table;
+mod ways;
+
+use isthmus_layout::NicId;
+use isthmus_mx::board::{Board, BoardCounters, Dropped, Event, LinkNumber, OwnPacket, PeerReport, Received, Setup};
+use isthmus_mx::net::Time;
+use isthmus_mx::wire::{self, Announcement, BROADCAST, BoardName, Dialect, Header, Packet, PeerIndex, Raw};
+
+const DIALECTS: [Dialect; 2] = [Dialect::Mx, Dialect::OPEN_MX];
+const LINK: LinkNumber = LinkNumber(0);
+const START: Time = Time::from_us(1_000_000);
+const SECOND: u64 = 1_000_000;
+
+fn nic(number: u16) -> NicId {
+    let [high, low] = number.to_be_bytes();
+    NicId::from_octets([2, 0, 0, 0, high, low])
+}
+
+fn name(number: u16) -> BoardName {
+    BoardName::new(format!("node{number}:0").as_bytes()).unwrap()
+}
+
+fn index(number: u16) -> PeerIndex {
+    PeerIndex::new(number).unwrap()
+}
+
+fn setup(number: u16) -> Setup {
+    Setup::new(nic(number), name(number), Dialect::OPEN_MX, u32::from(number), 77)
+}
+
+/// Board `number`, with one link.
+fn board(number: u16) -> Board {
+    linked(setup(number))
+}
+
+fn linked(setup: Setup) -> Board {
+    let mut board = Board::new(setup);
+    board.add_link(START, LINK, 1).unwrap();
+    board
+}
+
+/// The same without discovery: it knows nobody, and is silent until it does.
+fn quiet(number: u16) -> Board {
+    linked(Setup { discovery: false, ..setup(number) })
+}
+
+fn frame(header: &Header, packet: &Packet<impl AsRef<[u8]>>) -> Vec<u8> {
+    let mut buffer = vec![0xee; 70_000];
+    let bytes = wire::emit(Dialect::OPEN_MX, header, packet, &mut buffer).unwrap();
+    buffer.truncate(bytes);
+    buffer
+}
+
+fn announcement(from: NicId, serial: u32) -> Vec<u8> {
+    let header = Header { dst: BROADCAST, src: from, peer_index: PeerIndex::new(0) };
+    let data = Announcement { nic_id: from, serial }.emit();
+    frame(&header, &Packet::Raw(Raw { data }))
+}
+
+/// All that a board sends of its own.
+fn sent(board: &mut Board, now: Time) -> Vec<(LinkNumber, Header, OwnPacket)> {
+    std::iter::from_fn(|| board.transmit(now)).collect()
+}
+
+/// Those of them that are no announcements.
+fn sent_to_peers(board: &mut Board, now: Time) -> Vec<(LinkNumber, Header, OwnPacket)> {
+    sent(board, now).into_iter().filter(|(_, header, _)| header.dst != BROADCAST).collect()
+}
+
+fn events(board: &mut Board) -> Vec<Event> {
+    std::iter::from_fn(|| board.event()).collect()
+}
+
+fn report(board: &Board, peer: PeerIndex) -> PeerReport {
+    board.peers().find(|report| report.index == peer).unwrap()
+}
+
+/// Receives what is dropped for this reason, and counted under it.
+fn is_dropped(board: &mut Board, now: Time, bytes: &[u8], reason: Dropped) {
+    let before = board.counters().dropped(reason);
+    assert_eq!(board.receive(now, LINK, bytes), Received::Dropped(reason));
+    assert_eq!(board.counters().dropped(reason), before + 1);
+}
+
+fn all_dropped(counters: &BoardCounters) -> u64 {
+    counters.all_dropped().map(|(_, count)| count).sum()
+}

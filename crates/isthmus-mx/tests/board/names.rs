@@ -1,0 +1,265 @@
+//! Questions for names, and answers.
+
+use crate::{
+    LINK, SECOND, START, announcement, board, events, index, is_dropped, linked, name, nic, quiet, report, sent,
+    sent_to_peers, setup,
+};
+use isthmus_mx::board::{Board, Dropped, Event, Known, LinkNumber, Received, Setup};
+use isthmus_mx::net::Time;
+use isthmus_mx::wire::{BROADCAST, BoardName, Header, HostQuery, HostReply, Packet, PacketType, PeerIndex};
+
+fn query(from: u16, to: u16, magic: u32, theirs: u16) -> Vec<u8> {
+    let header = Header { dst: nic(to), src: nic(from), peer_index: None };
+    let query = HostQuery { src_dst_peer_index: PeerIndex::new(theirs), magic };
+    crate::frame(&header, &Packet::<Vec<u8>>::HostQuery(query))
+}
+
+fn reply(from: u16, to: u16, magic: u32, theirs: u16, hostname: BoardName) -> Vec<u8> {
+    let header = Header { dst: nic(to), src: nic(from), peer_index: None };
+    let reply = HostReply { src_dst_peer_index: PeerIndex::new(theirs), magic, hostname };
+    crate::frame(&header, &Packet::<Vec<u8>>::HostReply(reply))
+}
+
+fn is_taken(board: &mut Board, now: Time, bytes: &[u8]) {
+    assert_eq!(board.receive(now, LINK, bytes), Received::Taken);
+}
+
+/// A board that has asked board 2, its peer 1, and the magic of the question.
+fn asked() -> (Board, u32) {
+    let mut board = quiet(1);
+    board.ask(START, nic(2)).unwrap();
+    let [(_, header, Packet::HostQuery(query))] = sent(&mut board, START)[..] else { panic!("no question") };
+    assert_eq!((header.dst, query.src_dst_peer_index), (nic(2), Some(index(1))));
+    events(&mut board);
+    (board, query.magic)
+}
+
+#[test]
+fn a_peer_without_a_name_is_asked_at_once_and_then_more_and_more_seldom() {
+    let mut board = quiet(1);
+    board.ask(START, nic(2)).unwrap();
+    let times: Vec<u64> =
+        (0..1500).filter(|second| !sent(&mut board, START.after_us(second * SECOND)).is_empty()).collect();
+    assert_eq!(times, [0, 5, 10, 15, 20, 25, 30, 40, 60, 100, 180, 340, 640, 940, 1240]);
+    assert_eq!(report(&board, index(1)).known, Known::Asked);
+}
+
+/// It has not answered because it did not know us.
+#[test]
+fn a_peer_that_shows_that_it_knows_us_now_is_asked_again_at_once() {
+    let (mut board, _) = asked();
+    let later = START.after_us(SECOND);
+    is_taken(&mut board, later, &query(2, 1, 7, 3));
+    let kinds = |board: &mut Board, now| -> Vec<PacketType> {
+        sent(board, now).iter().map(|(_, _, packet)| packet.kind()).collect()
+    };
+    assert_eq!(kinds(&mut board, later), [PacketType::HostReply, PacketType::HostQuery]);
+    is_taken(&mut board, later, &query(2, 1, 8, 3));
+    assert_eq!(kinds(&mut board, later), [PacketType::HostReply], "that was not new");
+}
+
+#[test]
+fn deadlines_are_when_there_is_something_to_send() {
+    let mut board = board(1);
+    board.ask(START, nic(2)).unwrap();
+    let mut now = START;
+    for _ in 0..100 {
+        sent(&mut board, now);
+        let due = board.next_deadline().unwrap();
+        assert!(due > now);
+        assert_eq!(sent(&mut board, Time::from_us(due.us() - 1)), []);
+        now = due;
+        assert_ne!(sent(&mut board, now), []);
+    }
+}
+
+#[test]
+fn an_answer_says_a_name_and_a_number() {
+    let (mut board, magic) = asked();
+    is_taken(&mut board, START, &reply(2, 1, magic, 7, name(2)));
+    assert_eq!(events(&mut board), [Event::Named(index(1))]);
+    assert_eq!(board.find_name(name(2).as_bytes()), Some(index(1)));
+    assert_eq!(board.header_to(index(1)).unwrap().peer_index, Some(index(7)));
+    // Enough is known: nothing more is asked.
+    assert!((1..1000).all(|second| sent(&mut board, START.after_us(second * SECOND)).is_empty()));
+    assert_eq!(board.next_deadline(), None);
+    // The same again is nothing new; another name is.
+    is_taken(&mut board, START, &reply(2, 1, magic, 7, name(2)));
+    assert_eq!(events(&mut board), []);
+    is_taken(&mut board, START, &reply(2, 1, magic, 8, name(20)));
+    assert_eq!((events(&mut board), board.name_of(index(1))), (vec![Event::Named(index(1))], Some(name(20))));
+}
+
+#[test]
+fn answers_that_were_not_asked_for_change_nothing() {
+    let (mut board, magic) = asked();
+    let before = report(&board, index(1));
+    is_dropped(&mut board, START, &reply(2, 1, magic + 1, 7, name(2)), Dropped::NotAsked);
+    is_dropped(&mut board, START, &reply(3, 1, magic, 7, name(2)), Dropped::UnknownSource);
+    is_dropped(&mut board, START, &reply(2, 4, magic, 7, name(2)), Dropped::NotForUs);
+    assert_eq!(report(&board, index(1)), before);
+    let mut other = quiet(1);
+    other.add_link(START, LinkNumber(1), 1).unwrap();
+    other.ask(START, nic(2)).unwrap();
+    is_dropped(&mut other, START, &reply(2, 1, magic, 7, name(2)), Dropped::NotAsked);
+}
+
+#[test]
+fn a_name_given_by_hand_is_not_replaced() {
+    let mut board = quiet(1);
+    let peer = board.add_static(START, nic(2), name(20)).unwrap();
+    // It is asked all the same: nothing else is known of it.
+    let [(_, _, Packet::HostQuery(query))] = sent(&mut board, START)[..] else { panic!("no question") };
+    is_taken(&mut board, START, &reply(2, 1, query.magic, 7, name(2)));
+    assert_eq!((board.name_of(peer), board.find_name(name(2).as_bytes())), (Some(name(20)), None));
+    assert_eq!(board.header_to(peer).unwrap().peer_index, Some(index(7)));
+    assert!((1..1000).all(|second| sent(&mut board, START.after_us(second * SECOND)).is_empty()));
+}
+
+#[test]
+fn an_empty_name_is_none() {
+    let (mut board, magic) = asked();
+    is_taken(&mut board, START, &reply(2, 1, magic, 7, BoardName::new(b"").unwrap()));
+    assert_eq!((events(&mut board), board.name_of(index(1)), board.find_name(b"")), (vec![], None, None));
+    assert_eq!(board.header_to(index(1)).unwrap().peer_index, Some(index(7)));
+}
+
+#[test]
+fn names_that_were_cleared_are_asked_for_anew_and_late_answers_do_not_count() {
+    let (mut board, magic) = asked();
+    is_taken(&mut board, START, &reply(2, 1, magic, 7, name(2)));
+    let given = board.add_static(START, nic(3), name(3)).unwrap();
+    let now = START.after_us(100 * SECOND);
+    board.clear_names(now);
+    assert_eq!(
+        (board.name_of(index(1)), board.name_of(given), board.name_of(index(0))),
+        (None, Some(name(3)), Some(name(1)))
+    );
+    is_dropped(&mut board, now, &reply(2, 1, magic, 7, name(2)), Dropped::NotAsked);
+    let questions = sent_to_peers(&mut board, now);
+    let [Packet::HostQuery(query)] = questions
+        .iter()
+        .filter(|(_, header, _)| header.dst == nic(2))
+        .map(|(.., packet)| packet)
+        .collect::<Vec<_>>()[..]
+    else {
+        panic!("{questions:?}")
+    };
+    assert_eq!(query.magic, magic + 1);
+    is_taken(&mut board, now, &reply(2, 1, query.magic, 7, name(2)));
+    assert_eq!(board.name_of(index(1)), Some(name(2)));
+}
+
+#[test]
+fn a_question_for_our_name_is_answered_where_it_was_asked() {
+    let mut board = board(1);
+    board.add_link(START, LinkNumber(3), 100).unwrap();
+    is_dropped(&mut board, START, &query(2, 1, 99, 7), Dropped::UnknownSource);
+    is_taken(&mut board, START, &announcement(nic(2), 9));
+    sent(&mut board, START);
+    is_taken(&mut board, START, &query(2, 1, 99, 7));
+    let answers = sent(&mut board, START);
+    let [(link, header, Packet::HostReply(reply)), ..] = &answers[..] else { panic!("{answers:?}") };
+    assert_eq!((*link, header.dst, header.peer_index), (LINK, nic(2), Some(index(7))));
+    assert_eq!((reply.magic, reply.src_dst_peer_index, reply.hostname), (99, Some(index(1)), name(1)));
+}
+
+#[test]
+fn questions_for_others_or_for_all_are_not_answered() {
+    let mut board = board(1);
+    is_taken(&mut board, START, &announcement(nic(2), 9));
+    sent(&mut board, START);
+    is_dropped(&mut board, START, &query(2, 4, 99, 7), Dropped::NotForUs);
+    let header = Header { dst: BROADCAST, src: nic(2), peer_index: None };
+    let to_all = Packet::<Vec<u8>>::HostQuery(HostQuery { src_dst_peer_index: PeerIndex::new(7), magic: 99 });
+    is_dropped(&mut board, START, &crate::frame(&header, &to_all), Dropped::NotForUs);
+    assert_eq!(sent(&mut board, START), []);
+    assert_eq!(board.header_to(index(1)).unwrap().peer_index, None);
+}
+
+#[test]
+fn there_are_only_so_many_answers() {
+    let mut board = quiet(1);
+    board.add_static(START, nic(2), name(2)).unwrap();
+    sent(&mut board, START);
+    let mut answers = 0;
+    for ms in 0..10_000 {
+        let now = START.after_us(ms * 1000);
+        board.receive(now, LINK, &query(2, 1, 99, 7));
+        let kinds = sent(&mut board, now).into_iter().map(|(.., packet)| packet.kind());
+        answers += kinds.filter(|kind| *kind == PacketType::HostReply).count();
+    }
+    assert!((1280..=1410).contains(&answers), "{answers}");
+    assert_eq!(board.counters().dropped(Dropped::QueriedTooOften), 10_000 - answers as u64);
+}
+
+#[test]
+fn who_numbers_us_as_we_were_before_we_started_anew_is_told_better() {
+    let mut board = linked(Setup { discovery: false, ..setup(1) });
+    let peer = board.add_static(START, nic(2), name(2)).unwrap();
+    let [(_, _, Packet::HostQuery(question))] = sent(&mut board, START)[..] else { panic!("no question") };
+    is_taken(&mut board, START, &reply(2, 1, question.magic, 7, name(2)));
+    let later = START.after_us(100 * SECOND);
+    assert_eq!(sent(&mut board, later), []);
+    let liback = crate::demux::to_endpoint(PacketType::Truc, 3);
+    let from_two = |peer_index| Header { dst: nic(1), src: nic(2), peer_index };
+    for (stale, reason) in [(0, Dropped::IndexOfAnother), (9, Dropped::VacantIndex), (0xffff, Dropped::NoIndex)] {
+        let frame = crate::frame(&from_two(PeerIndex::new(stale)), &liback);
+        is_dropped(&mut board, later, &frame, reason);
+    }
+    // Three bad frames, one question: it says by which index we know the peer.
+    let [(_, _, Packet::HostQuery(question))] = sent(&mut board, later)[..] else { panic!("no question") };
+    assert_eq!(question.src_dst_peer_index, Some(peer));
+    is_taken(&mut board, later, &reply(2, 1, question.magic, 7, name(2)));
+    assert!((0..1000).all(|second| sent(&mut board, later.after_us(second * SECOND)).is_empty()));
+}
+
+#[test]
+fn a_probe_is_a_question_and_not_more_than_one_at_a_time() {
+    let (mut board, magic) = asked();
+    is_taken(&mut board, START, &reply(2, 1, magic, 7, name(2)));
+    let later = START.after_us(2 * SECOND);
+    for _ in 0..100 {
+        board.probe(later, index(1));
+        board.probe(later, index(0));
+        board.probe(later, index(50));
+        assert_eq!(sent(&mut board, later), []);
+    }
+    assert_eq!(sent(&mut board, START.after_us(5 * SECOND)).len(), 1);
+    is_taken(&mut board, START, &reply(2, 1, magic, 7, name(2)));
+    // One that does not answer is not asked for ever.
+    board.probe(later, index(1));
+    let questions: usize = (6..10_000).map(|second| sent(&mut board, START.after_us(second * SECOND)).len()).sum();
+    assert_eq!(questions, 8);
+}
+
+#[test]
+fn many_peers_are_asked_one_after_the_other_and_none_is_left_out() {
+    let mut board = quiet(1);
+    for link in 1..8 {
+        board.add_link(START, LinkNumber(link), 1).unwrap();
+    }
+    for number in 2..102 {
+        board.ask(START, nic(number)).unwrap();
+    }
+    // Eight links have more to carry than waits at a time; more than 64 at once are too many.
+    assert_eq!(sent(&mut board, START).len(), 64 * 8);
+    let mut asked = 64 * 8;
+    let mut now = START;
+    while asked < 100 * 8 {
+        let due = board.next_deadline().unwrap();
+        assert!(due > now && due < START.after_us(SECOND));
+        now = due;
+        asked += sent(&mut board, now).len();
+    }
+    assert!(board.peers().skip(1).all(|peer| peer.questions == 1));
+}
+
+#[test]
+fn without_a_link_nobody_is_asked_until_there_is_one() {
+    let mut board = Board::new(Setup { discovery: false, ..setup(1) });
+    board.ask(START, nic(2)).unwrap();
+    assert_eq!((sent(&mut board, START), board.next_deadline()), (vec![], None));
+    board.add_link(START, LINK, 1).unwrap();
+    assert_eq!(sent(&mut board, START).len(), 1);
+}

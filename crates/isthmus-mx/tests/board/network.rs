@@ -1,0 +1,118 @@
+//! Boards on wires that lose, repeat and delay frames, in virtual time.
+
+use crate::random::Random;
+use crate::{name, nic, setup};
+use isthmus_mx::board::{Board, LinkNumber, Received, Setup};
+use isthmus_mx::net::Time;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How bad the wires are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Weather {
+    pub(crate) loss_per_million: u64,
+    pub(crate) repeat_per_million: u64,
+    pub(crate) delay_us_max: u64,
+}
+
+/// Each link is one wire on which every frame reaches all other boards, as with a switch that has forgotten everything.
+pub(crate) struct Network {
+    pub(crate) now: Time,
+    pub(crate) boards: Vec<Board>,
+    weather: Weather,
+    random: Random,
+    flying: BTreeMap<(Time, u64), (usize, LinkNumber, Vec<u8>)>,
+    count: u64,
+    /// Wires to which a board is not attached.
+    detached: BTreeSet<(usize, LinkNumber)>,
+}
+
+impl Network {
+    /// Boards 1 to `boards`, each with `links` links, of which the last is the fastest.
+    pub(crate) fn new(boards: u16, links: u8, weather: Weather, seed: u64) -> Self {
+        let mut network = Self {
+            now: Time::ZERO,
+            boards: Vec::new(),
+            weather,
+            random: Random::new(seed),
+            flying: BTreeMap::new(),
+            count: 0,
+            detached: BTreeSet::new(),
+        };
+        network.boards = (1..=boards).map(|number| network.start(setup(number), links)).collect();
+        network
+    }
+
+    /// A daemon starts.
+    pub(crate) fn start(&self, setup: Setup, links: u8) -> Board {
+        let mut board = Board::new(setup);
+        for link in 0..links {
+            board.add_link(self.now, LinkNumber(link), u32::from(link)).unwrap();
+        }
+        board
+    }
+
+    /// A wire to a board breaks, or is mended. The board is not told.
+    pub(crate) fn attach(&mut self, board: usize, link: LinkNumber, attached: bool) {
+        if attached {
+            self.detached.remove(&(board, link));
+        } else {
+            self.detached.insert((board, link));
+        }
+    }
+
+    /// Everything that happens until then.
+    pub(crate) fn run_until(&mut self, end: Time) {
+        loop {
+            self.transmit_all();
+            let arrival = self.flying.first_key_value().map(|((at, _), _)| *at);
+            let due = self.boards.iter().filter_map(Board::next_deadline).min();
+            let Some(next) = arrival.into_iter().chain(due).min().filter(|next| *next <= end) else { break };
+            self.now = self.now.max(next);
+            while let Some(entry) = self.flying.first_entry().filter(|entry| entry.key().0 <= self.now) {
+                let (to, link, bytes) = entry.remove();
+                let received = self.boards[to].receive(self.now, link, &bytes);
+                assert!(!matches!(received, Received::ForEndpoint { .. } | Received::Raw { .. }), "{received:?}");
+            }
+        }
+        self.now = end;
+    }
+
+    fn transmit_all(&mut self) {
+        for from in 0..self.boards.len() {
+            while let Some((link, header, packet)) = self.boards[from].transmit(self.now) {
+                let bytes = crate::frame(&header, &packet);
+                if self.detached.contains(&(from, link)) {
+                    continue;
+                }
+                for to in (0..self.boards.len()).filter(|to| *to != from && !self.detached.contains(&(*to, link))) {
+                    let Weather { loss_per_million, repeat_per_million, delay_us_max } = self.weather;
+                    let times = u64::from(!self.random.chance(loss_per_million))
+                        + u64::from(self.random.chance(repeat_per_million));
+                    for _ in 0..times {
+                        self.count += 1;
+                        let at = self.now.after_us(10 + self.random.below(delay_us_max + 1));
+                        self.flying.insert((at, self.count), (to, link, bytes.clone()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Frames that have arrived, or will.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Whether each board knows every other by name, by address, and how it is numbered by it.
+    pub(crate) fn all_know_all(&self) -> bool {
+        let everybody: Vec<u16> = (1..).take(self.boards.len()).collect();
+        self.boards.iter().zip(&everybody).all(|(board, own)| {
+            everybody.iter().filter(|number| *number != own).all(|number| {
+                let Some(peer) = board.find(nic(*number)) else { return false };
+                let other = &self.boards[usize::from(*number) - 1];
+                board.find_name(name(*number).as_bytes()) == Some(peer)
+                    && board.header_to(peer).unwrap().peer_index == other.find(nic(*own))
+            })
+        })
+    }
+}

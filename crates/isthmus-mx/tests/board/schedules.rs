@@ -1,0 +1,185 @@
+//! Boards find each other, whatever the wires are like, and again when one of them starts anew.
+
+use crate::network::{Network, Weather};
+use crate::random::Seed;
+use crate::{SECOND, events, name, nic, setup};
+use isthmus_mx::board::{Event, Known, LinkNumber, Setup};
+use isthmus_mx::net::Time;
+use isthmus_mx::wire::{Dialect, EndpointNumber, Header, Packet, PacketType};
+
+const FINE: Weather = Weather { loss_per_million: 0, repeat_per_million: 0, delay_us_max: 0 };
+const BAD: Weather = Weather { loss_per_million: 100_000, repeat_per_million: 100_000, delay_us_max: 200_000 };
+
+fn second(seconds: u64) -> Time {
+    Time::from_us(seconds * SECOND)
+}
+
+#[test]
+fn two_boards_know_each_other_at_once_on_a_good_wire() {
+    let mut network = Network::new(2, 1, FINE, 1);
+    network.run_until(Time::from_us(100));
+    assert!(network.all_know_all());
+    // After that only announcements are sent: a burst each, and then one in three minutes.
+    network.run_until(second(10));
+    let before = network.count();
+    network.run_until(second(3600));
+    assert_eq!(network.count() - before, 2 * 19);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "no unsafe code, and many steps")]
+fn boards_find_each_other_on_bad_wires() {
+    for seed in 0..200 {
+        let _seed = Seed(seed);
+        let mut network = Network::new(3, 1 + (seed % 2) as u8, BAD, seed);
+        network.run_until(second(60));
+        assert!(network.all_know_all());
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "no unsafe code, and many steps")]
+fn half_of_all_frames_is_enough() {
+    for seed in 0..50 {
+        let _seed = Seed(seed);
+        let weather = Weather { loss_per_million: 500_000, ..BAD };
+        let mut network = Network::new(2, 1, weather, seed);
+        network.run_until(second(7200));
+        assert!(network.all_know_all());
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "no unsafe code, and many steps")]
+fn a_lan_of_forty_boards_comes_to_know_itself() {
+    let mut network = Network::new(40, 1, BAD, 40);
+    network.run_until(second(120));
+    assert!(network.all_know_all());
+    for (number, board) in (1..).zip(&mut network.boards) {
+        assert_eq!(board.peers().count(), 40);
+        let found = events(board).into_iter().filter(|event| matches!(event, Event::Found(_))).count();
+        assert_eq!(found, 39, "board {number}");
+        assert_eq!(board.counters().refused_peers(), 0);
+    }
+    // It is silent but for announcements then.
+    network.run_until(second(1000));
+    let before = network.count();
+    network.run_until(second(1000 + 1800));
+    let announcements = 40 * 39 * 10;
+    assert!((announcements * 95 / 100..announcements * 105 / 100).contains(&(network.count() - before)));
+}
+
+#[test]
+fn all_at_once_is_not_too_much() {
+    let mut network = Network::new(40, 1, FINE, 1);
+    network.run_until(second(12));
+    assert!(network.all_know_all());
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "no unsafe code, and many steps")]
+fn a_board_that_comes_back_with_another_serial_is_known_again() {
+    for seed in 0..50 {
+        let _seed = Seed(seed);
+        let mut network = Network::new(3, 1, BAD, seed);
+        network.run_until(second(100));
+        assert!(network.all_know_all());
+        network.boards.iter_mut().for_each(|board| _ = events(board));
+        // It numbers the others anew: in another order, if frames come so.
+        let anew = Setup { serial: 1000, secret: 5, ..setup(2) };
+        network.boards[1] = network.start(anew, 1);
+        network.boards[1].add_static(network.now, nic(3), name(3)).unwrap();
+        network.run_until(second(200));
+        assert!(network.all_know_all());
+        for at in [0, 2] {
+            let peer = network.boards[at].find(nic(2)).unwrap();
+            assert_eq!(events(&mut network.boards[at]), [Event::Restarted(peer)]);
+            let report = network.boards[at].peers().find(|report| report.index == peer).unwrap();
+            assert_eq!(report.restarts, 1);
+        }
+    }
+}
+
+#[test]
+fn a_board_that_starts_anew_without_saying_so_is_known_again_when_it_is_sent_something() {
+    let quiet = |number| Setup { discovery: false, ..setup(number) };
+    let mut network = Network::new(2, 1, FINE, 1);
+    for (at, (own, other)) in [(1, 2), (2, 1)].into_iter().enumerate() {
+        network.boards[at] = network.start(quiet(own), 1);
+        if own == 2 {
+            network.boards[at].add_static(Time::ZERO, nic(9), name(9)).unwrap();
+        }
+        network.boards[at].add_static(Time::ZERO, nic(other), name(other)).unwrap();
+    }
+    network.run_until(second(100));
+    assert!(network.all_know_all());
+    // Now 1 is 2's number 1, and not 2 any more. All names are given: no names are asked for, but the way to 1 is.
+    network.boards[1] = network.start(quiet(2), 1);
+    network.boards[1].add_static(network.now, nic(1), name(1)).unwrap();
+    network.run_until(second(200));
+    assert!(network.all_know_all());
+}
+
+#[test]
+fn static_tables_are_enough() {
+    let mut network = Network::new(3, 1, BAD, 7);
+    for at in 0..3_u16 {
+        let mut board = network.start(Setup { discovery: false, ..setup(at + 1) }, 1);
+        for number in (1..=3).filter(|number| *number != at + 1) {
+            board.add_static(Time::ZERO, nic(number), name(number)).unwrap();
+        }
+        network.boards[usize::from(at)] = board;
+    }
+    network.run_until(second(100));
+    assert!(network.all_know_all());
+    for board in &network.boards {
+        assert_eq!(board.counters().sent_by_board(PacketType::Raw), 0);
+        assert!(board.peers().skip(1).all(|peer| peer.known == Known::Static && peer.heard.is_some()));
+    }
+}
+
+#[test]
+fn the_fastest_wire_that_both_have_is_used() {
+    let (slow, fast) = (LinkNumber(0), LinkNumber(1));
+    let mut network = Network::new(3, 2, FINE, 1);
+    // The third has only the slow one.
+    network.attach(2, fast, false);
+    network.run_until(second(20));
+    assert!(network.all_know_all());
+    let way = |network: &Network, from: usize, to| {
+        let board = &network.boards[from];
+        board.link_to(board.find(nic(to)).unwrap())
+    };
+    assert_eq!([way(&network, 0, 2), way(&network, 0, 3)], [Some(fast), Some(slow)]);
+    assert_eq!([way(&network, 1, 1), way(&network, 1, 3)], [Some(fast), Some(slow)]);
+    // Nobody tells them that the wire between them breaks: when they have long heard each other on the other only, they know.
+    network.attach(0, fast, false);
+    network.run_until(second(20 + 800));
+    assert_eq!([way(&network, 0, 2), way(&network, 1, 1)], [Some(slow), Some(slow)]);
+    network.attach(0, fast, true);
+    network.run_until(second(20 + 800 + 200));
+    assert_eq!([way(&network, 0, 2), way(&network, 1, 1)], [Some(fast), Some(fast)]);
+}
+
+/// A board's indexes are what its peers put into their frames: what one sends, the other takes.
+#[test]
+fn headers_are_right_in_both_directions() {
+    let mut network = Network::new(3, 1, FINE, 3);
+    network.run_until(second(20));
+    let packet = crate::demux::to_endpoint(PacketType::Tiny, 3);
+    for board in &mut network.boards {
+        board.open(EndpointNumber(3)).unwrap();
+    }
+    for (from, to) in [(0, 1), (1, 0), (1, 2), (2, 1), (0, 2), (2, 0)] {
+        let peer = network.boards[from].find(nic(to as u16 + 1)).unwrap();
+        let header: Header = network.boards[from].header_to(peer).unwrap();
+        let bytes = crate::frame(&header, &packet);
+        let back = network.boards[to].find(nic(from as u16 + 1)).unwrap();
+        let received = network.boards[to].receive(network.now, LinkNumber(0), &bytes);
+        let isthmus_mx::board::Received::ForEndpoint { peer, packet: Packet::Tiny(_), .. } = received else {
+            panic!("{received:?}")
+        };
+        assert_eq!(peer, back);
+    }
+    assert_eq!(Dialect::OPEN_MX, network.boards[0].setup().dialect);
+}
