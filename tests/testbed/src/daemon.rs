@@ -12,6 +12,7 @@ use std::io;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 
+use isthmus_netbed::Host;
 use rustix::process::Signal;
 
 use crate::binary::{BinaryError, binary};
@@ -36,6 +37,7 @@ pub struct DaemonPlan {
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     owner: Option<u32>,
+    host: Option<Host>,
 }
 
 /// A running daemon that has said READY=1; killed when dropped.
@@ -85,7 +87,7 @@ impl DaemonPlan {
     /// A daemon that will live in `scratch`.
     pub fn on(scratch: &Scratch) -> Self {
         let (args, env) = (Vec::new(), Vec::new());
-        Self { dir: scratch.path().into(), program: None, config: None, args, env, owner: None }
+        Self { dir: scratch.path().into(), program: None, config: None, args, env, owner: None, host: None }
     }
 
     /// Its configuration, given to it with `--config`. `{run}`, `{state}` and `{socket}` become paths.
@@ -109,6 +111,13 @@ impl DaemonPlan {
     /// Runs it as another user, who gets its folders. Needs root and a [`Scratch::shared`].
     pub fn owner(mut self, uid: u32) -> Self {
         self.owner = Some(uid);
+        self
+    }
+
+    /// Runs it on a host of a bed, and so the programs that are started [beside](Daemon::beside) it or
+    /// [apart](Daemon::apart). Its folders are those of this machine.
+    pub fn host(mut self, host: &Host) -> Self {
+        self.host = Some(host.clone());
         self
     }
 
@@ -164,6 +173,9 @@ impl DaemonPlan {
         }
         if let Some(owner) = self.owner {
             launch = launch.owner(owner);
+        }
+        if let Some(host) = &self.host {
+            launch = launch.host(host);
         }
         let proc = launch.spawn()?;
         let ready = notify.wait("READY=1", proc.life(), deadline);
@@ -224,13 +236,13 @@ impl Daemon {
 
     /// A program on the host that will find this daemon and never start another.
     pub fn beside(&self, program: impl Into<PathBuf>) -> Launch {
-        Self::introduce(Launch::new(program), &self.socket())
+        self.introduce(Launch::new(program), &self.socket())
     }
 
     /// The same in a sandbox, which gets the folder with the socket and nothing else.
     pub fn apart(&self, sandbox: Sandbox, program: impl Into<PathBuf>) -> Launch {
         let launch = sandbox.bind(self.run_dir(), RUN_INSIDE).command(program);
-        Self::introduce(launch, &Path::new(RUN_INSIDE).join(SOCKET))
+        self.introduce(launch, &Path::new(RUN_INSIDE).join(SOCKET))
     }
 
     /// SIGTERM, and the wait for its end.
@@ -257,8 +269,12 @@ impl Daemon {
         Ok(StoppedDaemon { exit, stderr: self.proc.stderr(), plan: self.plan })
     }
 
-    fn introduce(launch: Launch, socket: &Path) -> Launch {
-        launch.env("ISTHMUS_SOCKET", socket).env("ISTHMUS_AUTOSTART", "0")
+    fn introduce(&self, launch: Launch, socket: &Path) -> Launch {
+        let launch = launch.env("ISTHMUS_SOCKET", socket).env("ISTHMUS_AUTOSTART", "0");
+        match &self.plan.host {
+            Some(host) => launch.host(host),
+            None => launch,
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! A program about to be started, on the host or in a [`Sandbox`]: the same builder for both, so that a test can ask the same
 //! of either.
 //!
+//! Either may be on a host of a [`Bed`](isthmus_netbed::Bed) instead of this one: in another network namespace.
+//!
 //! What it becomes: `[bash …] [prlimit …] setpriv --pdeathsig KILL PROGRAM …` on the host, `[bash …] [prlimit …] bwrap …
 //! PROGRAM …` in a sandbox; bash closes what we ourselves inherited from whoever started us, if anything. All of these `exec`,
 //! nothing survives a killed test, and no code of ours runs between fork and exec.
@@ -14,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use command_fds::{CommandFdExt, FdMapping};
+use isthmus_netbed::Host;
 
 use crate::deadline::Deadline;
 use crate::proc::Proc;
@@ -92,13 +95,15 @@ pub struct Launch {
     piped_stdin: bool,
     owner: Option<u32>,
     sandbox: Option<Sandbox>,
+    host: Option<Host>,
 }
 
 impl Launch {
     /// `program` (a path) on the host.
     pub fn new(program: impl Into<PathBuf>) -> Self {
         let (args, env, limits, fds) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { program: program.into(), args, env, limits, fds, piped_stdin: false, owner: None, sandbox: None }
+        let (piped_stdin, owner, sandbox, host) = (false, None, None, None);
+        Self { program: program.into(), args, env, limits, fds, piped_stdin, owner, sandbox, host }
     }
 
     /// `program` in a sandbox.
@@ -142,6 +147,12 @@ impl Launch {
         self
     }
 
+    /// Starts it on a host of a bed, with whose end it ends too. (A sandbox has a network namespace of its own even there.)
+    pub fn host(mut self, host: &Host) -> Self {
+        self.host = Some(host.clone());
+        self
+    }
+
     /// Gives the program a descriptor, under the number `number`.
     pub fn fd(mut self, number: RawFd, fd: OwnedFd) -> Self {
         self.fds.push((number, fd));
@@ -165,7 +176,11 @@ impl Launch {
         command.stdin(if self.piped_stdin { Stdio::piped() } else { Stdio::null() });
         command.stdout(Stdio::piped()).stderr(stderr.try_clone().map_err(failed)?);
         let status = self.give_descriptors(&mut command, enclosure).map_err(failed)?;
-        let child = crate::spawner::spawn(command).map_err(failed)?;
+        let child = match &self.host {
+            Some(host) => host.spawn(command), // Its spawning thread lives as long as the host.
+            None => crate::spawner::spawn(command),
+        };
+        let child = child.map_err(failed)?;
         Proc::started(self.program.clone(), child, stderr, status)
     }
 

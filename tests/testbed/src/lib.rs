@@ -5,7 +5,7 @@
 //!    │
 //!  Daemon ── isthmusd on it: READY=1, SIGTERM, kill -9, restart
 //!    │
-//!  Launch ── a program on the host …
+//!  Launch ── a program on the host (or on one of a Bed of isthmus-netbed) …
 //!    └─ Sandbox ── … or in a container that has nothing in common with the host but one directory
 //!         │
 //!       Proc ── its lines, its end; View ── what /proc says of it
