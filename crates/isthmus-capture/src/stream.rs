@@ -1,0 +1,306 @@
+//! How a capture travels from the daemon to whoever asked for it: messages over a socket or pipe.
+//!
+//! Each message is its length and then 16 bytes of the same form, little-endian, and a tail:
+//!
+//! ```text
+//!   offset 0        4      5               6             8                   12                     20
+//!          length │ kind │ flag          │ small       │ number            │ wide                 │ tail
+//!                 │ 1    │ 0             │ version     │ "isca"            │ 0                    │                    begin
+//!                 │ 2    │ 1: an address │ name, bytes │ bytes kept        │ address, or 0        │ name, description  interface
+//!                 │ 3    │ direction     │ interface   │ bytes that it had │ time, ns since 1970  │ bytes              frame
+//!                 │ 4    │ 0             │ interface   │ 0                 │ frames seen          │ frames dropped     statistics
+//!                 │ 5    │ 0             │ 0           │ 0                 │ 0                    │                    end
+//! ```
+//!
+//! The length counts what follows it. Directions are 0 unknown, 1 received, 2 sent; the frames that were dropped have 8 bytes. A capture is one *begin*, then interfaces and frames in any order (an interface before its
+//! frames; they are numbered as they come), then statistics and one *end*. Statistics may come earlier too: later ones replace them.
+//! The daemon is trusted by the program that reads, and is checked all the same: [`parse`] is total.
+
+use std::io::{self, Read};
+
+use isthmus_layout::NicId;
+
+use crate::{Direction, Interface, InterfaceIndex, Record, SNAP_BYTES_MAX, Statistics, TEXT_BYTES_MAX};
+
+const LENGTH_BYTES: usize = 4;
+const HEAD_BYTES: usize = 20;
+
+/// Bytes of the longest message.
+pub const MESSAGE_BYTES_MAX: usize = HEAD_BYTES + SNAP_BYTES_MAX as usize;
+
+/// Of this description of the stream.
+pub const VERSION: u16 = 1;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"isca");
+
+const BEGIN: u8 = 1;
+const INTERFACE: u8 = 2;
+const FRAME: u8 = 3;
+const STATISTICS: u8 = 4;
+const END: u8 = 5;
+
+/// One message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// The first one.
+    Begin,
+    /// Another interface.
+    Interface(Interface),
+    /// A frame.
+    Frame(Record<'a>),
+    /// How much is missing, up to here.
+    Statistics(Statistics),
+    /// The last one.
+    End,
+}
+
+/// Bytes that are no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// Shorter than any message, or longer.
+    #[error("a message of {0} bytes")]
+    Length(u32),
+    /// No such kind.
+    #[error("a message of kind {0}")]
+    Kind(u8),
+    /// Something else stands where the beginning should.
+    #[error("a stream that does not begin with its beginning")]
+    NoBegin,
+    /// Not a capture.
+    #[error("a stream that begins with {0:#010x} is no capture")]
+    Magic(u32),
+    /// Of a daemon that is older or newer.
+    #[error("version {0} of the stream, where {VERSION} is known: program and daemon are not of one version")]
+    Version(u16),
+    /// A flag that means nothing, or a field that must be zero.
+    #[error("a message of kind {0} with a field that means nothing")]
+    Field(u8),
+    /// A tail that is too short, too long, or no text.
+    #[error("a message of kind {0} with a tail of {1} bytes that does not fit it")]
+    Tail(u8, usize),
+}
+
+/// The 16 bytes that all messages have behind their length.
+#[derive(Clone, Copy, Default)]
+struct Head {
+    kind: u8,
+    flag: u8,
+    small: u16,
+    number: u32,
+    wide: u64,
+}
+
+impl Head {
+    fn parse(bytes: &[u8; HEAD_BYTES]) -> Self {
+        let [_, _, _, _, kind, flag, s0, s1, n0, n1, n2, n3, wide @ ..] = *bytes;
+        let (small, number) = (u16::from_le_bytes([s0, s1]), u32::from_le_bytes([n0, n1, n2, n3]));
+        Self { kind, flag, small, number, wide: u64::from_le_bytes(wide) }
+    }
+
+    fn emit(self, tails: &[&[u8]], into: &mut Vec<u8>) {
+        let bytes = HEAD_BYTES - LENGTH_BYTES + tails.iter().map(|tail| tail.len()).sum::<usize>();
+        into.extend_from_slice(&(bytes as u32).to_le_bytes());
+        into.extend_from_slice(&[self.kind, self.flag]);
+        into.extend_from_slice(&self.small.to_le_bytes());
+        into.extend_from_slice(&self.number.to_le_bytes());
+        into.extend_from_slice(&self.wide.to_le_bytes());
+        tails.iter().for_each(|tail| into.extend_from_slice(tail));
+    }
+
+    /// A message whose other fields are zero.
+    fn must_be(self, expected: Self) -> Result<(), Malformed> {
+        let same = (self.flag, self.small, self.number, self.wide)
+            == (expected.flag, expected.small, expected.number, expected.wide);
+        if same { Ok(()) } else { Err(Malformed::Field(self.kind)) }
+    }
+}
+
+/// Reads the message at the start of `bytes`. Gives it and its bytes; None if more bytes must come first.
+pub fn parse(bytes: &[u8]) -> Result<Option<(Message<'_>, usize)>, Malformed> {
+    let Some(length) = bytes.first_chunk() else { return Ok(None) };
+    let whole = message_bytes(u32::from_le_bytes(*length))?;
+    let Some(message) = bytes.get(..whole) else { return Ok(None) };
+    let Some((head, tail)) = message.split_first_chunk() else { return Err(Malformed::Length(whole as u32)) };
+    Ok(Some((interpret(Head::parse(head), tail)?, whole)))
+}
+
+/// Bytes of a message, the length itself included.
+fn message_bytes(length: u32) -> Result<usize, Malformed> {
+    let whole = (length as usize).saturating_add(LENGTH_BYTES);
+    if (HEAD_BYTES..=MESSAGE_BYTES_MAX).contains(&whole) { Ok(whole) } else { Err(Malformed::Length(length)) }
+}
+
+fn interpret(head: Head, tail: &[u8]) -> Result<Message<'_>, Malformed> {
+    let wrong = Malformed::Tail(head.kind, tail.len());
+    let empty = || if tail.is_empty() { Ok(()) } else { Err(wrong) };
+    match head.kind {
+        BEGIN => {
+            if head.number != MAGIC {
+                return Err(Malformed::Magic(head.number));
+            }
+            if head.small != VERSION {
+                return Err(Malformed::Version(head.small));
+            }
+            head.must_be(Head { small: VERSION, number: MAGIC, ..Head::default() })?;
+            empty().map(|()| Message::Begin)
+        }
+        INTERFACE => interface(head, tail).map(Message::Interface),
+        FRAME => {
+            let direction = direction(head.flag).ok_or(Malformed::Field(FRAME))?;
+            let (interface, original_bytes) = (InterfaceIndex(head.small), head.number);
+            if tail.len() > original_bytes as usize {
+                return Err(wrong);
+            }
+            Ok(Message::Frame(Record { time_ns: head.wide, interface, direction, original_bytes, bytes: tail }))
+        }
+        STATISTICS => {
+            head.must_be(Head { small: head.small, wide: head.wide, ..Head::default() })?;
+            let dropped = u64::from_le_bytes(tail.try_into().map_err(|_| wrong)?);
+            Ok(Message::Statistics(Statistics { interface: InterfaceIndex(head.small), seen: head.wide, dropped }))
+        }
+        END => {
+            head.must_be(Head::default())?;
+            empty().map(|()| Message::End)
+        }
+        other => Err(Malformed::Kind(other)),
+    }
+}
+
+fn interface(head: Head, tail: &[u8]) -> Result<Interface, Malformed> {
+    let wrong = Malformed::Tail(INTERFACE, tail.len());
+    let (name, description) = tail.split_at_checked(usize::from(head.small)).ok_or(wrong)?;
+    if name.len() > TEXT_BYTES_MAX || description.len() > TEXT_BYTES_MAX || head.number > SNAP_BYTES_MAX {
+        return Err(wrong);
+    }
+    let text = |bytes| str::from_utf8(bytes).map_err(|_| wrong);
+    let plain = Interface::new(text(name)?, text(description)?).with_snap_bytes(head.number);
+    match (head.flag, NicId::new(head.wide)) {
+        (0, _) if head.wide == 0 => Ok(plain),
+        (1, Some(nic)) => Ok(plain.with_nic(nic)),
+        _ => Err(Malformed::Field(INTERFACE)),
+    }
+}
+
+const fn direction(flag: u8) -> Option<Direction> {
+    match flag {
+        0 => Some(Direction::Unknown),
+        1 => Some(Direction::Received),
+        2 => Some(Direction::Sent),
+        _ => None,
+    }
+}
+
+/// Appends a message. Of a frame, [`SNAP_BYTES_MAX`] bytes go with it at most.
+pub fn emit(message: &Message<'_>, into: &mut Vec<u8>) {
+    match message {
+        Message::Begin => Head { kind: BEGIN, small: VERSION, number: MAGIC, ..Head::default() }.emit(&[], into),
+        Message::Interface(interface) => {
+            let (name, description) = (interface.name().as_bytes(), interface.description().as_bytes());
+            let head = Head {
+                kind: INTERFACE,
+                flag: u8::from(interface.nic().is_some()),
+                small: name.len() as u16, // An interface's texts are short.
+                number: interface.snap_bytes(),
+                wide: interface.nic().map_or(0, NicId::number),
+            };
+            head.emit(&[name, description], into);
+        }
+        Message::Frame(record) => {
+            let flag = match record.direction {
+                Direction::Unknown => 0,
+                Direction::Received => 1,
+                Direction::Sent => 2,
+            };
+            let had = u32::try_from(record.bytes.len()).unwrap_or(u32::MAX).max(record.original_bytes);
+            let head = Head { kind: FRAME, flag, small: record.interface.0, number: had, wide: record.time_ns };
+            head.emit(&[&record.bytes[..record.bytes.len().min(SNAP_BYTES_MAX as usize)]], into);
+        }
+        Message::Statistics(told) => {
+            let head = Head { kind: STATISTICS, small: told.interface.0, wide: told.seen, ..Head::default() };
+            head.emit(&[&told.dropped.to_le_bytes()], into);
+        }
+        Message::End => Head { kind: END, ..Head::default() }.emit(&[], into),
+    }
+}
+
+/// Why there is no further message.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The stream stopped in the middle: the daemon is gone.
+    #[error("the capture stopped without an end: the daemon is gone, or dropped it")]
+    Stopped,
+    /// It says what it must not.
+    #[error("the capture is damaged: {0}")]
+    Malformed(#[from] Malformed),
+    /// The socket or pipe refuses.
+    #[error("reading a capture: {0}")]
+    Io(#[source] io::Error),
+}
+
+/// The program's side: messages one after the other.
+#[derive(Debug)]
+pub struct Reader<R> {
+    from: R,
+    message: Vec<u8>,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Nothing has come.
+    Before,
+    Within,
+    /// The last message has come.
+    After,
+}
+
+impl<R: Read> Reader<R> {
+    /// Nothing is read yet. Each message is two reads: a socket wants a [`std::io::BufReader`] around it.
+    pub fn new(from: R) -> Self {
+        Self { from, message: Vec::new(), stage: Stage::Before }
+    }
+
+    /// The next message behind the first, which says only that this is a capture; waits for it. None after the end.
+    pub fn message(&mut self) -> Result<Option<Message<'_>>, ReadError> {
+        if self.stage == Stage::Before {
+            self.fill()?;
+            if only(&self.message)? != Message::Begin {
+                return Err(Malformed::NoBegin.into());
+            }
+            self.stage = Stage::Within;
+        }
+        if self.stage == Stage::After {
+            return Ok(None);
+        }
+        self.fill()?;
+        match only(&self.message)? {
+            Message::Begin => Err(Malformed::Kind(BEGIN).into()),
+            Message::End => {
+                self.stage = Stage::After;
+                Ok(None)
+            }
+            message => Ok(Some(message)),
+        }
+    }
+
+    /// Reads the bytes of one message.
+    fn fill(&mut self) -> Result<(), ReadError> {
+        let mut length = [0; LENGTH_BYTES];
+        self.from.read_exact(&mut length).map_err(stopped)?;
+        let bytes = message_bytes(u32::from_le_bytes(length))?;
+        self.message.clear();
+        self.message.extend_from_slice(&length);
+        self.message.resize(bytes, 0);
+        self.from.read_exact(&mut self.message[LENGTH_BYTES..]).map_err(stopped)
+    }
+}
+
+/// The message that these are the bytes of.
+fn only(bytes: &[u8]) -> Result<Message<'_>, Malformed> {
+    let (message, _) = parse(bytes)?.ok_or(Malformed::Length(bytes.len() as u32))?;
+    Ok(message)
+}
+
+fn stopped(error: io::Error) -> ReadError {
+    if error.kind() == io::ErrorKind::UnexpectedEof { ReadError::Stopped } else { ReadError::Io(error) }
+}

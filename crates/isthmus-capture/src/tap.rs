@@ -1,0 +1,277 @@
+//! From a worker that must not wait to somebody who may be slow: a ring of bounded size, one side each.
+//!
+//! ```text
+//!   words   … │ time │ interface, direction │ kept, had │ bytes of the frame… │ time │ …
+//!               ▲ head: what is before it has been taken                       ▲ tail: what is before it has been put
+//! ```
+//!
+//! The ring is of words that are atomic, so that it needs no unsafe code: a frame is copied once into memory of the producer's own
+//! and then word by word. Positions count words and never wrap. Both sides are in one process and trust each other.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use crossbeam_utils::CachePadded;
+
+use crate::{Direction, InterfaceIndex, Record, SNAP_BYTES_MAX, Statistics};
+
+/// Words before a frame's bytes.
+const HEAD_WORDS: usize = 3;
+
+/// What became of a frame that was offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Offered {
+    /// It will be seen.
+    Taken,
+    /// It will be seen by somebody who sleeps and must be woken.
+    Wake,
+    /// There was no room, or no such interface.
+    Dropped,
+    /// Nobody looks any more: do not offer further ones.
+    Unwatched,
+}
+
+/// Both sides of a buffer of about `buffer_bytes` for frames of which `snap_bytes` are kept at most, from so many interfaces. It
+/// has room for two such frames whatever is asked for.
+pub fn tap(interfaces: u16, snap_bytes: u32, buffer_bytes: usize) -> (Tap, Tapped) {
+    let snap_bytes = snap_bytes.min(SNAP_BYTES_MAX);
+    let least = 2 * (HEAD_WORDS + (snap_bytes as usize).div_ceil(8));
+    let words = (buffer_bytes / 8).clamp(least, usize::MAX / 2).next_power_of_two();
+    let shared = Arc::new(Shared {
+        words: std::iter::repeat_with(|| AtomicU64::new(0)).take(words).collect(),
+        head: CachePadded::new(AtomicU64::new(0)),
+        tail: CachePadded::new(AtomicU64::new(0)),
+        asleep: AtomicBool::new(false),
+        over: AtomicBool::new(false),
+        unwatched: AtomicBool::new(false),
+        counters: (0..interfaces).map(|_| Counters::default()).collect(),
+    });
+    let scratch = Vec::with_capacity((snap_bytes as usize).next_multiple_of(8));
+    let tap = Tap { shared: shared.clone(), snap_bytes, scratch, tail: 0, head_seen: 0 };
+    (tap, Tapped { shared, bytes: Vec::new(), head: 0, tail_seen: 0 })
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    seen: AtomicU64,
+    dropped: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    words: Box<[AtomicU64]>,
+    head: CachePadded<AtomicU64>,
+    tail: CachePadded<AtomicU64>,
+    /// The consumer waits to be woken.
+    asleep: AtomicBool,
+    /// The producer is gone.
+    over: AtomicBool,
+    /// The consumer is gone.
+    unwatched: AtomicBool,
+    counters: Box<[Counters]>,
+}
+
+impl Shared {
+    /// So many words from a position on, which may go on at the ring's beginning.
+    fn words(&self, position: u64, count: usize) -> impl Iterator<Item = &AtomicU64> {
+        let start = position as usize & (self.words.len() - 1);
+        let (before, after) = self.words.split_at(start);
+        let first = &after[..count.min(after.len())];
+        first.iter().chain(&before[..count - first.len()])
+    }
+}
+
+/// The side of whoever sees the frames.
+#[derive(Debug)]
+pub struct Tap {
+    shared: Arc<Shared>,
+    snap_bytes: u32,
+    scratch: Vec<u8>,
+    /// Where the next record goes.
+    tail: u64,
+    /// How far the consumer is known to have come.
+    head_seen: u64,
+}
+
+impl Tap {
+    /// Hands a frame on, which lies in several parts. Never waits and never allocates; what finds no room is dropped and counted.
+    pub fn offer(&mut self, time_ns: u64, interface: InterfaceIndex, direction: Direction, parts: &[&[u8]]) -> Offered {
+        self.offer_cut(time_ns, interface, direction, parts, 0)
+    }
+
+    /// The same with the beginning of a frame that had more bytes: a number below those that are here counts as that many.
+    pub fn offer_cut(
+        &mut self,
+        time_ns: u64,
+        interface: InterfaceIndex,
+        direction: Direction,
+        parts: &[&[u8]],
+        original_bytes: u32,
+    ) -> Offered {
+        if !self.is_watched() {
+            return Offered::Unwatched;
+        }
+        let Some(counters) = self.shared.counters.get(usize::from(interface.0)) else { return Offered::Dropped };
+        count(&counters.seen);
+        let here = parts.iter().fold(0usize, |sum, part| sum.saturating_add(part.len()));
+        let had = u32::try_from(here).unwrap_or(u32::MAX).max(original_bytes);
+        let kept = here.min(self.snap_bytes as usize);
+        let need = (HEAD_WORDS + kept.div_ceil(8)) as u64;
+        if !self.has_room(need) {
+            count(&self.shared.counters[usize::from(interface.0)].dropped);
+            return Offered::Dropped;
+        }
+        self.gather(parts, kept);
+        let place = u64::from(interface.0) << 8 | direction_bits(direction);
+        let head = [time_ns, place, (kept as u64) << 32 | u64::from(had)];
+        let bytes = self.scratch.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
+        let record = head.into_iter().chain(bytes);
+        self.shared.words(self.tail, need as usize).zip(record).for_each(|(word, value)| word.store(value, Relaxed));
+        self.tail += need;
+        // A, with B in `refill` (argued): the consumer sees a tail only with the words before it. And C, with D in `sleep` (argued):
+        // of this store and the load below, and the consumer's of `asleep` and of the tail, all in one order, either we see it asleep
+        // or it sees the record.
+        self.shared.tail.store(self.tail, SeqCst);
+        if self.shared.asleep.load(SeqCst) && self.shared.asleep.swap(false, SeqCst) {
+            return Offered::Wake;
+        }
+        Offered::Taken
+    }
+
+    /// Bytes of a frame that are kept at most.
+    pub fn snap_bytes(&self) -> u32 {
+        self.snap_bytes
+    }
+
+    /// False once the other side is gone.
+    pub fn is_watched(&self) -> bool {
+        !self.shared.unwatched.load(Relaxed)
+    }
+
+    fn has_room(&mut self, need: u64) -> bool {
+        let size = self.shared.words.len() as u64;
+        if self.tail + need - self.head_seen > size {
+            // E, with F in `take` (argued): the consumer has read the words before its head, and we write over them only now.
+            self.head_seen = self.shared.head.load(Acquire);
+        }
+        self.tail + need - self.head_seen <= size
+    }
+
+    /// The first `kept` bytes of the parts, and zeros up to a whole word.
+    fn gather(&mut self, parts: &[&[u8]], kept: usize) {
+        self.scratch.clear();
+        for part in parts {
+            let room = kept - self.scratch.len();
+            self.scratch.extend_from_slice(&part[..part.len().min(room)]);
+        }
+        self.scratch.resize(kept.next_multiple_of(8), 0);
+    }
+}
+
+/// Ours alone to write: no other thread counts.
+fn count(counter: &AtomicU64) {
+    counter.store(counter.load(Relaxed) + 1, Relaxed);
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        // G, with H in `is_over` (argued): who sees this sees every record. SeqCst as in `offer`: a consumer that goes to sleep sees it.
+        self.shared.over.store(true, SeqCst);
+    }
+}
+
+/// The side of whoever looks at them.
+#[derive(Debug)]
+pub struct Tapped {
+    shared: Arc<Shared>,
+    bytes: Vec<u8>,
+    /// Of the next record.
+    head: u64,
+    /// How far the producer is known to have come.
+    tail_seen: u64,
+}
+
+impl Tapped {
+    /// The next frame, in the order in which they were offered. None: no further one for now.
+    pub fn take(&mut self) -> Option<Record<'_>> {
+        if self.head == self.tail_seen && !self.refill() {
+            return None;
+        }
+        let mut head = [0; HEAD_WORDS];
+        self.shared.words(self.head, HEAD_WORDS).zip(&mut head).for_each(|(word, value)| *value = word.load(Relaxed));
+        let [time_ns, place, lengths] = head;
+        let (kept, original_bytes) = ((lengths >> 32) as usize, lengths as u32);
+        let words = kept.div_ceil(8);
+        self.bytes.clear();
+        let bytes = self.shared.words(self.head + HEAD_WORDS as u64, words);
+        bytes.for_each(|word| self.bytes.extend_from_slice(&word.load(Relaxed).to_le_bytes()));
+        self.head += (HEAD_WORDS + words) as u64;
+        // F, with E in `has_room` (argued): our copy is complete before the producer may write over it.
+        self.shared.head.store(self.head, Release);
+        let (interface, direction) = (InterfaceIndex((place >> 8) as u16), direction_of(place as u8));
+        Some(Record { time_ns, interface, direction, original_bytes, bytes: &self.bytes[..kept] })
+    }
+
+    /// Looks how far the producer has come. True if there is a further record.
+    fn refill(&mut self) -> bool {
+        self.tail_seen = self.shared.tail.load(Acquire); // B, with A in `offer` (argued): the words come with it.
+        self.head != self.tail_seen
+    }
+
+    /// How many frames were seen and dropped, of each interface.
+    pub fn statistics(&self) -> Vec<Statistics> {
+        let told = |(index, counters): (u16, &Counters)| Statistics {
+            interface: InterfaceIndex(index),
+            seen: counters.seen.load(Relaxed),
+            dropped: counters.dropped.load(Relaxed),
+        };
+        (0..).zip(&self.shared.counters).map(told).collect()
+    }
+
+    /// True once the other side is gone and everything has been taken.
+    pub fn is_over(&mut self) -> bool {
+        // H, with G in `drop` (argued): looked at before the ring, so that nothing can have been put after it.
+        self.shared.over.load(SeqCst) && self.head == self.tail_seen && !self.refill()
+    }
+
+    /// Before sleeping. True if there is nothing to take and the other side is not gone: the next record that is offered says
+    /// [`Offered::Wake`]. An end says nothing: whoever drops the [`Tap`] also wakes who sleeps.
+    pub fn sleep(&mut self) -> bool {
+        self.shared.asleep.store(true, SeqCst); // D, with C in `offer` (argued).
+        self.tail_seen = self.shared.tail.load(SeqCst);
+        let idle = self.head == self.tail_seen && !self.shared.over.load(SeqCst);
+        if !idle {
+            self.awake();
+        }
+        idle
+    }
+
+    /// After sleeping for another reason.
+    pub fn awake(&mut self) {
+        self.shared.asleep.store(false, SeqCst);
+    }
+}
+
+impl Drop for Tapped {
+    fn drop(&mut self) {
+        self.shared.unwatched.store(true, Relaxed);
+    }
+}
+
+const fn direction_bits(direction: Direction) -> u64 {
+    match direction {
+        Direction::Unknown => 0,
+        Direction::Received => 1,
+        Direction::Sent => 2,
+    }
+}
+
+const fn direction_of(bits: u8) -> Direction {
+    match bits {
+        1 => Direction::Received,
+        2 => Direction::Sent,
+        _ => Direction::Unknown,
+    }
+}

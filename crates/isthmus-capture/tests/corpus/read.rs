@@ -1,0 +1,47 @@
+//! What is done with any bytes as the stream of a capture: here with the corpus, and by the fuzz target.
+
+use isthmus_capture::pcapng::{WriteError, Writer};
+use isthmus_capture::stream::{MESSAGE_BYTES_MAX, Message, ReadError, Reader, emit, parse};
+
+/// Message after message; each says the same again when it is emitted. Answers their kinds, by the fifth byte of each.
+pub(crate) fn messages(stream: &[u8]) -> Vec<u8> {
+    let (mut rest, mut kinds) = (stream, Vec::new());
+    while let Ok(Some((message, bytes))) = parse(rest) {
+        assert!(bytes <= MESSAGE_BYTES_MAX && bytes <= rest.len());
+        let mut again = Vec::new();
+        emit(&message, &mut again);
+        // A text that is not fit to be shown does not come back, but as it would be shown.
+        if !matches!(message, Message::Interface(_)) {
+            assert_eq!(again, &rest[..bytes]);
+        }
+        assert_eq!(parse(&again), Ok(Some((message, again.len()))));
+        kinds.push(rest[4]);
+        rest = &rest[bytes..];
+    }
+    kinds
+}
+
+/// The same stream as a program reads it, into a file.
+pub(crate) fn file(stream: &[u8]) {
+    let mut reader = Reader::new(stream);
+    let Ok(mut file) = Writer::new(Vec::new(), &[]) else { panic!("memory takes everything") };
+    let mut told = Vec::new();
+    loop {
+        let written = match reader.message() {
+            Ok(Some(Message::Interface(interface))) => file.add(&interface).map(drop),
+            Ok(Some(Message::Frame(record))) => file.write(&record),
+            Ok(Some(Message::Statistics(statistics))) => {
+                told.push(statistics);
+                Ok(())
+            }
+            Ok(Some(other)) => panic!("{other:?} between the beginning and the end"),
+            Ok(None) | Err(ReadError::Stopped | ReadError::Malformed(_)) => break,
+            Err(ReadError::Io(error)) => panic!("{error} from memory"),
+        };
+        assert!(matches!(written, Ok(()) | Err(WriteError::NoInterface(..) | WriteError::TooManyInterfaces)));
+    }
+    match file.finish(&told) {
+        Ok(file) => assert_eq!(file.len() % 4, 0),
+        Err(error) => assert!(matches!(error, WriteError::NoInterface(..)), "{error}"),
+    }
+}
