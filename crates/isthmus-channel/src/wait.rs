@@ -1,5 +1,6 @@
 //! How to wait, as a value.
 
+use isthmus_platform::crowd;
 use std::time::{Duration, Instant};
 
 /// How a receiver with nothing to do waits.
@@ -7,7 +8,8 @@ use std::time::{Duration, Instant};
 pub enum Wait {
     /// Look again and again; one processor for one receiver.
     Spin,
-    /// Look for a while, at most this long, as long as that has lately been worth it; then sleep on the doorbell.
+    /// Look for a while, at most this long, as long as that has lately been worth it and nobody waits for the processor; then sleep on
+    /// the doorbell.
     Adaptive(Duration),
     /// Sleep on the doorbell at once.
     Sleep,
@@ -50,7 +52,11 @@ impl Waiting {
     }
 
     /// Spins as long as it is worth it, or until `ready`. True if it became ready; false means: sleep now.
-    pub fn spin(&mut self, mut ready: impl FnMut() -> bool) -> bool {
+    pub fn spin(&mut self, ready: impl FnMut() -> bool) -> bool {
+        self.spin_unless(crowd::is_crowded, ready)
+    }
+
+    fn spin_unless(&mut self, crowded: impl FnOnce(Instant) -> bool, mut ready: impl FnMut() -> bool) -> bool {
         match self.wait {
             Wait::Spin => {
                 // Back to the caller now and then: it has deadlines to look after.
@@ -58,8 +64,12 @@ impl Waiting {
             }
             Wait::Sleep => false,
             Wait::Adaptive(longest) => {
-                let budget = self.next_budget();
-                let found = spin_for(budget, &mut ready);
+                let (budget, start) = (self.next_budget(), Instant::now());
+                // What we wait for may need our processor.
+                if budget.is_zero() || crowded(start) {
+                    return false;
+                }
+                let found = spin_for(start, budget, &mut ready);
                 self.learn(found, longest);
                 found
             }
@@ -83,11 +93,7 @@ impl Waiting {
     }
 }
 
-fn spin_for(budget: Duration, ready: &mut impl FnMut() -> bool) -> bool {
-    if budget.is_zero() {
-        return false;
-    }
-    let start = Instant::now();
+fn spin_for(start: Instant, budget: Duration, ready: &mut impl FnMut() -> bool) -> bool {
     loop {
         for _ in 0..32 {
             if ready() {
@@ -110,16 +116,25 @@ mod tests {
         let mut spun = 0;
         for _ in 0..10 * PROBE_EVERY {
             let mut looked = false;
-            assert!(!waiting.spin(|| {
+            let look = || {
                 looked = true;
                 false
-            }));
+            };
+            assert!(!waiting.spin_unless(|_| false, look));
             spun += u32::from(looked);
         }
         assert!((10..=13).contains(&spun), "{spun} of {} waits spun", 10 * PROBE_EVERY);
         waiting.budget = SMALLEST;
-        assert!(waiting.spin(|| true));
+        assert!(waiting.spin_unless(|_| false, || true));
         assert_eq!(waiting.budget, 2 * SMALLEST);
+    }
+
+    #[test]
+    fn where_others_wait_for_the_processor_nobody_spins_and_nothing_is_learned() {
+        let mut waiting = Waiting::new(Wait::default());
+        let before = waiting.budget;
+        assert!(!waiting.spin_unless(|_| true, || unreachable!("it sleeps at once")));
+        assert_eq!(waiting.budget, before);
     }
 
     #[test]

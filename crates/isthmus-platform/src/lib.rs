@@ -14,7 +14,9 @@
 
 pub mod activation;
 pub mod conformance;
+pub mod crowd;
 pub mod local;
+pub mod scheduling;
 pub mod seqpacket;
 
 pub use local::{Doorbell, Local};
