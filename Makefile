@@ -25,9 +25,10 @@ setup: ## Installs what is missing to build and test (Debian 12; as root)
 tools: setup ## cargo-deny, which `make test` uses where it is installed (some minutes, once)
 	@cargo deny --version 2>/dev/null || cargo install --locked cargo-deny
 
-build: setup ## The programs, libmyriexpress and the C programs of MX, with optimisations, in target/release
+build: setup ## The programs, libmyriexpress, the libfabric provider and the C programs of MX, with optimisations, in target/release
 	@cargo build --quiet --release $(addprefix --package ,$(PROGRAMS))
 	@cargo xtask mx-programs --release >/dev/null
+	@cargo xtask link-abi isthmus-libfabric --release --map abi/libfabric/libisthmus-fi.map --out $(RELEASE)/libisthmus-fi.so >/dev/null
 
 run: build ## Builds and shows what it does: a table on the screen, JSON and a plot in out/ (two minutes, leaves nothing)
 	@mkdir -p $(OUT)

@@ -11,7 +11,7 @@ use crate::table::{self, Locked};
 use crate::types::{Address, EndpointHandle, RequestHandle};
 use crate::wait::{self, Ended};
 use crate::{boards, errors};
-use isthmus_client::{Reason, Refusal};
+use isthmus_client::{EndpointAddress, MxConnecting, Reason, Refusal};
 use isthmus_mx::PartnerIndex;
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -30,13 +30,39 @@ const PATIENCE_MS: u32 = 500_000;
 /// How long what is under way may take to end before a partner is forgotten, in milliseconds.
 const LINGER_MS: u32 = 250;
 
+/// A connect that was begun.
+enum Begun {
+    /// To the endpoint itself.
+    Own,
+    /// The daemon is to answer.
+    Asked(MxConnecting),
+}
+
 impl Locked {
-    /// The partner that has this number on that board.
-    fn find(&mut self, place: Place, key: u32) -> Result<PartnerIndex, Refusal> {
+    /// Asks for the partner that has this number on that board.
+    fn begin(&mut self, place: Place, key: u32) -> Result<Begun, Refusal> {
         if place == self.place {
-            return Ok(self.own);
+            return Ok(Begun::Own);
         }
-        let address = self.domain.mx_connect(place.nic, place.number, key)?;
+        let connecting = self.domain.mx_connect_start(place.nic, place.number, key)?;
+        self.matching().connecting.insert(connecting, None);
+        Ok(Begun::Asked(connecting))
+    }
+
+    /// The answer, if it is one that the daemon gives at once: about its own boards, and about those that it does not know.
+    fn answer_at_once(&mut self, connecting: MxConnecting, place: Place) -> Option<Result<PartnerIndex, Refusal>> {
+        let own = self.own;
+        let own = self.engine().address_of(own).ok()?;
+        let _ = self.domain.mx_who(own); // It answers in order, so what it had to say before is here.
+        if !self.is_still() {
+            self.turn();
+        }
+        let answer = self.matching().answers.remove(&connecting)?;
+        Some(answer.and_then(|address| self.met(address, place)))
+    }
+
+    /// The partner at an address, which is that place.
+    fn met(&mut self, address: EndpointAddress, place: Place) -> Result<PartnerIndex, Refusal> {
         self.places.insert(address, place);
         self.engine().partner(address).map_err(|_| Reason::OutOfMemory.into())
     }
@@ -68,6 +94,28 @@ impl Locked {
     }
 }
 
+/// Asks for a partner and waits for the answer.
+fn find(
+    mut locked: Locked,
+    place: Place,
+    key: u32,
+    limit_ms: u32,
+) -> Result<(Result<PartnerIndex, Refusal>, Locked), Failure> {
+    let connecting = match locked.begin(place, key) {
+        Ok(Begun::Own) => return Ok((Ok(locked.own), locked)),
+        Ok(Begun::Asked(connecting)) => connecting,
+        Err(refusal) => return Ok((Err(refusal), locked)),
+    };
+    let (ended, mut locked) = wait::until(locked, limit_ms, |locked| locked.matching().answers.remove(&connecting))?;
+    locked.matching().connecting.remove(&connecting);
+    let found = match ended {
+        Ended::Found(Ok(address)) => locked.met(address, place),
+        Ended::Found(Err(refusal)) => Err(refusal),
+        Ended::TimedOut | Ended::Woken => return Err(Return::TIMEOUT.into()),
+    };
+    Ok((found, locked))
+}
+
 fn is_daemon_away(refusal: &Refusal) -> bool {
     matches!(refusal.reason, Reason::DaemonGone | Reason::DaemonUnreachable)
 }
@@ -91,9 +139,12 @@ pub unsafe extern "C" fn mx_connect(
         let mut locked = table::lock(endpoint)?;
         let limit = if timeout_ms == 0 { PATIENCE_MS } else { timeout_ms };
         let (deadline, returned) = (wait::deadline(limit), wait::deadline(RETURN_MS.min(limit)));
+        let left_ms = || deadline.map_or(0, |deadline| deadline.saturating_duration_since(Instant::now()).as_millis());
         let is_over = |deadline: Option<Instant>| deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let partner = loop {
-            let again_ms = match locked.find(place, key) {
+            let found;
+            (found, locked) = find(locked, place, key, left_ms().clamp(1, limit.into()) as u32)?;
+            let again_ms = match found {
                 Ok(partner) => break partner,
                 Err(refusal) if is_daemon_away(&refusal) => AGAIN_MS,
                 Err(refusal) if refusal.reason == Reason::MxEndpointClosed => {
@@ -135,15 +186,26 @@ pub unsafe extern "C" fn mx_iconnect(
 ) -> Return {
     call("mx_iconnect", endpoint, || {
         let mut locked = table::lock(endpoint)?;
-        let found = locked.find(Place { nic: nic_id, number: endpoint_id }, key);
-        let outcome = match found {
-            Err(refusal) if errors::code_of(refusal.reason) == Return::NIC_NOT_FOUND => return Err(refusal.into()),
-            found => found.map_err(|refusal| status_of(refusal.reason)),
+        let place = Place { nic: nic_id, number: endpoint_id };
+        let answered = match locked.begin(place, key) {
+            Ok(Begun::Own) => Ok(Ok(locked.own)),
+            Ok(Begun::Asked(connecting)) => locked.answer_at_once(connecting, place).ok_or(connecting),
+            Err(refusal) => Ok(Err(refusal)),
         };
+        if let Ok(Err(refusal)) = &answered
+            && errors::code_of(refusal.reason) == Return::NIC_NOT_FOUND
+        {
+            return Err(Failure::from(refusal.clone()));
+        }
         let engine = locked.engine();
         let posted = engine.post_connect(match_info, context as usize).map_err(|_| Return::NO_RESOURCES)?;
-        engine.connected(posted, outcome);
-        locked.matching().events += 1;
+        match answered {
+            Ok(outcome) => {
+                engine.connected(posted, outcome.map_err(|refusal| status_of(refusal.reason)));
+                locked.matching().events += 1;
+            }
+            Err(connecting) => drop(locked.matching().connecting.insert(connecting, Some(posted))),
+        }
         // SAFETY: as the caller promised.
         unsafe { locked.hand_out(posted, request) };
         wait::progress(locked).map(drop)

@@ -9,8 +9,8 @@
 
 use crate::types::Segment;
 use isthmus_client::{
-    Buffer, Completion, DomainId, EndpointAddress, EndpointIndex, Envelope, Matcher, Outcome, Posted, Reason, Token,
-    Unexpected, UnexpectedState,
+    Buffer, Completion, DomainId, EndpointAddress, EndpointIndex, Envelope, Matcher, MxConnecting, Outcome, Posted,
+    Reason, Refusal, Token, Unexpected, UnexpectedState,
 };
 use isthmus_layout::limits::ENDPOINTS_MAX;
 use isthmus_mx::{Cargo, Contexts, Engine, PartnerIndex, RequestId, StatusCode};
@@ -73,6 +73,10 @@ pub(crate) struct Matching {
     pub(crate) events: u64,
     /// Events when the program last had everything happen that can.
     seen: u64,
+    /// Connects that the daemon has not answered, and the requests for them where nobody waits.
+    pub(crate) connecting: HashMap<MxConnecting, Option<RequestId>>,
+    /// Answers for those who wait.
+    pub(crate) answers: HashMap<MxConnecting, Result<EndpointAddress, Refusal>>,
     /// Domains that have gone since somebody last asked.
     pub(crate) gone: Vec<DomainId>,
     /// The endpoint is being closed: nobody looks any more.
@@ -99,6 +103,8 @@ impl Matching {
             asked: VecDeque::new(),
             events: 0,
             seen: 0,
+            connecting: HashMap::new(),
+            answers: HashMap::new(),
             gone: Vec::new(),
             closing: false,
             serials: 0,
@@ -241,12 +247,28 @@ pub(crate) fn status_of(reason: Reason) -> StatusCode {
         Reason::MxBadKey => StatusCode::BadKey,
         Reason::MxEndpointBeyond => StatusCode::BadEndpoint,
         Reason::ClosedHere => StatusCode::Aborted,
+        Reason::MxSevered => StatusCode::EndpointUnreachable,
+        Reason::MxUnreachable => StatusCode::Timeout,
         Reason::OutOfMemory | Reason::OutOfFds | Reason::OutOfAddressSpace => StatusCode::NoResources,
         _ => StatusCode::EndpointUnreachable,
     }
 }
 
 impl Matcher for Matching {
+    fn mx_connected(&mut self, connecting: MxConnecting, outcome: Result<EndpointAddress, Refusal>) {
+        let Some(request) = self.connecting.remove(&connecting) else { return };
+        self.events += 1;
+        match request {
+            None => drop(self.answers.insert(connecting, outcome)),
+            Some(request) => {
+                let found = outcome.map_err(|refusal| status_of(refusal.reason));
+                let partner = |address| self.engine.partner(address).map_err(|_| StatusCode::NoResources);
+                let found = found.and_then(partner);
+                self.engine.connected(request, found);
+            }
+        }
+    }
+
     #[inline(always)]
     fn take(&mut self, envelope: &Envelope) -> Option<Posted> {
         let envelope = self.envelope(envelope)?;

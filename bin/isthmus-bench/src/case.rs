@@ -4,10 +4,13 @@
 //! run 1:  A B C   run 2:  A B C   …      interleaved, so that a machine that slows down slows all of them
 //! ```
 
-use anyhow::Result;
+use std::rc::Rc;
 
+use anyhow::{Context, Result, bail};
+
+use crate::hosts::{self, Between, Stages};
 use crate::job::{Buffers, Wait, Work};
-use crate::pair::{Bench, Task};
+use crate::pair::{Bench, Found, Task};
 use crate::path::Path;
 use crate::stats::{median, spread};
 
@@ -30,6 +33,8 @@ pub(crate) enum Unit {
     Milliseconds,
     GigabytesPerSecond,
     MegamessagesPerSecond,
+    /// CPU time by what was carried.
+    SecondsPerGigabyte,
 }
 
 impl Unit {
@@ -39,6 +44,7 @@ impl Unit {
             Self::Milliseconds => "ms",
             Self::GigabytesPerSecond => "GB/s",
             Self::MegamessagesPerSecond => "Mmsg/s",
+            Self::SecondsPerGigabyte => "s/GB",
         }
     }
 }
@@ -124,6 +130,19 @@ pub(crate) struct LinkCase {
     name: String,
     task: Task,
     quantity: Quantity,
+    /// The hosts that its sides are on, if not both on this one.
+    away: Option<Away>,
+    /// How much longer than usual it is measured.
+    times_longer: u32,
+}
+
+/// Sides on different hosts.
+#[derive(Clone, Debug)]
+struct Away {
+    stages: Rc<Stages>,
+    between: Between,
+    /// So many pairs at once, by turns in either direction.
+    pairs: usize,
 }
 
 /// What is taken from what a pair found.
@@ -136,13 +155,21 @@ enum Quantity {
     Open,
     /// The whole of the first round trip.
     First,
+    /// CPU time of all sides by what they carried.
+    Cpu,
+    /// Bytes of all pairs, from the first one's begin to the last one's end.
+    Aggregate,
 }
 
 impl LinkCase {
+    const fn new(name: String, task: Task, quantity: Quantity) -> Self {
+        Self { name, task, quantity, away: None, times_longer: 1 }
+    }
+
     /// Half a round trip of messages of this size.
     pub(crate) fn half_rtt(path: Path, wait: Wait, size: usize) -> Self {
         let name = format!("{}.half_rtt.{}.{}", path.name(), size_name(size), wait.name());
-        Self { name, task: Task::plain(path, wait, Work::PingPong { size }), quantity: Quantity::HalfRtt }
+        Self::new(name, Task::plain(path, wait, Work::PingPong { size }), Quantity::HalfRtt)
     }
 
     /// Bytes each second in one direction.
@@ -153,26 +180,26 @@ impl LinkCase {
             Buffers::Cold => "cold",
         };
         let name = format!("{}.bandwidth.{}.{state}.{}", path.name(), size_name(size), wait.name());
-        Self { name, task: Task::plain(path, wait, Work::Stream { size, buffers }), quantity: Quantity::Bandwidth }
+        Self::new(name, Task::plain(path, wait, Work::Stream { size, buffers }), Quantity::Bandwidth)
     }
 
     /// Messages each second in one direction.
     pub(crate) fn rate(path: Path, wait: Wait, size: usize) -> Self {
         let name = format!("{}.rate.{}.{}", path.name(), size_name(size), wait.name());
         let work = Work::Stream { size, buffers: Buffers::Warm };
-        Self { name, task: Task::plain(path, wait, work), quantity: Quantity::Rate }
+        Self::new(name, Task::plain(path, wait, work), Quantity::Rate)
     }
 
     /// Until one side is attached and its endpoint open.
     pub(crate) fn open(path: Path, wait: Wait) -> Self {
         let name = format!("{}.attach", path.name());
-        Self { name, task: Task::plain(path, wait, Work::Open), quantity: Quantity::Open }
+        Self::new(name, Task::plain(path, wait, Work::Open), Quantity::Open)
     }
 
     /// The first message of a new connection, there and back.
     pub(crate) fn first(path: Path, wait: Wait, size: usize) -> Self {
         let name = format!("{}.first_message.{}", path.name(), size_name(size));
-        Self { name, task: Task::plain(path, wait, Work::First { size }), quantity: Quantity::First }
+        Self::new(name, Task::plain(path, wait, Work::First { size }), Quantity::First)
     }
 
     /// The same with each side in namespaces of its own.
@@ -187,6 +214,74 @@ impl LinkCase {
         self.name.push_str(&format!(".{name}={value}"));
         self.task.setup.options.insert(name.to_owned(), value.to_owned());
         self
+    }
+
+    /// The same from one host to another.
+    pub(crate) fn between(mut self, stages: &Rc<Stages>, between: Between) -> Self {
+        self.name.push_str(&format!(".{}", between.name));
+        self.away = Some(Away { stages: Rc::clone(stages), between, pairs: 1 });
+        self
+    }
+
+    /// CPU time by what was carried, in place of what was carried by time.
+    pub(crate) fn cpu(mut self) -> Self {
+        self.name = self.name.replace(".bandwidth.", ".cpu_per_gb.");
+        self.quantity = Quantity::Cpu;
+        self
+    }
+
+    /// So many pairs at once between two hosts, by turns in either direction: what all of them carry.
+    pub(crate) fn aggregate(mut self, pairs: usize) -> Self {
+        self.name.push_str(&format!(".{pairs}pairs"));
+        if let Some(away) = &mut self.away {
+            away.pairs = pairs;
+        }
+        self.quantity = Quantity::Aggregate;
+        self
+    }
+
+    /// The same, measured so many times longer than usual: for what takes long to become steady.
+    pub(crate) const fn longer(mut self, times: u32) -> Self {
+        self.times_longer = times;
+        self
+    }
+
+    /// What its pairs found; an error within says why this machine has no such thing.
+    fn measure(&self, bench: &Bench) -> Result<Result<Vec<Found>, String>> {
+        let bench = &Bench { budget: bench.budget * self.times_longer, ..bench.clone() };
+        let Some(Away { stages, between, pairs }) = &self.away else {
+            return Ok(Ok(vec![bench.pair(&self.task)?]));
+        };
+        if let Some(why) = hosts::absent(self.task.path) {
+            return Ok(Err(why));
+        }
+        let stage = match stages.on(between)? {
+            Ok(stage) => stage,
+            Err(why) => return Ok(Err(why)),
+        };
+        let found = stage.pairs(bench, &self.task, *pairs, *pairs > 1);
+        if found.is_err() {
+            stages.forget(between);
+        }
+        found.map(Ok)
+    }
+
+    /// The number that is wanted.
+    fn value(&self, all: &[Found]) -> Result<f64> {
+        let found = all.first().context("one pair gives one result")?;
+        let size = self.task.work.size() as f64;
+        Ok(match self.quantity {
+            Quantity::HalfRtt => found.half_rtt_us()?,
+            Quantity::Bandwidth => found.rate()? * size / 1e9,
+            Quantity::Rate => found.rate()? / 1e6,
+            Quantity::First => 2.0 * found.half_rtt_us()?,
+            Quantity::Open => found.lead.open_ns as f64 / 1e3,
+            Quantity::Cpu => found.cpu_ns_per_message().context("nothing was sent")? / size, // ns a byte are s a GB.
+            Quantity::Aggregate => {
+                let messages: u64 = all.iter().map(|found| found.lead.messages).sum();
+                messages as f64 * size / span_ns(all)? // Bytes a nanosecond are GB a second.
+            }
+        })
     }
 
     /// Whether the path can do this at all.
@@ -204,8 +299,9 @@ impl Case for LinkCase {
     fn unit(&self) -> Unit {
         match self.quantity {
             Quantity::HalfRtt | Quantity::Open | Quantity::First => Unit::Microseconds,
-            Quantity::Bandwidth => Unit::GigabytesPerSecond,
+            Quantity::Bandwidth | Quantity::Aggregate => Unit::GigabytesPerSecond,
             Quantity::Rate => Unit::MegamessagesPerSecond,
+            Quantity::Cpu => Unit::SecondsPerGigabyte,
         }
     }
 
@@ -213,16 +309,22 @@ impl Case for LinkCase {
         if let Some(why) = self.task.path.absent() {
             return Ok(Reading::Absent(why));
         }
-        let found = bench.pair(&self.task)?;
-        let value = match self.quantity {
-            Quantity::HalfRtt => found.half_rtt_us()?,
-            Quantity::Bandwidth => found.rate()? * self.task.work.size() as f64 / 1e9,
-            Quantity::Rate => found.rate()? / 1e6,
-            Quantity::First => 2.0 * found.half_rtt_us()?,
-            Quantity::Open => found.lead.open_ns as f64 / 1e3,
+        let found = match self.measure(bench)? {
+            Ok(found) => found,
+            Err(why) => return Ok(Reading::Absent(why)),
         };
-        Ok(Reading::Value { value, cpu_ns_per_message: found.cpu_ns_per_message() })
+        let each: Vec<f64> = found.iter().filter_map(Found::cpu_ns_per_message).collect();
+        Ok(Reading::Value { value: self.value(&found)?, cpu_ns_per_message: median(&each) })
     }
+}
+
+/// From the begin of the first pair to the end of the last one.
+fn span_ns(all: &[Found]) -> Result<f64> {
+    let intervals = all.iter().map(Found::interval_ns).collect::<Option<Vec<_>>>();
+    let intervals = intervals.context("a pair does not say when it was measured")?;
+    let (begin, end) = (intervals.iter().map(|at| at.0).min(), intervals.iter().map(|at| at.1).max());
+    let span = end.zip(begin).map_or(0, |(end, begin)| end.saturating_sub(begin));
+    if span == 0 { bail!("the pairs took no time") } else { Ok(span as f64) }
 }
 
 /// `8b`, `4k`, `1m`: sizes as they stand in names.

@@ -1,21 +1,27 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use isthmus_link::raw::NOTE_BYTES;
 
 use crate::baseline;
-use crate::case::{Case, Trouble, interleave};
+use crate::case::{Case, LinkCase, Trouble, interleave};
 use crate::figures;
-use crate::job::Wait;
+use crate::folder;
+use crate::hosts::{Between, Carrier, Stages};
+use crate::job::{Buffers, Wait};
 use crate::machine::Machine;
 use crate::pair::Bench;
 use crate::path::Path;
 use crate::pin::{Placement, parse_list};
 use crate::report::{Figure, Output, figures_table, progress};
+use crate::seats::Seats;
 use crate::sweep::{self, SIZES, Sweep};
 use crate::worker;
 
@@ -38,9 +44,15 @@ enum Verb {
     Figures(FiguresArgs),
     Baselines(BaselinesArgs),
     Paths(PathsArgs),
+    Raw(RawArgs),
     /// One side of a measurement; started by isthmus-bench itself.
     #[command(hide = true)]
     Worker,
+    /// Removes a folder when standard input ends; started by isthmus-bench itself.
+    #[command(hide = true)]
+    Sweep {
+        folder: PathBuf,
+    },
     /// Another program that ends with isthmus-bench; started by isthmus-bench itself.
     #[command(hide = true)]
     Bound {
@@ -71,6 +83,11 @@ struct Common {
     /// Pin the sides to these CPUs in turn, as in `0,2` [default: one of each core].
     #[arg(long, value_name = "LIST", value_parser = cpus)]
     cpus: Option<Cpus>,
+
+    /// Where programs and daemons of two hosts are pinned: `together`, one CPU for each host; `crossed`, a daemon on the CPU of
+    /// the other host's programs; `apart`, a CPU for each; `free` [default: apart, with less than four CPUs together].
+    #[arg(long, value_enum, value_name = "HOW")]
+    seats: Option<Seats>,
 }
 
 /// The figures of docs/figures.md, each beside its baseline.
@@ -146,6 +163,40 @@ struct PathsArgs {
     common: Common,
 }
 
+/// Bare frames between two hosts: what a link can do, by the system calls of the daemon and without any protocol.
+///
+/// Two hosts are made on this machine (network namespaces, which need root), with a veth pair between them. Frames go one way,
+/// with a window of them under way, and there and back one by one. Bandwidth counts whole frames, from the Ethernet header on.
+#[derive(Args)]
+struct RawArgs {
+    /// As UDP datagrams, one for each frame, in place of packet sockets.
+    #[arg(long)]
+    udp: bool,
+
+    /// Leave the veth pair its offloads: datagrams cross in pieces of up to 64 KB.
+    #[arg(long)]
+    offloads: bool,
+
+    /// The MTU of the wire.
+    #[arg(long, value_name = "BYTES", default_value = "9000", value_parser = clap::value_parser!(u32).range(576..=65_000))]
+    mtu: u32,
+
+    /// Bytes of a frame [default: of streams as many as the MTU allows, of round trips 60].
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    size: Option<usize>,
+
+    /// Look without a pause [default: both ways to wait].
+    #[arg(long, conflicts_with = "sleep")]
+    poll: bool,
+
+    /// Sleep until woken.
+    #[arg(long)]
+    sleep: bool,
+
+    #[command(flatten)]
+    common: Common,
+}
+
 /// What `--cpus` gives. (A type of its own, as clap takes a plain `Vec` for an option that may be repeated.)
 #[derive(Clone)]
 struct Cpus(Vec<usize>);
@@ -163,6 +214,8 @@ pub fn main() -> ExitCode {
         Verb::Figures(args) => args.run(),
         Verb::Baselines(args) => args.run(),
         Verb::Paths(args) => args.run(),
+        Verb::Raw(args) => args.run(),
+        Verb::Sweep { folder } => folder::sweep(&folder).map(|()| Ended::Complete),
         Verb::Worker => worker::main().map(|()| Ended::Complete),
         Verb::Bound { command } => worker::bound(&command).map(|()| Ended::Complete),
     };
@@ -209,18 +262,49 @@ impl BaselinesArgs {
             return output.text(&names.join("\n")).map(|()| Ended::Complete);
         }
         let cases: Vec<&dyn Case> = cases.iter().map(|case| &**case).collect();
-        let samples =
-            interleave(&cases, &bench, |run, name| progress(&format!("run {} of {}: {name}", run + 1, bench.runs)));
-        progress("");
-        let named = cases.iter().zip(&samples);
-        let rows: Vec<_> =
-            named.map(|(case, samples)| Figure::new(case.name(), case.unit(), samples, &machine)).collect();
-        for row in &rows {
-            output.line(row)?;
-        }
-        output.text(&format!("{}\n\n{}", machine.describe(), figures_table(&rows)))?;
-        Ok(ended(!samples.iter().any(|samples| matches!(samples.trouble, Some(Trouble::Failed(_))))))
+        alone(&cases, &bench, &machine, &mut output)
     }
+}
+
+impl RawArgs {
+    fn run(self) -> Result<Ended> {
+        let carrier = if self.udp { Carrier::Udp } else { Carrier::Packet };
+        let Self { mtu, offloads, .. } = self;
+        let between = Between { name: "veth", mtu, offloads, conditions: None, carrier };
+        let most = between.frame_bytes();
+        if self.size.is_some_and(|size| !(NOTE_BYTES..=most).contains(&size)) {
+            return Ok(Ended::Misused(format!("a frame has {NOTE_BYTES} to {most} bytes at this MTU")));
+        }
+        let waits: &[Wait] = match (self.poll, self.sleep) {
+            (true, _) => &[Wait::Poll],
+            (_, true) => &[Wait::Sleep],
+            _ => &[Wait::Poll, Wait::Sleep],
+        };
+        let (bench, machine, mut output) = self.common.prepare(5)?;
+        let path = if self.udp { Path::RawUdp } else { Path::Raw };
+        let stages = Rc::new(Stages::default());
+        let mut cases = Vec::new();
+        for &wait in waits {
+            let (stream, ping) = (self.size.unwrap_or(most), self.size.unwrap_or(NOTE_BYTES));
+            cases.push(LinkCase::bandwidth(path, wait, stream, Buffers::Warm).between(&stages, between));
+            cases.push(LinkCase::half_rtt(path, wait, ping).between(&stages, between));
+        }
+        let cases: Vec<&dyn Case> = cases.iter().map(|case| case as &dyn Case).collect();
+        alone(&cases, &bench, &machine, &mut output)
+    }
+}
+
+/// Measures what stands alone, in turns, and prints all of it.
+fn alone(cases: &[&dyn Case], bench: &Bench, machine: &Machine, output: &mut Output) -> Result<Ended> {
+    let samples = interleave(cases, bench, |run, name| progress(&format!("run {} of {}: {name}", run + 1, bench.runs)));
+    progress("");
+    let named = cases.iter().zip(&samples);
+    let rows: Vec<_> = named.map(|(case, samples)| Figure::new(case.name(), case.unit(), samples, machine)).collect();
+    for row in &rows {
+        output.line(row)?;
+    }
+    output.text(&format!("{}\n\n{}", machine.describe(), figures_table(&rows)))?;
+    Ok(ended(!samples.iter().any(|samples| matches!(samples.trouble, Some(Trouble::Failed(_))))))
 }
 
 impl PathsArgs {
@@ -247,8 +331,10 @@ impl PathsArgs {
 impl Common {
     fn prepare(&self, runs: u16) -> Result<(Bench, Machine, Output)> {
         let asked = self.cpus.as_ref().map_or(&[][..], |cpus| &cpus.0);
+        let placement = Placement::choose(asked)?;
         let bench = Bench {
-            placement: Placement::choose(asked)?,
+            seating: self.seats.unwrap_or_else(|| Seats::usual(&placement)).seating(&placement)?,
+            placement,
             budget: Duration::from_millis(self.run_ms.unwrap_or(if self.quick { 60 } else { 300 })),
             runs: usize::from(self.runs.unwrap_or(if self.quick { runs.min(3) } else { runs })),
             quick: self.quick,
@@ -256,7 +342,7 @@ impl Common {
             // For the daemon, if one of the workers is the one that starts it: a thousand silent peers are one user's domains.
             environment: vec![("ISTHMUS_DAEMON_LIMITS_DOMAINS_PER_USER_MAX".into(), "2048".into())],
         };
-        let machine = Machine::look(&bench.placement);
+        let machine = Machine::look(&bench.placement, &bench.seating);
         Ok((bench, machine, Output::new(self.json.as_deref())?))
     }
 }

@@ -3,27 +3,34 @@
 //! ```text
 //! Session::start ─┬─ floors ── copies and the cache line, which nothing goes below
 //!                 ├─ sweep ─── each path at each size, in turns
+//!                 ├─ hosts ─── MX, bare frames and TCP from host to host, over a wire of our own
 //!                 ├─ meet ──── one pair that talks while the caller looks at it
 //!                 └─ plot ──── the picture
 //! ```
 //!
-//! Workers are the caller's own program, started again: it calls [`worker`] when its only argument is `worker`, and [`bound`]
-//! when the first is `bound`.
+//! Workers are the caller's own program, started again: it calls [`worker`] when its only argument is `worker`, [`bound`] when
+//! the first is `bound`, and [`sweep`] when it is `sweep`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use crate::baseline::{CacheLine, copy};
-use crate::case::{Case, Samples, Trouble, interleave};
+use crate::case::{Case, LinkCase, Samples, Trouble, interleave};
+use crate::figures::wire::{VETH, frame_there_and_back, frames, goodput};
+use crate::hosts::Stages;
 use crate::machine::Machine;
 use crate::pair::{Bench, Task};
 use crate::pin::Placement;
 use crate::plot;
+use crate::seats::Seats;
 use crate::sweep::{Sweep, measure_size};
 
+pub use crate::daemon::PrivateDaemon;
+pub use crate::folder::Folder;
 pub use crate::job::Wait;
 pub use crate::path::Path;
 pub use crate::sweep::Point;
@@ -36,6 +43,11 @@ pub fn worker() -> Result<()> {
 /// Becomes another program that ends with its parent.
 pub fn bound(command: &[OsString]) -> Result<()> {
     crate::worker::bound(command)
+}
+
+/// Waits for the end of standard input, and removes a [`Folder`].
+pub fn sweep(folder: &std::path::Path) -> Result<()> {
+    crate::folder::sweep(folder)
 }
 
 /// How much the copies move at once.
@@ -82,13 +94,46 @@ pub struct Floor {
     pub why: Option<String>,
 }
 
+/// What is measured between two hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Quantity {
+    /// Half a round trip of 8 bytes in microseconds, both sides looking without a pause.
+    HalfRttPoll,
+    /// The same, both sides sleeping until woken.
+    HalfRttSleep,
+    /// Messages of 1 MiB one way in GB/s, both sides sleeping.
+    Bandwidth,
+}
+
+/// What came out between two hosts over one path.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Crossing {
+    /// What was measured.
+    pub quantity: Quantity,
+    /// Over what.
+    pub path: Path,
+    /// Both, and how, in one word.
+    pub name: String,
+    /// The median over the runs; none if it could not be measured.
+    pub value: Option<f64>,
+    /// The value's unit.
+    pub unit: &'static str,
+    /// Why there is no value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Whether it should have worked: `why` is more than that this machine does not have it.
+    pub failed: bool,
+}
+
 impl Session {
     /// Chooses CPUs. `program` is the caller's own, `environment` what its workers are given beside its variables.
     pub fn start(program: PathBuf, environment: Vec<(OsString, OsString)>, effort: Effort) -> Result<Self> {
         let placement = Placement::choose(&[])?;
-        let machine = Machine::look(&placement);
+        let seating = Seats::usual(&placement).seating(&placement)?;
+        let machine = Machine::look(&placement, &seating);
         let Effort { runs, budget } = effort;
-        Ok(Self { bench: Bench { placement, budget, runs, quick: true, program, environment }, machine })
+        Ok(Self { bench: Bench { placement, seating, budget, runs, quick: true, program, environment }, machine })
     }
 
     /// The machine in one paragraph.
@@ -116,13 +161,33 @@ impl Session {
 
     /// Goes through the plan; `progress` is called [`Session::sweep_steps`] times if nothing fails.
     pub fn sweep(&self, plan: &Plan, mut progress: impl FnMut(&str)) -> Vec<Point> {
-        let sweep = sweep(plan);
+        let sweep = sweep_of(plan);
         plan.sizes.iter().flat_map(|&size| measure_size(&sweep, size, &self.bench, &mut progress)).collect()
     }
 
     /// How often `sweep` speaks of progress.
     pub fn sweep_steps(&self, plan: &Plan) -> usize {
-        sweep(plan).steps(self.bench.runs)
+        sweep_of(plan).steps(self.bench.runs)
+    }
+
+    /// Makes two hosts and measures between them; `progress` is called [`Session::hosts_steps`] times if nothing fails. Where
+    /// hosts may not be made, each crossing says why.
+    pub fn hosts(&self, mut progress: impl FnMut(&str)) -> Vec<Crossing> {
+        let all = crossings();
+        let cases: Vec<&dyn Case> = all.iter().map(|(_, _, case)| case as &dyn Case).collect();
+        let samples = interleave(&cases, &self.bench, |_, name| progress(name));
+        let told = all.iter().zip(&samples);
+        told.map(|((quantity, path, case), samples)| {
+            let Floor { name, value, unit, why } = Floor::new(case, samples);
+            let failed = matches!(samples.trouble, Some(Trouble::Failed(_)));
+            Crossing { quantity: *quantity, path: *path, name, value, unit, why, failed }
+        })
+        .collect()
+    }
+
+    /// How often `hosts` speaks of progress.
+    pub fn hosts_steps(&self) -> usize {
+        crossings().len() * self.bench.runs
     }
 
     /// Two processes that play ping-pong over a path, long enough to find the best way they have even on a busy machine;
@@ -141,9 +206,26 @@ impl Session {
 /// How long two processes play that only want to be looked at.
 const MEETING: Duration = Duration::from_millis(500);
 
-fn sweep(plan: &Plan) -> Sweep {
+fn sweep_of(plan: &Plan) -> Sweep {
     let Plan { paths, waits, sizes } = plan.clone();
     Sweep { paths, waits, sizes, pairs: 1, svg: None }
+}
+
+/// What is measured between two hosts, over what, and how.
+fn crossings() -> Vec<(Quantity, Path, LinkCase)> {
+    let stages = &Rc::new(Stages::default());
+    let mut all = Vec::new();
+    for (quantity, wait) in [(Quantity::HalfRttPoll, Wait::Poll), (Quantity::HalfRttSleep, Wait::Sleep)] {
+        let there_and_back = |path| LinkCase::half_rtt(path, wait, 8).between(stages, VETH);
+        all.push((quantity, Path::Mx, there_and_back(Path::Mx)));
+        all.push((quantity, Path::Raw, frame_there_and_back(wait, stages)));
+        all.push((quantity, Path::Tcp, there_and_back(Path::Tcp)));
+    }
+    let one_way = |path| goodput(path, Wait::Sleep, stages, VETH);
+    all.push((Quantity::Bandwidth, Path::Mx, one_way(Path::Mx)));
+    all.push((Quantity::Bandwidth, Path::Raw, frames(Wait::Sleep, stages, VETH)));
+    all.push((Quantity::Bandwidth, Path::Tcp, one_way(Path::Tcp)));
+    all
 }
 
 impl Floor {

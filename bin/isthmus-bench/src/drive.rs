@@ -18,20 +18,20 @@ use crate::stats::{Latencies, median};
 use crate::talk::Talk;
 
 /// A ping-pong's half round trip is the median over so many batches.
-const BATCHES: u64 = 40;
+pub(crate) const BATCHES: u64 = 40;
 /// Round trips that are timed one by one, for percentiles.
 const SINGLES_MAX: u64 = 200_000;
 
 /// What comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Step {
+pub(crate) struct Step {
     /// Round trips, or messages of a stream; 0 ends the work.
-    count: u64,
-    kind: Kind,
+    pub(crate) count: u64,
+    pub(crate) kind: Kind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Kind {
+pub(crate) enum Kind {
     /// With the pattern in it, compared by the receiver.
     Check,
     Warm,
@@ -213,7 +213,7 @@ fn stream_in<L: Link>(link: &mut L, talk: &Talk, size: usize, buffers: Buffers) 
 }
 
 /// Repeats with twice as many until it takes `enough`; says how many nanoseconds one takes.
-fn calibrate(enough: Duration, most: u64, mut time: impl FnMut(u64) -> Result<Duration>) -> Result<f64> {
+pub(crate) fn calibrate(enough: Duration, most: u64, mut time: impl FnMut(u64) -> Result<Duration>) -> Result<f64> {
     let mut count = 1;
     loop {
         let elapsed = time(count)?;
@@ -225,7 +225,7 @@ fn calibrate(enough: Duration, most: u64, mut time: impl FnMut(u64) -> Result<Du
 }
 
 /// Says what comes next, and waits until the other side has understood and is about to begin.
-fn announce(talk: &Talk, count: u64, kind: Kind) -> Result<()> {
+pub(crate) fn announce(talk: &Talk, count: u64, kind: Kind) -> Result<()> {
     let step = Step { count, kind };
     talk.send(&step)?;
     if count > 0 && talk.recv::<Step>()? != step {
@@ -235,7 +235,7 @@ fn announce(talk: &Talk, count: u64, kind: Kind) -> Result<()> {
 }
 
 /// The other side's part of [`announce`]; `None` at the end.
-fn next_step(talk: &Talk) -> Result<Option<Step>> {
+pub(crate) fn next_step(talk: &Talk) -> Result<Option<Step>> {
     let step: Step = talk.recv()?;
     if step.count == 0 {
         return Ok(None);
@@ -245,7 +245,7 @@ fn next_step(talk: &Talk) -> Result<Option<Step>> {
 }
 
 /// CPU time of this process so far, user and system. (The kernel's own sum that getrusage splits, without its rounding.)
-fn cpu_ns() -> Result<u64> {
+pub(crate) fn cpu_ns() -> Result<u64> {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Ok(u64::try_from(time.tv_sec)? * 1_000_000_000 + u64::try_from(time.tv_nsec)?)
 }

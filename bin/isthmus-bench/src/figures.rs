@@ -5,6 +5,7 @@
 
 mod idle;
 mod mx;
+pub(crate) mod wire;
 
 use anyhow::Result;
 
@@ -46,8 +47,9 @@ pub(crate) fn rows(path: Path) -> Vec<Row> {
         silent_peers(path),
     ];
     // MX goes over Isthmus, and over nothing else.
-    let mx = if matches!(path, Path::Isthmus | Path::Mx) { mx::rows() } else { Vec::new() };
-    local.into_iter().chain(mx).flatten().collect()
+    let is_ours = matches!(path, Path::Isthmus | Path::Mx);
+    let (mx, wire) = if is_ours { (mx::rows(), wire::rows()) } else { (Vec::new(), Vec::new()) };
+    local.into_iter().chain(mx).chain(wire).flatten().collect()
 }
 
 /// Measures the rows, and prints each when it is done. Says whether all of them have a value.
@@ -273,6 +275,26 @@ mod tests {
                 "mx.match.10k",
             ]
         );
+    }
+
+    #[test]
+    fn hosts_have_rows_beside_those_of_isthmus() {
+        let rows = rows(Path::Mx);
+        let names: Vec<_> = rows.iter().map(|row| row.name).filter(|name| name.starts_with("wire.")).collect();
+        assert_eq!(
+            names,
+            [
+                "wire.goodput.1m",
+                "wire.goodput.1m.1gbit",
+                "wire.half_rtt.8b.poll",
+                "wire.half_rtt.8b.sleep",
+                "wire.goodput.loss1",
+                "wire.cpu_per_gb",
+                "wire.aggregate.20pairs",
+            ]
+        );
+        let udp: Vec<_> = rows.iter().map(|row| row.name).filter(|name| name.starts_with("udp.")).collect();
+        assert_eq!(udp, ["udp.goodput.1m", "udp.goodput.1m.cut"]);
     }
 
     #[test]

@@ -96,7 +96,8 @@ pub(crate) struct Job {
     pub(crate) path: Path,
     pub(crate) setup: Setup,
     pub(crate) work: Work,
-    pub(crate) cpu: usize,
+    /// The CPUs that the side may use; usually one.
+    pub(crate) cpus: Vec<usize>,
     /// How long the measured part may take.
     pub(crate) budget_ms: u64,
     /// Stay connected when the work is done, until told to part.
@@ -138,6 +139,9 @@ pub(crate) struct Done {
     pub(crate) round_trips: Option<Recorded>,
     /// Stream: from the first send until the answer that all has arrived.
     pub(crate) elapsed_ns: Option<u64>,
+    /// When the measured part was over, by the clock of [`crate::cpu::now_ns`]; only of paths that say it.
+    #[serde(default)]
+    pub(crate) ended_ns: Option<u64>,
     /// Matching: half round trips in nanoseconds, by what lay before the message.
     #[serde(default)]
     pub(crate) matching: Option<Matching>,

@@ -3,7 +3,8 @@
 //! ```text
 //! cli ─▶ figures ──▶ case, baseline ─┐            report (JSON lines, tables)
 //!    ├─▶ baselines ─▶ baseline ──────┤  pair ──▶  worker ─▶ path ─▶ drive     (two processes, pinned)
-//!    └─▶ paths ────▶ sweep ──────────┘            plot (SVG)
+//!    ├─▶ paths ────▶ sweep ──────────┤            plot (SVG)
+//!    └─▶ raw ────────────────────────┘  hosts: two of them in namespaces, a wire between them, a daemon on each
 //! demo (isthmus try) ─▶ the same
 //! ```
 //!
@@ -17,9 +18,13 @@
 mod baseline;
 mod case;
 mod cli;
+mod cpu;
+mod daemon;
 pub mod demo;
 mod drive;
 mod figures;
+mod folder;
+mod hosts;
 mod job;
 mod machine;
 mod pair;
@@ -28,6 +33,7 @@ mod pin;
 mod plot;
 mod pool;
 mod report;
+mod seats;
 mod stats;
 mod sweep;
 mod talk;

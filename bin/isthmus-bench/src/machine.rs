@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::pin::Placement;
+use crate::seats::Seating;
 
 /// The machine at the start of the measurement.
 #[derive(Clone, Debug, Serialize)]
@@ -23,6 +24,8 @@ pub(crate) struct Machine {
     pub(crate) load: String,
     /// The CPUs that sides are pinned to, in order.
     pub(crate) pinned: String,
+    /// The same of two hosts, with their daemons.
+    pub(crate) seats: String,
     /// This program's version.
     pub(crate) version: String,
     /// Whether this program was built without optimisation, which makes its figures worthless.
@@ -30,7 +33,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn look(placement: &Placement) -> Self {
+    pub(crate) fn look(placement: &Placement, seating: &Seating) -> Self {
         let cpuinfo = read("/proc/cpuinfo");
         let uname = rustix::system::uname();
         Self {
@@ -44,6 +47,7 @@ impl Machine {
             huge_pages: chosen(&read("/sys/kernel/mm/transparent_hugepage/enabled")),
             load: read("/proc/loadavg").split(' ').take(3).collect::<Vec<_>>().join(" "),
             pinned: placement.list(),
+            seats: seating.describe(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             debug_build: cfg!(debug_assertions),
         }
@@ -58,8 +62,16 @@ impl Machine {
             ""
         };
         format!(
-            "{} ({} CPUs, {} MiB, {what}), {}, huge pages {}, load {}, pinned to CPUs {}, isthmus-bench {}{warning}",
-            self.cpu, self.cpus, self.memory_mib, self.kernel, self.huge_pages, self.load, self.pinned, self.version,
+            "{} ({} CPUs, {} MiB, {what}), {}, huge pages {}, load {}, pinned to CPUs {} ({}), isthmus-bench {}{warning}",
+            self.cpu,
+            self.cpus,
+            self.memory_mib,
+            self.kernel,
+            self.huge_pages,
+            self.load,
+            self.pinned,
+            self.seats,
+            self.version,
         )
     }
 }

@@ -16,6 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use isthmus_netbed::Host;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::time::Timespec;
@@ -23,12 +24,15 @@ use rustix::time::Timespec;
 use crate::job::{Answer, Done, Job, Order, Setup, Side, Work};
 use crate::path::Path;
 use crate::pin::Placement;
+use crate::seats::Seating;
 use crate::talk::Talk;
 
 /// What all measurements of one run of this program have in common.
 #[derive(Clone, Debug)]
 pub(crate) struct Bench {
     pub(crate) placement: Placement,
+    /// The same for two hosts.
+    pub(crate) seating: Seating,
     /// How long the measured part of one run may take.
     pub(crate) budget: Duration,
     /// How often each measurement is repeated.
@@ -59,6 +63,22 @@ impl Task {
     }
 }
 
+/// Where a side of a pair is, if not in the middle of this machine: on which host, and on which CPUs.
+#[derive(Clone, Debug)]
+pub(crate) struct Seat {
+    pub(crate) host: Host,
+    pub(crate) cpus: Vec<usize>,
+    /// Variables of its own.
+    pub(crate) environment: Vec<(OsString, OsString)>,
+}
+
+/// A pair that is to be started: what it is to do, and where its sides are, the leading one first.
+#[derive(Clone, Debug)]
+pub(crate) struct Party {
+    pub(crate) task: Task,
+    pub(crate) seats: [Seat; 2],
+}
+
 /// What both sides found.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Found {
@@ -79,6 +99,15 @@ impl Found {
             Some(ns) if ns > 0 => Ok(self.lead.messages as f64 * 1e9 / ns as f64),
             _ => bail!("the leading side measured no stream"),
         }
+    }
+
+    /// When the measured part began and ended, where that is known.
+    pub(crate) fn interval_ns(&self) -> Option<(u64, u64)> {
+        let took = match (self.lead.elapsed_ns, self.lead.half_rtt_ns) {
+            (Some(ns), _) => ns,
+            (None, half) => (half? * self.lead.messages as f64) as u64,
+        };
+        self.lead.ended_ns.map(|end| (end.saturating_sub(took), end))
     }
 
     /// Half a round trip in microseconds, of a ping-pong.
@@ -109,6 +138,20 @@ impl Bench {
         self.named(task, self.conduct(workers, watch))
     }
 
+    /// Runs pairs between hosts at the same time.
+    pub(crate) fn parties(&self, parties: &[Party]) -> Result<Vec<Found>> {
+        let Some(Party { task, .. }) = parties.first() else { return Ok(Vec::new()) };
+        let mut workers = Vec::new();
+        for Party { task, seats } in parties {
+            let (near, far) = Talk::pair()?;
+            for (side, seat, socket) in [(Side::Lead, &seats[0], near), (Side::Follow, &seats[1], far)] {
+                let job = self.job(task, side, seat.cpus.clone(), false);
+                workers.push(Worker::start(self, Command::new(&self.program), Some(seat), job, &socket)?);
+            }
+        }
+        Ok(self.named(task, self.conduct(workers, |_| Ok(())))?.0)
+    }
+
     /// Runs one pair, and calls `look` when it is done and both sides are still there.
     pub(crate) fn pair_held<T>(&self, task: &Task, look: impl FnOnce() -> Result<T>) -> Result<T> {
         let mut workers = self.start(task, 1, true)?;
@@ -130,19 +173,17 @@ impl Bench {
             for (side, cpu, socket) in
                 [(Side::Lead, self.placement.lead(pair), near), (Side::Follow, self.placement.follow(pair), far)]
             {
-                let job = Job {
-                    side,
-                    path: task.path,
-                    setup: task.setup.clone(),
-                    work: task.work,
-                    cpu,
-                    budget_ms: self.budget.as_millis() as u64,
-                    hold,
-                };
-                workers.push(Worker::start(self, task.isolated, job, &socket)?);
+                let command = if task.isolated { isolated_command(self) } else { Command::new(&self.program) };
+                let job = self.job(task, side, vec![cpu], hold);
+                workers.push(Worker::start(self, command, None, job, &socket)?);
             }
         }
         Ok(workers)
+    }
+
+    fn job(&self, task: &Task, side: Side, cpus: Vec<usize>, hold: bool) -> Job {
+        let budget_ms = self.budget.as_millis() as u64;
+        Job { side, path: task.path, setup: task.setup.clone(), work: task.work, cpus, budget_ms, hold }
     }
 
     fn all_ready(&self, workers: &mut [Worker]) -> Result<()> {
@@ -195,16 +236,20 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(bench: &Bench, isolated: bool, job: Job, socket: &Talk) -> Result<Self> {
+    fn start(bench: &Bench, mut command: Command, seat: Option<&Seat>, job: Job, socket: &Talk) -> Result<Self> {
         let (ours, theirs) = Talk::pair()?;
-        let mut command = if isolated { isolated_command(bench) } else { Command::new(&bench.program) };
-        let child = command
+        let own = seat.map(|seat| &seat.environment[..]).unwrap_or_default();
+        command
             .arg("worker")
-            .envs(bench.environment.iter().map(|(name, value)| (name, value)))
+            .envs(bench.environment.iter().chain(own).map(|(name, value)| (name, value)))
             .stdin(Stdio::from(theirs.into_fd()))
-            .stdout(Stdio::null())
-            .spawn()
-            .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+            .stdout(Stdio::null());
+        let started = format!("cannot start {}", command.get_program().display());
+        let child = match seat {
+            Some(seat) => seat.host.spawn(command),
+            None => command.spawn(),
+        };
+        let child = child.context(started)?;
         let worker = Self { side: job.side, child, talk: ours, done: None };
         worker.talk.send_with(&Order::Job(job), &[socket.as_fd()])?;
         Ok(worker)

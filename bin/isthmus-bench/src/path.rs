@@ -6,7 +6,7 @@
 //! ```
 //!
 //! To add a path: a module with its [`Transport`] and its [`Link`], a variant of [`Path`], and a line in each `match` below.
-//! MX alone is measured by programs of its own, as it is a library for C.
+//! MX is measured by programs of its own, as it is a library for C, and bare frames by what the crate of links has for it.
 //! Drivers are generic rather than dynamic: an indirect call would be seen in a half round trip of 100 ns.
 
 mod cma;
@@ -14,6 +14,7 @@ mod eventfd;
 mod fds;
 mod isthmus;
 mod mx;
+mod raw;
 mod tcp;
 mod unix;
 
@@ -21,6 +22,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
+use isthmus_netbed::Interface;
 use serde::{Deserialize, Serialize};
 
 use crate::drive;
@@ -86,6 +88,12 @@ pub enum Path {
     Eventfd,
     /// process_vm_readv: the receiver copies out of the sender's memory, told where by a socket. Streams only.
     Cma,
+    /// Bare frames by packet sockets, without a protocol: between hosts only.
+    #[value(skip)]
+    Raw,
+    /// The same frames as datagrams.
+    #[value(skip)]
+    RawUdp,
 }
 
 impl Path {
@@ -103,6 +111,8 @@ impl Path {
             Self::Pipe => "pipe",
             Self::Eventfd => "eventfd",
             Self::Cma => "cma",
+            Self::Raw => "raw",
+            Self::RawUdp => "raw_udp",
         }
     }
 
@@ -115,6 +125,7 @@ impl Path {
             }
             Self::Eventfd => matches!(work, Work::PingPong { size: 8 } | Work::Open) && matches!(wait, Wait::Sleep),
             Self::Cma => matches!(work, Work::Stream { .. } | Work::Open) && matches!(wait, Wait::Poll),
+            Self::Raw | Self::RawUdp => matches!(work, Work::PingPong { .. } | Work::Stream { .. }),
         }
     }
 
@@ -123,8 +134,22 @@ impl Path {
     pub(crate) const fn options(self) -> &'static [&'static str] {
         match self {
             Self::Isthmus => &[isthmus::SILENT_PEERS],
-            Self::Mx => &[mx::WAIT],
-            Self::Tcp | Self::Unix | Self::Seqpacket | Self::Pipe | Self::Eventfd | Self::Cma => &[],
+            Self::Mx => &[mx::WAIT, mx::BOARD],
+            Self::Tcp => &[tcp::AT, tcp::CONGESTION],
+            Self::Raw => &[raw::INTERFACE],
+            Self::RawUdp => &[raw::FROM, raw::AT],
+            Self::Unix | Self::Seqpacket | Self::Pipe | Self::Eventfd | Self::Cma => &[],
+        }
+    }
+
+    /// The options that lead from one host to another; none where this path does not go there.
+    pub(crate) fn between(self, from: &Interface, to: &Interface) -> Vec<(&'static str, String)> {
+        match self {
+            Self::Mx => vec![(mx::BOARD, board(to))],
+            Self::Tcp => vec![(tcp::AT, to.v4.to_string())],
+            Self::Raw => vec![(raw::INTERFACE, from.name.clone())],
+            Self::RawUdp => vec![(raw::FROM, from.v4.to_string()), (raw::AT, to.v4.to_string())],
+            Self::Isthmus | Self::Unix | Self::Seqpacket | Self::Pipe | Self::Eventfd | Self::Cma => Vec::new(),
         }
     }
 
@@ -140,7 +165,7 @@ impl Path {
     pub(crate) fn servants(self) -> Result<Vec<u32>> {
         match self {
             Self::Isthmus | Self::Mx => Ok(vec![isthmus::daemon()?]),
-            Self::Tcp | Self::Unix | Self::Seqpacket | Self::Pipe | Self::Eventfd | Self::Cma => Ok(Vec::new()),
+            _ => Ok(Vec::new()),
         }
     }
 
@@ -156,8 +181,14 @@ impl Path {
             Self::Pipe => run::<unix::Pipe>(job, talk, ready),
             Self::Eventfd => run::<eventfd::Eventfd>(job, talk, ready),
             Self::Cma => run::<cma::Cma>(job, talk, ready),
+            Self::Raw | Self::RawUdp => raw::run(job, talk, ready),
         }
     }
+}
+
+/// What the MX board of a host with this interface is called.
+pub(crate) fn board(interface: &Interface) -> String {
+    format!("{}:0", interface.host.name())
 }
 
 fn run<T: Transport>(job: &Job, talk: &Talk, mut ready: impl FnMut() -> Result<()>) -> Result<Done> {

@@ -40,20 +40,27 @@ impl Placement {
         self.0[(2 * pair + 1) % self.0.len()]
     }
 
+    /// All of them.
+    pub(crate) fn cpus(&self) -> &[usize] {
+        &self.0
+    }
+
     /// As in `0,1`.
     pub(crate) fn list(&self) -> String {
         list(&self.0)
     }
 }
 
-/// Binds the calling thread, and all threads it starts later, to one CPU.
-pub(crate) fn pin(cpu: usize) -> Result<()> {
+/// Binds the calling thread, and all threads it starts later, to these CPUs.
+pub(crate) fn pin(cpus: &[usize]) -> Result<()> {
     let mut set = CpuSet::new();
-    if cpu >= CpuSet::MAX_CPU {
-        bail!("CPU {cpu} is beyond the {} that can be named", CpuSet::MAX_CPU);
+    for &cpu in cpus {
+        if cpu >= CpuSet::MAX_CPU {
+            bail!("CPU {cpu} is beyond the {} that can be named", CpuSet::MAX_CPU);
+        }
+        set.set(cpu);
     }
-    set.set(cpu);
-    sched_setaffinity(None, &set).with_context(|| format!("cannot pin to CPU {cpu}"))
+    sched_setaffinity(None, &set).with_context(|| format!("cannot pin to CPUs {}", list(cpus)))
 }
 
 fn allowed() -> Result<Vec<usize>> {
@@ -93,7 +100,7 @@ pub(crate) fn parse_list(text: &str) -> Option<Vec<usize>> {
     Some(cpus)
 }
 
-fn list(cpus: &[usize]) -> String {
+pub(crate) fn list(cpus: &[usize]) -> String {
     cpus.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::job::{Answer, Done, Order};
-use crate::pin::pin;
+use crate::pin::{parse_list, pin};
 use crate::talk::Talk;
 
 /// Does the one job that the parent sends, and tells it what came out, also if that is an error.
@@ -25,9 +25,16 @@ pub(crate) fn main() -> Result<()> {
     }
 }
 
+/// Before a program that is to be pinned: `cpus=0,1`.
+pub(crate) const CPUS: &str = "cpus=";
+
 /// Becomes another program that ends with its parent: whoever kills isthmus-bench leaves nothing behind.
 pub(crate) fn bound(command: &[OsString]) -> Result<()> {
-    let (program, arguments) = command.split_first().context("a program is missing")?;
+    let (mut program, mut arguments) = command.split_first().context("a program is missing")?;
+    if let Some(cpus) = program.to_str().and_then(|word| word.strip_prefix(CPUS)) {
+        pin(&parse_list(cpus).with_context(|| format!("{cpus:?} is no list of CPUs"))?)?;
+        (program, arguments) = arguments.split_first().context("a program is missing")?;
+    }
     set_parent_process_death_signal(Some(Signal::KILL)).context("cannot ask to end with the parent")?;
     let error = Command::new(program).args(arguments).exec();
     Err(error).with_context(|| format!("cannot start {}", program.display()))
@@ -38,7 +45,7 @@ fn work(parent: &Talk) -> Result<Done> {
     let Order::Job(job) = order else { bail!("the first order must be a job") };
     let [other] =
         <[OwnedFd; 1]>::try_from(fds).map_err(|fds| anyhow::anyhow!("a job comes with 1 socket, not {}", fds.len()))?;
-    pin(job.cpu)?;
+    pin(&job.cpus)?;
     job.path.run(&job, &Talk::from_fd(other), || {
         parent.send(&Answer::Ready)?;
         match parent.recv()? {

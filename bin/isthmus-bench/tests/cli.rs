@@ -108,6 +108,69 @@ fn rows_of_mx_say_what_is_missing_where_it_is() {
     assert!(why.starts_with("mx_measure is neither beside") && why.contains("make build"), "{why}");
 }
 
+/// Where this machine lets nobody make hosts, all rows say the same, and nothing has failed.
+#[test]
+fn bare_frames_go_from_host_to_host() {
+    if one_cpu() {
+        return;
+    }
+    for (arguments, sizes) in [(&["raw"][..], ["9014b", "60b"]), (&["raw", "--udp", "--mtu", "1500"], ["1472b", "60b"])]
+    {
+        let rows = lines(bench(arguments).args(["--runs", "1", "--run-ms", "2", "--json", "-"]));
+        let names: Vec<_> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
+        let path = if arguments.len() == 1 { "raw" } else { "raw_udp" };
+        let name = |wait: &str| {
+            let [stream, ping] = sizes;
+            [format!("{path}.bandwidth.{stream}.warm.{wait}.veth"), format!("{path}.half_rtt.{ping}.{wait}.veth")]
+        };
+        assert_eq!(names, [name("poll"), name("sleep")].concat());
+        let whys: BTreeSet<_> = rows.iter().filter_map(|row| row["why"].as_str()).collect();
+        match whys.first() {
+            None => assert!(rows.iter().all(|row| row["value"].as_f64() > Some(0.0)), "{rows:?}"),
+            Some(why) => {
+                assert!(whys.len() == 1 && rows.iter().all(|row| row["value"].is_null()), "{rows:?}");
+                eprintln!("skipped: {why}");
+            }
+        }
+    }
+}
+
+/// From the same folder as above, where neither the programs of MX nor a daemon are; frames and TCP need neither.
+#[test]
+fn rows_between_hosts_have_their_baselines_without_mx() {
+    if one_cpu() {
+        return;
+    }
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let alone = folder.path().join("isthmus-bench");
+    std::fs::hard_link(env!("CARGO_BIN_EXE_isthmus-bench"), &alone).expect("a link");
+    let arguments = ["figures", "--only", "wire.goodput.1m.1gbit", "--only", "wire.half_rtt.8b.sleep", "--json", "-"];
+    let mut command = Command::new(alone);
+    let output = command.args(arguments).args(["--runs", "1", "--run-ms", "2"]).assert().code(1).get_output().clone();
+    let text = String::from_utf8(output.stdout).expect("JSON is UTF-8");
+    let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("one JSON object")).collect();
+    let [goodput, half_rtt] = &rows[..] else { panic!("two rows, not {rows:?}") };
+    // 1 Gbit/s, of which 56 octets of 9038 are not payload.
+    assert_eq!(goodput["baseline"], "line.payload.1gbit");
+    let payload = 0.125 * 8982.0 / 9038.0;
+    assert!(goodput["baseline_value"].as_f64().is_some_and(|value| (value - payload).abs() < 1e-5), "{goodput}");
+    assert_eq!((&half_rtt["baseline"], &half_rtt["unit"]), (&"raw.half_rtt.60b.sleep.veth".into(), &"us".into()));
+    let beside = half_rtt["others"].as_array().expect("others");
+    assert_eq!(beside[0]["baseline"], "tcp.half_rtt.8b.sleep.veth");
+    for row in &rows {
+        assert!(row["value"].is_null() && row["why"].is_string() && row["machine"]["seats"].is_string(), "{row}");
+    }
+    match half_rtt["baseline_why"].as_str() {
+        None => {
+            assert!(half_rtt["baseline_value"].is_number() && beside[0]["baseline_value"].is_number(), "{half_rtt}")
+        }
+        Some(why) => {
+            assert!(!why.starts_with("failed"), "{why}");
+            eprintln!("skipped: {why}");
+        }
+    }
+}
+
 #[test]
 fn wrong_usage_is_told_apart_from_failure() {
     for wrong in [
@@ -115,6 +178,10 @@ fn wrong_usage_is_told_apart_from_failure() {
         &["baselines", "--only", "nonsense"],
         &["paths", "--size", "many"],
         &["paths", "--cpus", "3-1"],
+        &["figures", "--seats", "anywhere"],
+        &["raw", "--size", "59"],
+        &["raw", "--mtu", "1500", "--size", "9000"],
+        &["raw", "--poll", "--sleep"],
         &["nonsense"],
     ] {
         bench(wrong).assert().code(2);
@@ -136,14 +203,15 @@ fn help_names_each_command_and_option() {
         String::from_utf8(output).expect("help is UTF-8")
     };
     let top = help(&["--help"]);
-    for word in ["figures", "baselines", "paths", "--json -", "Exit status"] {
+    for word in ["figures", "baselines", "paths", "raw", "--json -", "Exit status"] {
         assert!(top.contains(word), "{word} in {top}");
     }
-    assert!(!top.contains("worker"));
+    assert!(!top.contains("worker") && !top.contains("sweep"));
     for (command, options) in [
-        ("figures", &["--only", "--list", "--quick", "--runs", "--cpus"][..]),
+        ("figures", &["--only", "--list", "--quick", "--runs", "--cpus", "--seats"][..]),
         ("baselines", &["--only", "--copy-size"]),
         ("paths", &["--path", "--wait", "--size", "--pairs", "--svg"]),
+        ("raw", &["--udp", "--size", "--poll", "--sleep", "--mtu", "--offloads"]),
     ] {
         let text = help(&[command, "--help"]);
         assert!(options.iter().all(|option| text.contains(option)), "{text}");

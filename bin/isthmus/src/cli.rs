@@ -7,10 +7,11 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use isthmus_capture::SNAP_BYTES_MAX;
 use isthmus_control::config::Role;
 
 use crate::output::{Ended, Misuse, Output};
-use crate::{config, daemon, demo, doctor, environment, reason};
+use crate::{capture, config, daemon, demo, doctor, environment, mpi, reason};
 
 /// Shows what Isthmus does on this host: who is attached, which way messages go, and why.
 ///
@@ -68,6 +69,14 @@ enum Noun {
         to: String,
     },
 
+    /// Frames of MX boards as they come and go, as a file for Wireshark (pcapng).
+    ///
+    /// Each link of a board is an interface of the capture. Only root and the user of the daemon may see frames: they are those
+    /// of all domains. It ends with Ctrl-C, and the file says how many frames are missing because they came faster than they
+    /// were written; the daemon never waits for it. To look at them live: `isthmus capture | tshark -r -`, with the dissector
+    /// of Isthmus, `mxoe.lua`.
+    Capture(CaptureArgs),
+
     /// Reasons: every refusal, fall-back, fault and end there is, with its remedy. Needs no daemon.
     #[command(subcommand)]
     Reason(ReasonVerb),
@@ -75,6 +84,17 @@ enum Noun {
     /// Variables of the environment. Needs no daemon.
     #[command(subcommand)]
     Environment(EnvironmentVerb),
+
+    /// The variables by which an MPI runs on Isthmus, as a shell reads them. Needs no daemon.
+    ///
+    /// `eval "$(isthmus env openmpi)"`, and then the MPI's own launcher, as ever.
+    Env(mpi::EnvArgs),
+
+    /// Runs an MPI's launcher with these variables set: `isthmus mpirun -- -n 4 ./program`.
+    ///
+    /// Variables that are set already stay as they are. Ranks on other hosts have them where the launcher passes them on: that of
+    /// Open MPI does for those named with its `-x`.
+    Mpirun(mpi::MpirunArgs),
 
     /// The daemon's configuration.
     #[command(subcommand)]
@@ -195,6 +215,36 @@ pub(crate) struct TryArgs {
     pub(crate) quick: bool,
 }
 
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CaptureArgs {
+    /// Only this board, as in `0` or `mx0` (`isthmus board list`); otherwise all that have links.
+    #[arg(long, value_name = "BOARD", value_parser = board)]
+    pub(crate) board: Option<u32>,
+
+    /// Only frames from or to this domain, named by name, or by number as in `d7`.
+    #[arg(long, value_name = "DOMAIN")]
+    pub(crate) domain: Option<String>,
+
+    /// Keep so many bytes of each frame, from its Ethernet header on.
+    #[arg(long, value_name = "BYTES", default_value_t = SNAP_BYTES_MAX, hide_default_value = true,
+        value_parser = clap::value_parser!(u32).range(14..=i64::from(SNAP_BYTES_MAX)))]
+    pub(crate) snap: u32,
+
+    /// End after so many frames.
+    #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+
+    /// Where frames go; `-` and nothing mean standard output, which must not be a terminal.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) write: Option<PathBuf>,
+}
+
+/// A board's number, as lists show it or bare.
+fn board(said: &str) -> Result<u32, String> {
+    let number = said.strip_prefix("mx").unwrap_or(said);
+    number.parse().map_err(|_| "a board is called by its number, as in 0 or mx0".to_owned())
+}
+
 impl Whose {
     fn role(self) -> Option<Role> {
         match (self.user, self.system) {
@@ -230,11 +280,14 @@ fn run(noun: Noun, output: Output, socket: Option<PathBuf>) -> Result<Ended> {
         Noun::Board(BoardVerb::List) => daemon::boards(output, socket),
         Noun::Peer(PeerVerb::List) => daemon::peers(output, socket),
         Noun::Why { from, to } => daemon::why(output, socket, &from, &to),
+        Noun::Capture(args) => capture::run(output, socket, &args),
         Noun::Reason(ReasonVerb::List) => reason::list(output),
         Noun::Reason(ReasonVerb::Show { reason }) => reason::show(output, &reason),
         Noun::Environment(EnvironmentVerb::List { whose }) => {
             environment::list(output, whose.role().unwrap_or(Role::User))
         }
+        Noun::Env(args) => mpi::env(output, args),
+        Noun::Mpirun(args) => mpi::mpirun(socket, args),
         Noun::Config(ConfigVerb::Show { origin, whose }) => config::show(output, socket, whose.role(), origin),
         Noun::Doctor => doctor::run(output, socket),
         Noun::Try(args) => demo::run(output, &args),
@@ -251,5 +304,11 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn boards_are_called_as_lists_call_them() {
+        assert_eq!([board("3"), board("mx12")], [Ok(3), Ok(12)]);
+        assert!(board("mx").is_err() && board("eth0").is_err() && board("-1").is_err());
     }
 }

@@ -3,14 +3,14 @@
 //! ```text
 //! isthmus try ─┬─ sweep ────── removes the folder when we end, however that is
 //!              ├─ isthmusd ─── in that folder, ends with us
-//!              └─ worker ×2 ── the two domains, pinned to two cores; new ones for each measurement
-//!                   └─ mx_measure ── of MX: a program in C that is linked with libmyriexpress
+//!              ├─ worker ×2 ── the two domains, pinned to two cores; new ones for each measurement
+//!              │    └─ mx_measure ── of MX: a program in C that is linked with libmyriexpress
+//!              └─ two hosts ── network namespaces with a wire and an isthmusd each, where they may be made
 //! ```
 //!
 //! The measuring itself is isthmus-bench's. Nothing here decides whether a figure is good.
 
-mod daemon;
-mod folder;
+mod hosts;
 mod table;
 
 use std::ffi::OsString;
@@ -20,15 +20,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use isthmus_bench::demo::{self, Effort, Floor, Path as Way, Plan, Point, Session, Wait};
+use isthmus_bench::demo::{
+    self, Crossing, Effort, Floor, Folder, Path as Way, Plan, Point, PrivateDaemon, Session, Wait,
+};
 use isthmus_client::{Options, Topic};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::cli::TryArgs;
 use crate::output::{Ended, Output, note};
-use daemon::PrivateDaemon;
-use folder::Folder;
 
 const SIZES: [usize; 11] = [0, 8, 64, 128, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 const SIZES_QUICK: [usize; 4] = [0, 8, 4 << 10, 1 << 20];
@@ -41,6 +41,8 @@ struct Results {
     /// What no path can beat on this machine.
     floors: Vec<Floor>,
     points: Vec<Point>,
+    /// What goes from one host to another, or why it was not measured.
+    hosts: Vec<Crossing>,
     /// Paths that this installation cannot measure, and why.
     absent: Vec<Absent>,
     /// The daemon's own list while two domains talked.
@@ -60,16 +62,17 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Ended> {
     fs::create_dir_all(&args.out)
         .with_context(|| format!("cannot make the folder {}; name another one with --out", args.out.display()))?;
     let folder = Folder::make()?;
-    let daemon = PrivateDaemon::start(&folder)?;
+    let daemon = PrivateDaemon::start(folder.path())?;
     let session = session(args, daemon.socket())?;
     let (plan, absent) = plan(args);
-    let bar = bar(session.floor_steps() + session.sweep_steps(&plan) + 1);
+    let bar = bar(session.floor_steps() + session.sweep_steps(&plan) + session.hosts_steps() + 1);
     let step = |what: &str| {
         bar.set_message(what.to_owned());
         bar.inc(1);
     };
     let floors = session.floors(step);
     let points = session.sweep(&plan, step);
+    let hosts = session.hosts(step);
     step("two domains that talk");
     let channels = channels(&session, daemon.socket()).context("looking at two domains that talk");
     bar.finish_and_clear();
@@ -77,14 +80,16 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Ended> {
     let svg = args.out.join("try.svg");
     write(&svg, &session.plot(&points)?)?;
     let machine = session.machine_json()?;
-    let results = Results { version: env!("CARGO_PKG_VERSION"), machine, floors, points, absent, channels, plot: svg };
+    let results =
+        Results { version: env!("CARGO_PKG_VERSION"), machine, floors, points, hosts, absent, channels, plot: svg };
     let json = args.out.join("try.json");
     write(&json, &crate::output::object("try", &results)?)?;
     output.result("try", &results, || {
         let files = format!("\nIn {}: try.json, try.svg\n", args.out.display());
         session.machine() + "\n\n" + &text(&results) + &files
     })?;
-    let failed = results.points.iter().any(|point| point.why.is_some());
+    let failed =
+        results.points.iter().any(|point| point.why.is_some()) || results.hosts.iter().any(|crossing| crossing.failed);
     Ok(if failed { Ended::Failed } else { Ended::Done })
 }
 
@@ -100,7 +105,7 @@ pub(crate) fn bound(command: &[OsString]) -> Result<Ended> {
 
 /// Waits for the end of standard input, and removes the folder.
 pub(crate) fn sweep(path: &Path) -> Result<Ended> {
-    folder::sweep(path).map(|()| Ended::Done)
+    demo::sweep(path).map(|()| Ended::Done)
 }
 
 /// Workers are this program; they find the daemon by a variable.
@@ -147,6 +152,8 @@ fn text(results: &Results) -> String {
     let channels = crate::daemon::channels_text(&results.channels).unwrap_or_else(|error| format!("{error:#}\n"));
     let absent = results.absent.iter().map(|absent| format!("not measured: {}: {}\n", absent.path.name(), absent.why));
     table::text(&results.points, &results.floors)
+        + "\n"
+        + &hosts::text(&results.hosts)
         + &absent.collect::<String>()
         + "\nThe way that messages took, as the daemon shows it (isthmus channel list):\n"
         + &channels

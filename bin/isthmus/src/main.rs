@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! cli ─▶ daemon ──▶ status, domain, channel, endpoint, why      asks the daemon, shows its answer
+//!    ├─▶ capture ─▶ frames of MX boards, into a file              asks the daemon for them
 //!    ├─▶ local ───▶ reason, environment, config                  needs no daemon
+//!    ├─▶ mpi ─────▶ env, mpirun                               variables of MPIs, and their launcher
 //!    ├─▶ doctor ──▶ one file a group of checks                   tries operations, names remedies
 //!    └─▶ demo ────▶ a daemon of its own, two processes, a table  `isthmus try`
 //! output ── one JSON object or aligned columns; results on stdout, the rest on stderr
@@ -12,12 +14,14 @@
 
 #![forbid(unsafe_code)]
 
+mod capture;
 mod cli;
 mod config;
 mod daemon;
 mod demo;
 mod doctor;
 mod environment;
+mod mpi;
 mod output;
 mod reason;
 

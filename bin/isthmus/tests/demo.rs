@@ -33,8 +33,8 @@ fn it_measures_draws_and_leaves_nothing_but_its_results() {
     let scratch = Scratch::new().expect("a folder");
     let out = scratch.join("out");
     let finished = demo(&scratch, &out).spawn().expect("started").finish(deadline()).expect("an end");
-    assert_eq!(finished.exit, Exit::Code(0), "{}", finished.stderr);
     let said = finished.lines.join("\n");
+    assert_eq!(finished.exit, Exit::Code(0), "{}\n{said}", finished.stderr);
     assert!(said.contains("Half a round trip") && said.contains("What no path can beat here"), "{said}");
     let json = std::fs::read_to_string(out.join("try.json")).expect("results");
     let results: Value = serde_json::from_str(&json).expect("JSON");
@@ -48,7 +48,22 @@ fn it_measures_draws_and_leaves_nothing_but_its_results() {
         assert!(results["absent"].as_array().is_some_and(Vec::is_empty), "{results}");
     } else {
         eprintln!("skipped: the programs of examples/mx are not built (cargo xtask mx-programs)");
-        assert!(mx.count() == 0 && said.contains("not measured: mx: mx_measure is neither beside"), "{said}");
+        assert!(mx.clone().count() == 0 && said.contains("not measured: mx: mx_measure is neither beside"), "{said}");
+    }
+    let hosts = results["hosts"].as_array().expect("a list");
+    let has_mx = mx.count() > 0;
+    assert_eq!(hosts.len(), 9, "{results}");
+    match hosts.iter().find_map(|crossing| crossing["why"].as_str().filter(|_| crossing["path"] == "raw")) {
+        None => {
+            assert!(said.contains("From host to host") && said.contains("bare frames"), "{said}");
+            let measured = hosts.iter().filter(|crossing| has_mx || crossing["path"] != "mx");
+            measured.for_each(|crossing| assert!(crossing["value"].as_f64() > Some(0.0), "{crossing}"));
+        }
+        Some(why) => {
+            assert!(said.contains("not measured: from host to host"), "{said}");
+            assert!(hosts.iter().all(|crossing| crossing["failed"] == false), "{results}");
+            eprintln!("skipped: {why}");
+        }
     }
     assert_eq!(results["channels"]["pairs"][0]["path"], "channel");
     assert!(std::fs::read_to_string(out.join("try.svg")).expect("a picture").starts_with("<svg"));

@@ -15,7 +15,7 @@ fn help(of: &[&str]) -> String {
 
 #[test]
 fn help_texts_are_as_they_were_seen() {
-    let nouns: [&[&str]; 18] = [
+    let nouns: [&[&str]; 21] = [
         &[],
         &["status"],
         &["domain"],
@@ -26,9 +26,12 @@ fn help_texts_are_as_they_were_seen() {
         &["board", "list"],
         &["peer", "list"],
         &["why"],
+        &["capture"],
         &["reason"],
         &["reason", "show"],
         &["environment", "list"],
+        &["env"],
+        &["mpirun"],
         &["config"],
         &["config", "show"],
         &["doctor"],

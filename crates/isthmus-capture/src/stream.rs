@@ -14,6 +14,7 @@
 //!
 //! The length counts what follows it. Directions are 0 unknown, 1 received, 2 sent; the frames that were dropped have 8 bytes. A capture is one *begin*, then interfaces and frames in any order (an interface before its
 //! frames; they are numbered as they come), then statistics and one *end*. Statistics may come earlier too: later ones replace them.
+//! A reader that has enough closes its sending half: what was seen until then still comes, and the end.
 //! The daemon is trusted by the program that reads, and is checked all the same: [`parse`] is total.
 
 use std::io::{self, Read};

@@ -48,7 +48,7 @@ pub(crate) fn connect(options: &Options) -> Result<(OwnedFd, PathBuf), Refusal> 
         let looked = format!("{SYSTEM_SOCKET} and {}", user.display());
         return Err(denied.unwrap_or_else(|| Refusal::new(Reason::DaemonUnreachable, looked)));
     }
-    start()?;
+    start(options.daemon.clone().unwrap_or_else(daemon_program))?;
     Ok((connect_trusted(&user, true)?, user))
 }
 
@@ -84,9 +84,8 @@ fn refusal(path: &Path, errno: Errno) -> Refusal {
 
 /// Runs `isthmusd --user --detach --idle-exit 5`, which comes back when the daemon answers and leaves it running in a session of its own:
 /// no child of ours remains.
-fn start() -> Result<(), Refusal> {
+fn start(program: PathBuf) -> Result<(), Refusal> {
     let failed = |detail: String| Refusal::new(Reason::DaemonNotStarted, detail);
-    let program = daemon_program();
     let status = Command::new(&program)
         .args(["--user", "--detach", "--idle-exit", IDLE_EXIT_S])
         .stdin(Stdio::null())

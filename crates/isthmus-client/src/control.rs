@@ -81,6 +81,13 @@ impl Control {
         }
     }
 
+    /// The same with a limit of the caller's, who takes silence for what it is.
+    pub(crate) fn request_within(&mut self, message: ToDaemon, limit: Duration) -> Result<News, Refusal> {
+        let serial = self.tell(message, &[])?;
+        let silence = Refusal::new(Reason::MxUnreachable, format!("no answer within {limit:?}"));
+        self.reply_until(Some(serial), Instant::now() + limit, silence)
+    }
+
     /// A daemon of an older minor version is not asked what it does not know.
     pub(crate) fn knows(&self, since: u16, what: &str) -> Result<(), Refusal> {
         if since <= self.minor {
@@ -102,11 +109,17 @@ impl Control {
 
     /// The next reply to a request; news that come meanwhile are kept. A refusal is an error.
     pub(crate) fn next_reply(&mut self, serial: Option<RequestSerial>) -> Result<News, Refusal> {
-        let deadline = Instant::now() + REPLY;
+        self.reply_until(serial, Instant::now() + REPLY, Refusal::new(Reason::DaemonGone, "no reply within 5 s"))
+    }
+
+    fn reply_until(
+        &mut self,
+        serial: Option<RequestSerial>,
+        deadline: Instant,
+        silence: Refusal,
+    ) -> Result<News, Refusal> {
         loop {
-            let Some(news) = self.receive(Some(deadline))? else {
-                return Err(Refusal::new(Reason::DaemonGone, "no reply within 5 s"));
-            };
+            let Some(news) = self.receive(Some(deadline))? else { return Err(silence) };
             // Without a serial it is not one request that is refused but the connection.
             let ends = news.serial.is_none() && matches!(news.message, ToClient::Refused(_));
             if news.serial != serial && !ends {

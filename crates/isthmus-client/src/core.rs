@@ -5,6 +5,7 @@ use crate::control::{Control, News};
 use crate::endpoints::Endpoints;
 use crate::error::{AttachError, Refusal};
 use crate::matcher::{Completion, Envelope, Matcher, Outcome, Posted};
+use crate::mx::MxConnecting;
 use crate::news::{Held, map};
 use crate::options::Options;
 use crate::peer::{Into, Making, Peer, PeerIndex};
@@ -84,6 +85,8 @@ pub(crate) struct Core<M: Matcher> {
     pub(crate) owing: Vec<PeerIndex>,
     /// Requests for channels that were not answered yet.
     pub(crate) asked: Vec<(RequestSerial, PeerIndex)>,
+    /// Connects that the daemon has not answered.
+    pub(crate) connecting: Vec<MxConnecting>,
     pub(crate) rehome: Cache,
     /// Why there are no channels at all, where there are none.
     pub(crate) no_channels: Option<Reason>,
@@ -137,6 +140,7 @@ impl<M: Matcher> Core<M> {
             listed: Vec::new(),
             owing: Vec::new(),
             asked: Vec::new(),
+            connecting: Vec::new(),
             rehome: Cache::new(config),
             no_channels: options.no_channels.then_some(Reason::ChannelsSwitchedOff),
             sleeper: Sleeper::new()?,
@@ -172,6 +176,11 @@ impl<M: Matcher> Core<M> {
     /// Asks the daemon and waits for its answer.
     pub(crate) fn request(&mut self, message: ToDaemon) -> Result<News, Refusal> {
         self.ask(|control| control.request(message.clone(), &[]))
+    }
+
+    /// The same for what may take longer than the daemon itself does.
+    pub(crate) fn request_within(&mut self, message: ToDaemon, limit: Duration) -> Result<News, Refusal> {
+        self.ask(|control| control.request_within(message.clone(), limit))
     }
 
     /// Has `ask` ask the daemon. Where that turns out to be dead, it asks once more, whoever has taken its place.

@@ -50,7 +50,7 @@ pub use isthmus_layout::control::Topic;
 pub use isthmus_layout::{DomainId, EndpointAddress, EndpointIndex, reason::Reason};
 pub use isthmus_shm::Buffer;
 pub use matcher::{Announced, Completion, Envelope, Matcher, Outcome, Posted, Token, Unexpected, UnexpectedState};
-pub use mx::{MxBoard, MxDomain, MxEndpoint, MxOpened, MxPeer, MxReport};
+pub use mx::{MxBoard, MxConnecting, MxDomain, MxEndpoint, MxOpened, MxPeer, MxReport};
 pub use options::{OptionError, Options};
 pub use query::Inquirer;
 pub use status::{ChannelStatus, PathKind};

@@ -9,6 +9,8 @@
 //!
 //! [`InOrder`](crate::InOrder) is the simplest: the oldest receive takes the oldest message.
 
+use crate::error::Refusal;
+use crate::mx::MxConnecting;
 use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::record::{Mapped, Serial};
 use isthmus_layout::{DomainId, EndpointAddress, reason::Reason};
@@ -129,6 +131,15 @@ pub struct Announced {
 
 /// Decides which receive an arriving message goes to, and keeps what nobody waited for.
 pub trait Matcher {
+    /// A whole short message arrives for an open endpoint: true if the matcher has dealt with it, bytes and all. For protocols that
+    /// decide by the first bytes of a message. `words` hold them, the last one padded.
+    ///
+    /// Not every short message comes this way: one from this domain itself is taken or held as any other.
+    #[inline]
+    fn take_short(&mut self, _envelope: &Envelope, _words: &[u32]) -> bool {
+        false
+    }
+
     /// A message arrives for an open endpoint: the receive that takes it, which thereby is no longer posted.
     fn take(&mut self, envelope: &Envelope) -> Option<Posted>;
 
@@ -155,6 +166,12 @@ pub trait Matcher {
 
     /// What this peer announced, or had begun to send, will not come any more. What arrived whole stays.
     fn forget(&mut self, peer: DomainId);
+
+    /// This peer is no more, and all that came from it has been taken. It was forgotten before.
+    fn gone(&mut self, _peer: DomainId) {}
+
+    /// The daemon has answered [`Domain::mx_connect_start`](crate::Domain::mx_connect_start).
+    fn mx_connected(&mut self, _connecting: MxConnecting, _outcome: Result<EndpointAddress, Refusal>) {}
 
     /// An endpoint is closed: its posted receives and held messages.
     fn close(&mut self, endpoint: EndpointIndex) -> (Vec<Posted>, Vec<Unexpected>);

@@ -6,10 +6,14 @@ use crate::error::Refusal;
 use crate::matcher::Matcher;
 use crate::query::Inquirer;
 use isthmus_layout::EndpointAddress;
-use isthmus_layout::control::{MxConnect, MxOpen, MxWho, ToClient, Topic};
+use isthmus_layout::control::{MxConnect, MxOpen, MxWho, RequestSerial, ToClient, Topic};
 use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::reason::Reason;
 use serde::Deserialize;
+use std::time::Duration;
+
+/// How long somebody on another host may take to answer a connect that is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The MX endpoint number that an endpoint has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +25,10 @@ pub struct MxOpened {
     /// The board's nic id: six octets, the first in bits 47 to 40.
     pub nic: u64,
 }
+
+/// A connect that the daemon has not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MxConnecting(pub(crate) RequestSerial);
 
 /// The MX boards of this host, and those that can be reached.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -99,15 +107,24 @@ impl<M: Matcher> Domain<M> {
         }
     }
 
-    /// Who has that MX endpoint number. From now on this domain hears when the other one goes.
+    /// Who has that MX endpoint number. From now on this domain hears when the other one goes. Somebody on another host is asked, and
+    /// waited for, nothing else going on meanwhile: [`Self::mx_connect_start`] does not wait.
     ///
-    /// Refused with [`Reason::MxNoNic`], [`Reason::MxEndpointBeyond`], [`Reason::MxEndpointClosed`], [`Reason::MxBadKey`] or
-    /// [`Reason::TalkForbidden`].
+    /// Refused with [`Reason::MxNoNic`], [`Reason::MxEndpointBeyond`], [`Reason::MxEndpointClosed`], [`Reason::MxBadKey`],
+    /// [`Reason::TalkForbidden`], [`Reason::MxUnreachable`] and [`Reason::MxPartnersFull`]; [`Reason::MxNoNumber`] if this domain has
+    /// no MX endpoint number by which another host could know it.
     pub fn mx_connect(&mut self, nic: u64, endpoint: u32, key: u32) -> Result<EndpointAddress, Refusal> {
-        match self.core.request(MxConnect { nic, endpoint, key }.into())?.message {
+        match self.core.request_within(MxConnect { nic, endpoint, key }.into(), PATIENCE)?.message {
             ToClient::MxFound(found) => Ok(EndpointAddress { domain: found.domain, endpoint: found.endpoint }),
             _ => Err(Reason::NotIsthmus.into()),
         }
+    }
+
+    /// The same without waiting: [`Matcher::mx_connected`] gets the answer.
+    pub fn mx_connect_start(&mut self, nic: u64, endpoint: u32, key: u32) -> Result<MxConnecting, Refusal> {
+        let serial = self.core.ask(|control| control.tell(MxConnect { nic, endpoint, key }.into(), &[]))?;
+        self.core.connecting.push(MxConnecting(serial));
+        Ok(MxConnecting(serial))
     }
 
     /// The nic id and MX endpoint number that an endpoint has, or had if it went lately; else [`Reason::MxNoNumber`].

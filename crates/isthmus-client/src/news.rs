@@ -2,6 +2,7 @@
 
 use crate::control::News;
 use crate::core::Core;
+use crate::error::Refusal;
 use crate::matcher::Matcher;
 use crate::peer::{Granted, Making, Path, PeerIndex};
 use isthmus_channel::{Channel, ChannelKey, Ends};
@@ -12,7 +13,7 @@ use isthmus_layout::control::{
 use isthmus_layout::ids::ChannelId;
 use isthmus_layout::limits::CHANNEL_TRIES;
 use isthmus_layout::reason::Reason;
-use isthmus_layout::{DomainId, board};
+use isthmus_layout::{DomainId, EndpointAddress, board};
 use isthmus_platform::Doorbell;
 use isthmus_shm::{Access, MapError, Mapping, PeerFault, Window};
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -62,7 +63,16 @@ impl<M: Matcher> Core<M> {
             }
             ToClient::PeerGone(gone) => self.peer_gone(gone.peer, gone.reason),
             ToClient::Done(_) => self.grant_answered(serial, Granted::Yes),
-            ToClient::Refused(refused) => self.request_refused(serial, refused.reason),
+            ToClient::Refused(ref refused) => {
+                let refusal = || Refusal::new(refused.reason, refused.text.to_string());
+                if !self.mx_connected(serial, || Err(refusal())) {
+                    self.request_refused(serial, refused.reason);
+                }
+            }
+            ToClient::MxFound(ref found) => {
+                let address = EndpointAddress { domain: found.domain, endpoint: found.endpoint };
+                self.mx_connected(serial, || Ok(address));
+            }
             // The rest answers requests that were waited for.
             _ => {}
         }
@@ -95,6 +105,19 @@ impl<M: Matcher> Core<M> {
             }
             refusal.reason
         })
+    }
+
+    /// True if it was a connect that was answered.
+    fn mx_connected(
+        &mut self,
+        serial: Option<RequestSerial>,
+        outcome: impl FnOnce() -> Result<EndpointAddress, Refusal>,
+    ) -> bool {
+        let at = self.connecting.iter().position(|connecting| Some(connecting.0) == serial);
+        let Some(at) = at else { return false };
+        let connecting = self.connecting.swap_remove(at);
+        self.matcher.mx_connected(connecting, outcome());
+        true
     }
 
     fn grant_answered(&mut self, serial: Option<RequestSerial>, answer: Granted) {
@@ -337,6 +360,7 @@ impl<M: Matcher> Core<M> {
         }
         self.fail_peer(at, reason);
         self.forget_peer(at);
+        self.matcher.gone(peer);
     }
 }
 

@@ -18,6 +18,8 @@ pub struct Options {
     pub socket: Option<PathBuf>,
     /// True to start no daemon where none answers.
     pub no_autostart: bool,
+    /// The daemon's program, should one have to be started; without, the one beside this program, or else in the PATH.
+    pub daemon: Option<PathBuf>,
     /// How to wait.
     pub wait: Wait,
     /// True to keep large buffers where they are: no page of the program is ever moved onto shared memory.
@@ -78,6 +80,7 @@ impl Options {
             name,
             socket: value(environment::SOCKET).map(PathBuf::from),
             no_autostart: !flag(environment::AUTOSTART)?,
+            daemon: None,
             wait,
             no_rehoming: !flag(environment::RCACHE)?,
             no_channels: !flag(environment::CHANNELS)?,

@@ -301,10 +301,12 @@ impl Lane<'_> {
     }
 
     /// The last record of this message is out. Answers it if its send is over with that; on the ordinary path it is over
-    /// when the peer has taken it, because the daemon could die with it.
+    /// when the peer has taken it, because the daemon could die with it. For somebody on another host a message that is out `whole` is the
+    /// daemon's: if that dies, so does the way there, which is told.
     #[inline]
-    pub(crate) fn finish(&mut self, message: Outgoing) -> Option<Outgoing> {
+    pub(crate) fn finish(&mut self, message: Outgoing, whole: bool) -> Option<Outgoing> {
         match (self.peer, self.credit.flight.back_mut()) {
+            (Some(peer), _) if whole && peer.is_remote() => Some(message),
             (Some(_), Some(record)) => {
                 record.over = Some(message);
                 None

@@ -1,11 +1,14 @@
-//! Reports of the daemon, for tools that need not be domains.
+//! Reports of the daemon, and frames of its boards, for tools that need not be domains.
 
 use crate::connect;
 use crate::control::Control;
 use crate::error::Refusal;
 use crate::options::Options;
-use isthmus_layout::control::{List, Name, Query, ToClient, Topic};
+use isthmus_layout::DomainId;
+use isthmus_layout::control::{Capture, List, Name, Query, ToClient, Topic};
 use isthmus_layout::reason::Reason;
+use rustix::fd::AsFd;
+use std::os::unix::net::UnixStream;
 
 /// A connection that asks and never attaches.
 #[derive(Debug)]
@@ -24,6 +27,21 @@ impl Inquirer {
     /// A report, as JSON.
     pub fn ask(&mut self, topic: Topic, arguments: &[&str]) -> Result<String, Refusal> {
         ask(&mut self.control, topic, arguments)
+    }
+
+    /// Frames that one MX board, or every one that has links, receives and sends from now on; of one domain, or all; so many
+    /// bytes of each at most. They come as the messages of `isthmus_capture::stream`. Closing the sending half of the stream ends them
+    /// in order, with how much is missing. Only root and the daemon's own user may.
+    pub fn capture(
+        &mut self,
+        board: Option<u32>,
+        domain: Option<DomainId>,
+        snap_bytes: u32,
+    ) -> Result<UnixStream, Refusal> {
+        let (ours, theirs) = UnixStream::pair()
+            .map_err(|error| Refusal::new(Reason::OutOfFds, format!("a pair of sockets: {error}")))?;
+        self.control.request(Capture { board, domain, snap_bytes }.into(), &[theirs.as_fd()])?;
+        Ok(ours)
     }
 }
 

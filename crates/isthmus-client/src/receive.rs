@@ -7,10 +7,13 @@ use crate::words::copy_words;
 use isthmus_channel::{ChannelKey, Polled};
 use isthmus_layout::DomainId;
 use isthmus_layout::ids::EndpointIndex;
-use isthmus_layout::limits::{ORDINARY_RECORD_COST, SLAB_MESSAGE_BYTES_MAX};
+use isthmus_layout::limits::{ORDINARY_CREDIT_BYTES, ORDINARY_RECORD_COST, SLAB_MESSAGE_BYTES_MAX};
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{MalformedRecord, Mapped, Outcome, Piece, Record, Route, Serial, parse_eager};
 use isthmus_shm::{PeerFault, RecordBuffer};
+
+/// Credit that is given back to somebody on another host together: a quarter of what may be under way.
+const LAZY_CREDIT_BYTES: u32 = ORDINARY_CREDIT_BYTES / 4;
 
 /// Announced messages of one peer that wait for a receive, with their edges in our memory.
 const EDGES_MAX: u32 = 2 * 4096;
@@ -233,6 +236,9 @@ impl<M: Matcher> Core<M> {
     #[inline]
     fn match_eager(&mut self, envelope: Envelope, words: &[u32]) {
         isthmus_shm::step!("match_eager");
+        if self.matcher.take_short(&envelope, words) {
+            return;
+        }
         match self.matcher.take(&envelope) {
             Some(mut posted) => {
                 let room = posted.buffer.len().min(envelope.len as usize);
@@ -418,7 +424,8 @@ impl<M: Matcher> Core<M> {
             self.failed(message, reason);
         }
         // Not one endpoint is missing but the whole domain, or the leave to talk to it.
-        if reason != Reason::EndpointClosed && !self.peers[at].credit.came_back() {
+        let of_one = matches!(reason, Reason::EndpointClosed | Reason::MessageTooLong);
+        if !of_one && !self.peers[at].credit.came_back() {
             match reason {
                 // It may come back, and what it sends us is under way by another road.
                 Reason::NoSuchDomain => self.fail_sends(at, reason),
@@ -450,11 +457,14 @@ impl<M: Matcher> Core<M> {
             | Record::Abort { .. } => 0,
             Record::Credit { .. } => return,
         };
-        let credit = &mut self.peers[at].credit;
-        if credit.owed == 0 {
+        let peer = &mut self.peers[at];
+        // The daemon need not wake for the credit of somebody on another host: no send there waits for it.
+        let least = if peer.id.is_remote() { LAZY_CREDIT_BYTES } else { 0 };
+        let before = peer.credit.owed;
+        peer.credit.owed += ORDINARY_RECORD_COST + bytes;
+        if before <= least && peer.credit.owed > least {
             self.owing.push(at);
         }
-        credit.owed += ORDINARY_RECORD_COST + bytes;
     }
 
     /// Gives credit back; called when there is nothing more to take.

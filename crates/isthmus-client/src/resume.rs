@@ -44,6 +44,9 @@ impl<M: Matcher> Core<M> {
         }
         self.owing.clear();
         self.asked.clear();
+        for connecting in std::mem::take(&mut self.connecting) {
+            self.matcher.mx_connected(connecting, Err(Reason::DaemonGone.into()));
+        }
         for at in self.peers.indices() {
             self.lose_daemon(at);
         }

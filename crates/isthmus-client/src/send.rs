@@ -189,7 +189,7 @@ impl<M: Matcher> Core<M> {
             return Err((error.into(), message));
         }
         lane.channel.count(u64::from(len));
-        if let Some(message) = lane.finish(message) {
+        if let Some(message) = lane.finish(message, true) {
             self.sent(message);
         }
         Ok(())
@@ -203,7 +203,7 @@ impl<M: Matcher> Core<M> {
                 return Err((stop, message));
             }
         }
-        self.sent_in_pieces(at, message);
+        self.sent_in_pieces(at, message, true);
         Ok(())
     }
 
@@ -230,11 +230,12 @@ impl<M: Matcher> Core<M> {
         Ok(())
     }
 
-    fn sent_in_pieces(&mut self, at: PeerIndex, message: Outgoing) {
+    /// `whole`: nobody had to ask for it.
+    fn sent_in_pieces(&mut self, at: PeerIndex, message: Outgoing, whole: bool) {
         let len = message.wanted as u64;
         if let Some(mut lane) = self.peers[at].lane(&mut self.inbox, self.ring) {
             lane.channel.count(len);
-            if let Some(message) = lane.finish(message) {
+            if let Some(message) = lane.finish(message, whole) {
                 self.sent(message);
             }
         }
@@ -251,7 +252,7 @@ impl<M: Matcher> Core<M> {
                 self.flush(at);
             }
             if message.sent == message.wanted {
-                self.sent_in_pieces(at, message);
+                self.sent_in_pieces(at, message, false);
             } else if outcome.is_err() {
                 self.peers[at].streams.push_front(message);
             } else {

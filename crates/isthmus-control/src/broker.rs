@@ -12,6 +12,7 @@
 
 mod adopt;
 mod attach;
+mod capture;
 mod channels;
 mod grants;
 mod home;
@@ -19,18 +20,18 @@ mod leave;
 mod mx;
 mod refusal;
 mod requests;
+mod strangers;
 mod types;
 mod workers;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::sync::RwLock;
+use std::sync::{Arc, Mutex, RwLock};
 
 use isthmus_layout::control::{Name, Owner, Refused, RequestSerial, Text, ToClient, Version, version};
 use isthmus_layout::ids::{ChannelId, DomainId};
 use isthmus_layout::reason::{Kind, Reason};
-use isthmus_service::{Event, Permit};
+use isthmus_service::{Event, MxView, Permit};
 
 use crate::directory::Directory;
 use crate::directory::channels::{Channels, Due};
@@ -38,6 +39,7 @@ use crate::disposal::{self, Given, WAITING_MAX};
 use crate::journal::Journal;
 use crate::policy::{Identity, Policy};
 use crate::tickets::{Survivor, Tickets};
+use strangers::Strangers;
 
 pub use home::Home;
 pub(crate) use refusal::Refusal;
@@ -84,6 +86,9 @@ pub struct Broker {
     leaving: BTreeMap<DomainId, (Reason, Vec<DomainId>)>,
     sessions: BTreeMap<SessionId, Session>,
     pub(crate) workers: WorkerBoards,
+    pub(crate) strangers: Strangers,
+    /// Captures that are under way.
+    captures: usize,
     identities: Identities,
     pub(crate) journal: Journal,
     outgoing: VecDeque<Outgoing>,
@@ -114,6 +119,8 @@ impl Broker {
             leaving: BTreeMap::new(),
             sessions: BTreeMap::new(),
             workers: WorkerBoards::new(plane),
+            strangers: Strangers::default(),
+            captures: 0,
             identities: Identities::default(),
             journal: Journal::default(),
             outgoing: VecDeque::new(),
@@ -121,6 +128,11 @@ impl Broker {
         };
         broker.permit();
         broker
+    }
+
+    /// Some boards have links: this is to be seen of each that has.
+    pub fn set_views(&mut self, views: Vec<Option<Arc<Mutex<MxView>>>>) {
+        self.strangers = Strangers::new(views);
     }
 
     /// The configuration was read again.
@@ -235,6 +247,7 @@ impl Broker {
             }
             Event::Removed { domain } => self.left(*domain),
             Event::Stopped { worker } => tracing::debug!(worker = worker.0, "worker has ended"),
+            Event::MxConnected { .. } | Event::MxMet { .. } | Event::MxParted { .. } => self.event_of_others(event),
         }
     }
 

@@ -18,13 +18,14 @@ use std::path::Path;
 use isthmus_channel::Wait as Waiting;
 use isthmus_layout::channel::SlabSize;
 use isthmus_layout::control::{Name, Spoken};
-use isthmus_service::{Event, Options as ServiceOptions, Permit, Service, StartError};
+use isthmus_service::{Command, Event, Options as ServiceOptions, Permit, Service, StartError};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use crate::broker::{Broker, Facts, Settings};
+use crate::broker::{Broker, DataPlane, Facts, Settings};
 use crate::config::{Attach, Config, Loaded, WaitMode};
 use crate::directory::{Directory, Limits};
+use crate::network::{self, Opened};
 use crate::policy::Policy;
 use crate::schema::SCHEMA;
 use crate::scrape::Scrape;
@@ -117,9 +118,14 @@ impl Daemon {
     async fn serve(self, ready: impl FnOnce()) -> Result<Ended, DaemonError> {
         let Self { options, listener, stop } = self;
         let config = options.loaded.config.clone();
+        let plans = config.mx.plans(&host()).map_err(DaemonError::Boards)?;
+        let mut opened = network::open(&plans).map_err(DaemonError::Boards)?;
         let (told, events) = mpsc::unbounded_channel::<Event>();
         let service = Service::start(service_options(&config), move |event| drop(told.send(event)))?;
-        let broker = broker(&options, Box::new(service))?;
+        for board in opened.wired.drain(..) {
+            service.send(Command::AddMxBoard(Box::new(board)));
+        }
+        let broker = broker(&options, opened, Box::new(service))?;
         let server =
             Server::new(broker, config.limits.handshake_timeout_ms.duration(), config.daemon.idle_exit_s.duration());
         if let Some(scrape) = Scrape::open(&config.metrics.listen).map_err(system("listening for scrapes"))? {
@@ -147,7 +153,7 @@ fn service_options(config: &Config) -> ServiceOptions {
     }
 }
 
-fn broker(options: &Options, plane: Box<dyn crate::broker::DataPlane>) -> Result<Broker, DaemonError> {
+fn broker(options: &Options, opened: Opened, plane: Box<dyn DataPlane>) -> Result<Broker, DaemonError> {
     let config = &options.loaded.config;
     let (uid, limits) = (rustix::process::geteuid().as_raw(), limits(config));
     let tickets = match Tickets::open(config.daemon.runtime_dir.path()) {
@@ -170,9 +176,10 @@ fn broker(options: &Options, plane: Box<dyn crate::broker::DataPlane>) -> Result
         offer_timeout: 1_000_000_000,
         facts: facts(&options.loaded),
     };
-    let boards = config.mx.resolved(&host()).map_err(DaemonError::Boards)?;
-    let directory = Directory::new(limits, boards, tickets.first());
-    Ok(Broker::new(settings, Policy::new(config.policy.clone(), uid), directory, tickets, plane))
+    let directory = Directory::new(limits, opened.boards, tickets.first());
+    let mut broker = Broker::new(settings, Policy::new(config.policy.clone(), uid), directory, tickets, plane);
+    broker.set_views(opened.views);
+    Ok(broker)
 }
 
 /// What this host is called.

@@ -8,6 +8,7 @@
 //!       broker ─── requests, decisions, descriptors; carries no bytes itself
 //!         directory ─ domains, endpoints, boards, channels   policy ── who may, as reasons
 //!         tickets ─── what a later daemon has to know        journal ─ counts and log lines
+//!       capture ── frames on their way to a program that asked for them
 //!       answer ─── reports as JSON (schema), metrics as text
 //! ```
 //!
@@ -17,12 +18,14 @@
 
 pub mod answer;
 pub mod broker;
+mod capture;
 pub mod config;
 pub mod daemon;
 pub mod directory;
 mod disposal;
 pub mod journal;
 pub mod metrics;
+mod network;
 pub mod policy;
 pub mod schema;
 pub mod scrape;

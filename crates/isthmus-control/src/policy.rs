@@ -43,6 +43,11 @@ impl Policy {
         if self.settings.may_attach(uid, self.own_uid) { Ok(()) } else { Err(Reason::AttachForbidden) }
     }
 
+    /// May a user see frames, which are those of all users?
+    pub fn capture(&self, uid: u32) -> Result<(), Reason> {
+        if uid == 0 || uid == self.own_uid { Ok(()) } else { Err(Reason::CaptureForbidden) }
+    }
+
     /// What the settings say about one direction.
     pub fn verdict(&self, from: &Identity, to: &Identity) -> Verdict {
         self.settings.verdict(from.party(), to.party())
@@ -95,6 +100,13 @@ mod tests {
         assert_eq!([policy.attach(0), policy.attach(5)], [Ok(()), Err(Reason::AttachForbidden)]);
         assert_eq!([policy.channel(&a, &b), policy.grant(&a, &b)], [Ok(()); 2]);
         assert_eq!([policy.talk(&a, &c), policy.channel(&a, &c)], [Err(Reason::TalkForbidden); 2]);
+    }
+
+    #[test]
+    fn frames_are_for_root_and_the_daemon_s_own_user() {
+        let policy = Policy { own_uid: 9, ..policy("[policy]\nattach = \"any-user\"\n") };
+        assert_eq!([policy.capture(0), policy.capture(9)], [Ok(()); 2]);
+        assert_eq!((policy.attach(5), policy.capture(5)), (Ok(()), Err(Reason::CaptureForbidden)));
     }
 
     #[test]

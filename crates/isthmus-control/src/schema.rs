@@ -213,6 +213,38 @@ reports! {
         endpoints: Vec<MxEndpointRow>,
         /// How many there are.
         endpoints_max: u32,
+        /// Its links to other hosts, in the order of the configuration.
+        links: Vec<MxLinkRow>,
+        /// Frames that came and were dropped, by reason; reasons that never occurred are not listed.
+        dropped: Vec<MxDropped>,
+    }
+
+    /// Frames that a board dropped.
+    MxDropped {
+        /// Why, as in docs/spec/mxoe.md.
+        reason: String,
+        /// How many.
+        count: u64,
+    }
+
+    /// A link of an MX board.
+    MxLinkRow {
+        /// The interface, or the address.
+        name: String,
+        /// `packet`, `xdp` or `udp`.
+        kind: String,
+        /// `up`, `down`, `gone`, or `broken` when it is not tried any more.
+        state: String,
+        /// The longest frame that it carries, from the Ethernet header on.
+        frame_bytes_max: u32,
+        /// Frames that were sent.
+        sent_frames: u64,
+        /// Their bytes.
+        sent_bytes: u64,
+        /// Frames that came.
+        received_frames: u64,
+        /// Their bytes.
+        received_bytes: u64,
     }
 
     /// An MX endpoint number that is taken.
@@ -233,8 +265,18 @@ reports! {
         nic: u64,
         /// The same as people write it.
         mac: String,
-        /// What it is called.
+        /// What it is called; its address, as long as that is not known.
         name: String,
+        /// How it is known: `local` (of this host), `static`, `announced` or `asked`.
+        known: String,
+        /// The board of this host that knows it.
+        board: u32,
+        /// The link that frames for it go by. None for boards of this host, and without a link that works.
+        link: Option<String>,
+        /// Milliseconds since it was last heard; none if it never was.
+        heard_ms: Option<u64>,
+        /// How often its daemon has started anew since it became known.
+        restarts: u64,
     }
 
     /// `isthmus channel list`: the pairs that have a channel, and those that asked for one and have none.

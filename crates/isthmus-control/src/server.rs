@@ -15,6 +15,7 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use isthmus_layout::control::Name;
@@ -75,6 +76,8 @@ struct Inner {
     idle_since: Cell<Option<Instant>>,
     /// Deadlines have changed.
     timers: Notify,
+    /// What the workers say.
+    events: RefCell<Option<mpsc::UnboundedReceiver<Event>>>,
     /// See [`SPARE_FDS`].
     spare: RefCell<Vec<OwnedFd>>,
 }
@@ -92,6 +95,7 @@ impl Server {
             idle_exit,
             idle_since: Cell::new(Some(now)),
             timers: Notify::new(),
+            events: RefCell::default(),
             spare: RefCell::default(),
         }))
     }
@@ -100,17 +104,18 @@ impl Server {
     pub async fn run(
         &self,
         listener: Listener,
-        mut events: mpsc::UnboundedReceiver<Event>,
+        events: mpsc::UnboundedReceiver<Event>,
         stop: Stop,
     ) -> io::Result<Ended> {
         let watched = watched(listener.as_fd().try_clone_to_owned()?)?;
         self.set_aside();
+        *self.0.events.borrow_mut() = Some(events);
         self.watch_survivors();
         let ended = loop {
             let wake = self.next_wake();
             tokio::select! {
                 ready = watched.readable() => self.accept(&listener, &mut ready?).await,
-                Some(event) = events.recv() => self.with(|broker| broker.event(&event)),
+                event = self.next_event() => self.with(|broker| broker.event(&event)),
                 () = self.0.timers.notified() => {}
                 () = stop.0.notified() => break Ended::Stopped,
                 () = sleep_until(wake) => self.with(Broker::tick),
@@ -123,12 +128,28 @@ impl Server {
         Ok(ended)
     }
 
-    /// Does something with the broker and sends what comes of it.
+    async fn next_event(&self) -> Event {
+        std::future::poll_fn(|context| match &mut *self.0.events.borrow_mut() {
+            Some(events) => match events.poll_recv(context) {
+                Poll::Ready(Some(event)) => Poll::Ready(event),
+                Poll::Ready(None) | Poll::Pending => Poll::Pending, // Without workers nothing comes.
+            },
+            None => Poll::Pending,
+        })
+        .await
+    }
+
+    /// Does something with the broker and sends what comes of it. What the workers have said comes first: whoever asks about
+    /// something that a worker has told a domain of finds it.
     pub fn with<T>(&self, act: impl FnOnce(&mut Broker) -> T) -> T {
         let now = u64::try_from(self.0.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let value = {
             let mut broker = self.0.broker.borrow_mut();
             broker.at(now);
+            let mut events = self.0.events.borrow_mut();
+            while let Some(event) = events.as_mut().and_then(|events| events.try_recv().ok()) {
+                broker.event(&event);
+            }
             act(&mut broker)
         };
         self.carry_out();
@@ -171,7 +192,7 @@ impl Server {
     fn connect(&self, socket: OwnedFd) -> io::Result<()> {
         let id = SessionId(self.0.next.replace(self.0.next.get() + 1));
         let connection = Rc::new(Connection::new(id, socket)?);
-        let (uid, pid) = connection.credentials()?;
+        let (uid, pid) = connection.credentials();
         let peer = Peer { uid, pid, program: program(pid), socket: connection.duplicate()? };
         self.0.connections.borrow_mut().insert(id, Rc::clone(&connection));
         self.with(|broker| broker.connected(id, peer));
@@ -240,7 +261,12 @@ impl Server {
         let (Outgoing::Packet { to, .. }
         | Outgoing::Report { to, .. }
         | Outgoing::Board { to, .. }
+        | Outgoing::Capture { to, .. }
         | Outgoing::End { to }) = outgoing;
+        if let Outgoing::Capture { capturing, .. } = outgoing {
+            drop(spawn_local(capturing.serve(self.clone())));
+            return to;
+        }
         let Some(connection) = self.0.connections.borrow().get(&to).cloned() else { return to };
         match outgoing {
             Outgoing::Packet { packet, fds, .. } => connection.push(packet, fds),
@@ -251,6 +277,7 @@ impl Server {
             }
             Outgoing::Board { board, pid, .. } => connection.attached(board, pid),
             Outgoing::End { .. } => connection.end(),
+            Outgoing::Capture { .. } => {} // See above.
         }
         to
     }
@@ -328,6 +355,11 @@ impl Server {
         self.with(|broker| broker.survivor_ended(domain));
     }
 
+    /// Nobody is there any more.
+    fn is_left(&self) -> bool {
+        self.0.connections.borrow().is_empty() && self.0.broker.borrow().captures() == 0
+    }
+
     /// Tells everybody, and gives them a moment to hear it.
     async fn end(&self, ended: Ended) {
         let reason = match ended {
@@ -336,7 +368,7 @@ impl Server {
         };
         self.with(|broker| broker.shut_down(reason));
         let until = Instant::now() + LINGER;
-        while !self.0.connections.borrow().is_empty() && Instant::now() < until {
+        while !self.is_left() && Instant::now() < until {
             tokio::select! {
                 () = self.0.timers.notified() => {}
                 () = tokio::time::sleep_until(until) => {}

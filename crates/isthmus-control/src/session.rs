@@ -7,6 +7,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,6 @@ use isthmus_layout::control::{
 use isthmus_layout::limits::CONTROL_FDS_MAX;
 use isthmus_platform::seqpacket::{self, ReceiveError, SendError};
 use isthmus_shm::{Marker, Window};
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
@@ -89,9 +89,12 @@ pub(crate) enum Flushed {
 /// A connection as the server knows it.
 pub(crate) struct Connection {
     pub(crate) id: SessionId,
-    /// Whose it is.
-    owner: u32,
-    stream: UnixStream,
+    /// User and process at the other end.
+    credentials: (u32, Option<i32>),
+    /// Watched for what comes in, and not for room: workers wake the domain by it, and we need not wake with it.
+    socket: AsyncFd<OwnedFd>,
+    /// The same while something waits for room.
+    room: RefCell<Option<Rc<AsyncFd<OwnedFd>>>>,
     queue: RefCell<VecDeque<Packet>>,
     reports: RefCell<VecDeque<Report>>,
     marker: RefCell<Option<Marker<Window>>>,
@@ -127,10 +130,12 @@ impl Connection {
     pub(crate) fn new(id: SessionId, socket: OwnedFd) -> io::Result<Self> {
         rustix::net::sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES)?;
         let stream = UnixStream::from_std(socket.into())?;
+        let known = stream.peer_cred()?;
         Ok(Self {
             id,
-            owner: stream.peer_cred()?.uid(),
-            stream,
+            credentials: (known.uid(), known.pid().filter(|pid| *pid > 0)),
+            socket: watched::watched(stream.into_std()?.into())?,
+            room: RefCell::default(),
             queue: RefCell::default(),
             reports: RefCell::default(),
             marker: RefCell::default(),
@@ -144,13 +149,12 @@ impl Connection {
     }
 
     /// User and process at the other end.
-    pub(crate) fn credentials(&self) -> io::Result<(u32, Option<i32>)> {
-        let known = self.stream.peer_cred()?;
-        Ok((known.uid(), known.pid().filter(|pid| *pid > 0)))
+    pub(crate) fn credentials(&self) -> (u32, Option<i32>) {
+        self.credentials
     }
 
     pub(crate) fn duplicate(&self) -> io::Result<OwnedFd> {
-        self.stream.as_fd().try_clone_to_owned()
+        self.socket.get_ref().try_clone()
     }
 
     /// It is a domain now: its board is marked with whatever is sent, and its process is watched.
@@ -202,7 +206,7 @@ impl Connection {
             let front = self.queue.borrow_mut().pop_front();
             let Some(packet) = front.or_else(|| self.next_of_report()) else { break Flushed::All };
             let fds: Vec<BorrowedFd<'_>> = packet.fds.iter().map(|fd| fd.as_fd()).collect();
-            match seqpacket::send(&self.stream, &packet.bytes, &fds) {
+            match seqpacket::send(&self.socket, &packet.bytes, &fds) {
                 Ok(()) => sent = true,
                 Err(SendError::FdsInFlight) => {
                     self.queue.borrow_mut().push_front(packet);
@@ -212,10 +216,7 @@ impl Connection {
                 }
                 Err(SendError::Full) => {
                     self.queue.borrow_mut().push_front(packet);
-                    // Tells tokio that the socket is full, so that it says when it no longer is.
-                    let _ = self
-                        .stream
-                        .try_io(Interest::WRITABLE, || io::Result::<()>::Err(io::ErrorKind::WouldBlock.into()));
+                    self.wait_for_room();
                     self.changed.notify_one();
                     break Flushed::Waits;
                 }
@@ -224,9 +225,21 @@ impl Connection {
         };
         if self.marker.borrow().as_ref().is_some_and(|marker| sent && marker.mark()) {
             // It slept, and the mark has taken that note off: it is up to us to wake it. A full socket wakes it as well.
-            let _ = seqpacket::send(&self.stream, &ToClient::from(Nudge {}).emit(None), &[]);
+            let _ = seqpacket::send(&self.socket, &ToClient::from(Nudge {}).emit(None), &[]);
+        }
+        if outcome == Flushed::All {
+            self.room.take();
         }
         outcome
+    }
+
+    /// The socket is full: from now on we hear when it no longer is.
+    fn wait_for_room(&self) {
+        match self.duplicate().and_then(watched::watched_for_room) {
+            Ok(room) => *self.room.borrow_mut() = Some(Rc::new(room)),
+            // Without a descriptor for that we look again.
+            Err(_) => self.retry.set(Some(Instant::now() + RETRY)),
+        }
     }
 
     fn next_of_report(&self) -> Option<Packet> {
@@ -248,25 +261,19 @@ impl Connection {
             let reads = throttled.is_none() && self.over.get().is_none();
             let retry = self.retry.get();
             let writes = self.backlog() > 0 && retry.is_none();
-            let interest = match (reads, writes) {
-                (true, true) => Some(Interest::READABLE | Interest::WRITABLE),
-                (true, false) => Some(Interest::READABLE),
-                (false, true) => Some(Interest::WRITABLE),
-                (false, false) if self.over.get().is_some() && retry.is_none() => return Next::Gone,
-                (false, false) => None,
-            };
+            if !reads && !writes && self.over.get().is_some() && retry.is_none() {
+                return Next::Gone;
+            }
             let deadline = throttled.into_iter().chain(self.over.get()).chain(retry).min();
             tokio::select! {
-                ready = self.ready(interest) => match ready {
-                    Ok(ready) if ready.is_readable() && reads => {
-                        if let Some(next) = self.receive(scratch) {
-                            return next;
-                        }
-                    }
-                    Ok(ready) if ready.is_writable() => return Next::Flush,
-                    Ok(_) => {}
+                ready = self.socket.readable(), if reads => match ready {
+                    Ok(mut ready) => match self.receive(scratch) {
+                        Some(next) => return next,
+                        None => ready.clear_ready(),
+                    },
                     Err(_) => return Next::Gone,
                 },
+                () = self.has_room(), if writes => return Next::Flush,
                 () = self.process_ended(), if self.over.get().is_none() => return Next::Gone,
                 () = self.changed.notified() => {}
                 () = sleep_until(deadline) => {
@@ -281,10 +288,10 @@ impl Connection {
         }
     }
 
-    async fn ready(&self, interest: Option<Interest>) -> io::Result<tokio::io::Ready> {
-        match interest {
-            Some(interest) => self.stream.ready(interest).await,
-            None => std::future::pending().await,
+    async fn has_room(&self) {
+        let room = self.room.borrow().clone();
+        if let Some(room) = room {
+            drop(room.writable().await); // Or broken, which sending will tell.
         }
     }
 
@@ -307,22 +314,15 @@ impl Connection {
 
     fn receive(&self, scratch: &mut [u8]) -> Option<Next> {
         let mut fds = Vec::with_capacity(CONTROL_FDS_MAX);
-        let received = self.stream.try_io(Interest::READABLE, || {
-            match seqpacket::receive(&self.stream, scratch, &mut fds, false) {
-                Err(ReceiveError::Empty) => Err(io::ErrorKind::WouldBlock.into()),
-                other => Ok(other),
-            }
-        });
+        let received = seqpacket::receive(&self.socket, scratch, &mut fds, false);
         self.bucket.borrow_mut().tokens -= 1.0;
-        let given: Vec<Given> = fds.into_iter().map(|fd| Given::by(self.owner, fd)).collect();
+        let given: Vec<Given> = fds.into_iter().map(|fd| Given::by(self.credentials.0, fd)).collect();
         match received {
-            Err(_) => None,
-            Ok(Ok(bytes)) => Some(Next::Packet(scratch[..bytes].to_vec(), given)),
-            Ok(Err(ReceiveError::Closed)) => Some(Next::Gone),
-            Ok(Err(ReceiveError::DescriptorsLost { bytes })) => {
-                Some(Next::DescriptorsLost(serial_of(&scratch[..bytes])))
-            }
-            Ok(Err(error)) => Some(Next::Unreceivable(error.to_string())),
+            Err(ReceiveError::Empty) => None,
+            Ok(bytes) => Some(Next::Packet(scratch[..bytes].to_vec(), given)),
+            Err(ReceiveError::Closed) => Some(Next::Gone),
+            Err(ReceiveError::DescriptorsLost { bytes }) => Some(Next::DescriptorsLost(serial_of(&scratch[..bytes]))),
+            Err(error) => Some(Next::Unreceivable(error.to_string())),
         }
     }
 }
@@ -330,13 +330,13 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         // A worker may hold the socket a moment longer; the other side shall know now.
-        let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         // Nothing more comes in. What has not been read is taken out here, or its descriptors would be closed where the last
         // copy of the socket is.
         let (mut packet, mut fds) = ([0; HEADER_BYTES], Vec::new());
         loop {
-            let received = seqpacket::receive(&self.stream, &mut packet, &mut fds, false);
-            fds.drain(..).for_each(|fd| drop(Given::by(self.owner, fd)));
+            let received = seqpacket::receive(&self.socket, &mut packet, &mut fds, false);
+            fds.drain(..).for_each(|fd| drop(Given::by(self.credentials.0, fd)));
             if !matches!(received, Ok(_) | Err(ReceiveError::TooLong | ReceiveError::DescriptorsLost { .. })) {
                 break;
             }

@@ -74,6 +74,9 @@ mac = "00:60:DD:00:00:01"
 name = "myri0"
 endpoints_max = 255
 [[mx.board]]
+[[mx.board]]
+dialect = "mx"
+links = [{ interface = "eth0", kind = "xdp" }]
 [metrics]
 listen = "[::1]:9419"
 "#;
@@ -356,6 +359,22 @@ const PIECES: &[&str] = &[
     "[[mx.board]]\n",
     "name = \"é:0\"\n",
     "mac = \"02:00:00:00:00:0\"\n",
+    "mac = \"02:00:00:00:00:01\"\n",
+    "[[mx.board.links]]\n",
+    "links = [{ interface = \"eth0\" }]\n",
+    "links = [{ udp = \"10.0.0.1\", peers = [\"10.0.0.2\"] }]\n",
+    "interface = \"eth1\"\n",
+    "kind = \"xdp\"\n",
+    "udp = \"[::1]:7\"\n",
+    "peers = [\"::2\", \"a\"]\n",
+    "peers = [{ mac = \"02:00:00:00:00:01\", name = \"a\" }]\n",
+    "rank = 3\n",
+    "dialect = \"mx\"\n",
+    "ethertype = 0x88b5\n",
+    "frame_bytes_max = 65510\n",
+    "discovery = false\n",
+    "resend_ms = 2000\n",
+    "give_up_s = 1\n",
     "workers = ",
     "worker_cpus = [",
     "slab_kib = 300\n",

@@ -320,57 +320,6 @@ fn wrong_rules() {
 }
 
 #[test]
-fn wrong_boards() {
-    assert_snapshot!(refusal(
-        "[[mx.board]]\nmac = \"01:00:00:00:00:01\"\nname = \"a b\"\nendpoints_max = 256\nport = 1\n\
-         [[mx.board]]\nmac = \"02:00:00:00:00\"\n[[mx.board]]\nmac = 2\n"
-    ), @r#"
-    isthmus.toml:2:7: mx.board[0].mac is "01:00:00:00:00:01", but must be the address of one station, as in "02:00:5e:00:00:01"
-        2 | mac = "01:00:00:00:00:01"
-          |       ^^^^^^^^^^^^^^^^^^^
-          = an odd first octet means a group of stations
-    isthmus.toml:3:8: mx.board[0].name is "a b", but must be a name of 1 to 79 printable ASCII characters without spaces
-        3 | name = "a b"
-          |        ^^^^^
-    isthmus.toml:4:17: mx.board[0].endpoints_max is 256, but must be an integer from 1 to 255
-        4 | endpoints_max = 256
-          |                 ^^^
-    isthmus.toml:5:1: there is no key mx.board[0].port
-        5 | port = 1
-          | ^^^^
-          = a board has mac, name and endpoints_max
-    isthmus.toml:7:7: mx.board[1].mac is "02:00:00:00:00", but must be the address of one station, as in "02:00:5e:00:00:01"
-        7 | mac = "02:00:00:00:00"
-          |       ^^^^^^^^^^^^^^^^
-    isthmus.toml:9:7: mx.board[2].mac is 2, but must be the address of one station, as in "02:00:5e:00:00:01"
-        9 | mac = 2
-          |       ^
-          = strings are written in quotes: "2"
-    "#);
-    assert_snapshot!(refusal(
-        "mx.board = [{ name = \"a\" }, { name = \"a\" }, { mac = \"02:00:00:00:00:01\" }, { mac = \"02-00-00-00-00-01\" }]\n"
-    ), @r#"
-    isthmus.toml:1:29: mx.board repeats the name "a"
-        1 | mx.board = [{ name = "a" }, { name = "a" }, { mac = "02:00:00:00:00:01" }, { mac = "02-00-00-00-00-01"…
-          |                             ^^^^^^^^^^^^^^
-    isthmus.toml:1:76: mx.board repeats the address 02:00:00:00:00:01
-        1 | …ame = "a" }, { name = "a" }, { mac = "02:00:00:00:00:01" }, { mac = "02-00-00-00-00-01" }]
-          |                                                              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-    "#);
-    assert_snapshot!(refusal("[mx]\nboard = \"02:00:00:00:00:01\"\n"), @r#"
-    isthmus.toml:2:9: mx.board is "02:00:00:00:00:01", but must be a list of at most 32 tables { mac, name, endpoints_max }
-        2 | board = "02:00:00:00:00:01"
-          |         ^^^^^^^^^^^^^^^^^^^
-          = boards are written as in [{ name = "web:0", endpoints_max = 64 }]
-    "#);
-    assert_snapshot!(refusal(&format!("mx.board = [{}]\n", "{},".repeat(33))), @r#"
-    isthmus.toml:1:12: mx.board is a list of 33, but must be a list of at most 32 tables { mac, name, endpoints_max }
-        1 | mx.board = [{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}…
-          |            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-    "#);
-}
-
-#[test]
 fn values_that_do_not_fit_each_other() {
     assert_snapshot!(refusal("[daemon]\nworkers = 3\nworker_cpus = [0, 1]\n"), @r#"
     isthmus.toml:3:15: daemon.worker_cpus does not fit daemon.workers: 3 workers, 2 CPUs

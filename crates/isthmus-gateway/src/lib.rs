@@ -47,8 +47,12 @@ use stranger::{Place, Stranger, Strangers};
 pub trait Domain {
     /// Puts a record with its bytes into the domain's ring, or behind what waits for it.
     fn deliver(&mut self, route: Route, record: &Record<'_>, bytes: &[u8]);
-    /// Gives the domain credit back for what it sent to a stranger.
+    /// Gives the domain credit back for what it sent to a stranger. A few KiB of it may wait for something else that the domain gets.
     fn credit(&mut self, route: Route, bytes: u32);
+    /// The same at once: a send of the domain's is over with it.
+    fn credit_now(&mut self, route: Route, bytes: u32) {
+        self.credit(route, bytes);
+    }
     /// A number for a stranger at that address. None where there are no more.
     fn meet(&mut self, address: Address) -> Option<DomainId>;
     /// A stranger is nobody any more: what was delivered before comes before this. Messages of it that are whole are delivered

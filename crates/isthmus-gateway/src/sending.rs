@@ -309,7 +309,9 @@ impl Gateway {
                 self.strangers[to].announced.remove(&serial);
                 if stream.asked {
                     self.streams -= 1;
-                    self.pay(to, if success { stream.owed } else { 0 }, domain);
+                    if success && stream.owed > 0 && !self.closed {
+                        domain.credit_now(self.route(self.strangers[to].id), stream.owed);
+                    }
                 } else {
                     self.tell(to, Record::Taken { serial, outcome: Outcome::Copied, bytes: bytes.into() }, domain);
                 }

@@ -1,5 +1,6 @@
 //! What a domain did on its ring that no correct library does.
 
+use isthmus_gateway::Misplaced;
 use isthmus_layout::RegionId;
 use isthmus_layout::limits::{ORDINARY_CREDIT_BYTES, ORDINARY_FRAGMENT_BYTES_MAX};
 use isthmus_layout::reason::Reason;
@@ -44,6 +45,9 @@ pub enum Breach {
         /// Bytes that were delivered and not given back before.
         delivered: u32,
     },
+    /// To somebody on another host.
+    #[error(transparent)]
+    Misplaced(#[from] Misplaced),
     /// Too much is held for it.
     #[error("{held} bytes are held for it and it does not read its ring")]
     NotReading {
@@ -68,7 +72,8 @@ impl Breach {
             | Self::PieceTooLong(_)
             | Self::PieceEmpty
             | Self::CreditEmpty
-            | Self::CreditBeyond { .. } => Reason::RecordOutOfPlace,
+            | Self::CreditBeyond { .. }
+            | Self::Misplaced(_) => Reason::RecordOutOfPlace,
             Self::CreditExceeded { .. } => Reason::CreditExceeded,
             Self::NotReading { .. } => Reason::NotReading,
         }

@@ -11,13 +11,15 @@
 
 use crate::breach::Breach;
 use crate::counters::DomainCounters;
+use crate::wire::{MxBoardNumber, MxEndpoint, NewCapture, NewMxBoard};
 use isthmus_channel::Ends;
-use isthmus_layout::DomainId;
 use isthmus_layout::board::Place;
 use isthmus_layout::control::Owner;
 use isthmus_layout::reason::Reason;
+use isthmus_layout::{DomainId, NicId, RegionId};
 use isthmus_platform::Doorbell;
 use isthmus_shm::Window;
+use isthmus_shm::rehome::PeerRegion;
 use std::fmt;
 use std::sync::Arc;
 
@@ -105,6 +107,50 @@ pub enum Command {
         /// How it went: [`Reason::PeerDetached`], [`Reason::PeerVanished`], …
         reason: Reason,
     },
+    /// A board of MX, with its links to other hosts.
+    AddMxBoard(Box<NewMxBoard>),
+    /// A domain has an endpoint number on such a board.
+    OpenMx(Box<MxEndpoint>),
+    /// It has it no more. What it has sent is still brought to where it belongs.
+    CloseMx {
+        /// Which board.
+        board: MxBoardNumber,
+        /// Which number.
+        endpoint: u8,
+    },
+    /// A domain connects to an endpoint of another host. [`Event::MxConnected`] answers.
+    ConnectMx {
+        /// What the answer carries.
+        request: u64,
+        /// By which of its numbers it is known there.
+        board: MxBoardNumber,
+        /// See `board`.
+        endpoint: u8,
+        /// The board there.
+        nic: NicId,
+        /// The endpoint there.
+        number: u8,
+        /// What it wants to see.
+        key: u32,
+    },
+    /// A domain lets messages to somebody on another host be sent straight out of its memory.
+    GrantStranger {
+        /// For whom.
+        stranger: DomainId,
+        /// Its name for the memory.
+        region: RegionId,
+        /// The memory.
+        memory: Arc<PeerRegion>,
+    },
+    /// It takes that back.
+    RevokeStranger {
+        /// For whom.
+        stranger: DomainId,
+        /// Which memory.
+        region: RegionId,
+    },
+    /// Frames of MX boards are copied for somebody from now on.
+    Capture(Box<NewCapture>),
     /// The policy changed.
     Permit(Permit),
     /// End all workers. What is held is dropped; rings stay as they are.
@@ -126,6 +172,34 @@ pub enum Event {
     Removed {
         /// Which domain.
         domain: DomainId,
+    },
+    /// The answer to [`Command::ConnectMx`]: by which number the other endpoint is reached.
+    MxConnected {
+        /// Of the command.
+        request: u64,
+        /// Who it is, or why nobody is.
+        outcome: Result<DomainId, Reason>,
+    },
+    /// A domain knows somebody on another host now, by a number that nobody had before. It comes before anything that the
+    /// domain gets of it.
+    MxMet {
+        /// The number.
+        stranger: DomainId,
+        /// Whose.
+        domain: DomainId,
+        /// The board there.
+        nic: NicId,
+        /// The endpoint there.
+        number: u8,
+    },
+    /// It is nobody any more. The domain has everything that came of it before.
+    MxParted {
+        /// The number.
+        stranger: DomainId,
+        /// Whose.
+        domain: DomainId,
+        /// Why.
+        reason: Reason,
     },
     /// The worker has ended.
     Stopped {

@@ -10,6 +10,8 @@ pub(crate) fn payload(record: &Record<'_>) -> (u32, Option<Piece>) {
     match *record {
         Record::Eager { len, .. } => (len, None),
         Record::Start { piece, .. } | Record::More { piece, .. } => (piece.len, Some(piece)),
+        // The ends of a message whose pages are somewhere else.
+        Record::Announce { piece, .. } if piece.len > 0 => (piece.len, Some(piece)),
         _ => (0, None),
     }
 }
@@ -37,10 +39,14 @@ pub(crate) fn is_answer(record: &Record<'_>) -> bool {
     )
 }
 
-/// Refuses what no correct library sends on the ordinary path.
-pub(crate) fn check(record: &Record<'_>) -> Result<(), Breach> {
+/// Refuses what no correct library sends on the ordinary path, to `peer`.
+pub(crate) fn check(record: &Record<'_>, peer: DomainId) -> Result<(), Breach> {
     match *record {
-        Record::Announce { mapped: Some(mapped), .. } => Err(Breach::Mapped(mapped.region)),
+        Record::Announce { piece, .. } if piece.len > ORDINARY_FRAGMENT_BYTES_MAX => {
+            Err(Breach::PieceTooLong(piece.len))
+        }
+        // The daemon itself may map pages that are for somebody on another host.
+        Record::Announce { mapped: Some(mapped), .. } if !peer.is_remote() => Err(Breach::Mapped(mapped.region)),
         Record::Start { piece, .. } | Record::More { piece, .. } => match piece.len {
             0 => Err(Breach::PieceEmpty),
             1..=ORDINARY_FRAGMENT_BYTES_MAX => Ok(()),

@@ -72,6 +72,7 @@ mod rings;
 mod router;
 mod service;
 mod sleeper;
+mod wire;
 mod worker;
 
 #[cfg(test)]
@@ -82,3 +83,4 @@ pub use command::{BoardNumber, Command, Event, Listener, NewDomain, Permit, Work
 pub use counters::{DomainCounters, PerReason, WorkerCounters};
 pub use router::{HELD_DOMAIN_MAX, HELD_WORKER_MAX};
 pub use service::{Options, Service, StartError, WORKERS_MAX};
+pub use wire::{LinkView, MxBoardNumber, MxEndpoint, MxView, NewCapture, NewMxBoard, Wake};

@@ -16,11 +16,11 @@ impl Worker {
             Task::Neighbour { domain, worker } => self.router.add_there(domain, worker),
             Task::NeighbourGone { domain, reason } => self.router.remove_there(domain, reason),
             Task::Parcel(parcel) => self.parcel(&parcel),
-            Task::Credit { to, route, bytes } => {
-                if let Some(Home::Here(slot)) = self.router.home(to) {
-                    self.router.give_credit(slot, route, bytes);
-                }
-            }
+            Task::Credit { to, route, bytes } => match (self.router.home(to), route.peer) {
+                (Some(Home::Here(slot)), _) => self.router.give_credit(slot, route, bytes),
+                (Some(Home::Wire), Some(domain)) => self.give_to_wire(domain, to, bytes),
+                _ => {}
+            },
             Task::Bounce { to, route, bounce, reason } => {
                 if let Some(Home::Here(slot)) = self.router.home(to) {
                     self.router.give_bounce(slot, route, bounce, reason);
@@ -44,6 +44,13 @@ impl Worker {
             },
             Command::Add(new) => self.add(*new),
             Command::Remove { domain, reason } => self.remove_domain(domain, reason),
+            Command::AddMxBoard(_)
+            | Command::OpenMx(_)
+            | Command::CloseMx { .. }
+            | Command::ConnectMx { .. }
+            | Command::Capture(_)
+            | Command::GrantStranger { .. }
+            | Command::RevokeStranger { .. } => self.obey_about_wire(command),
             Command::Permit(permit) => self.router.set_permit(permit),
             Command::Shutdown => self.ended = true,
         }
@@ -69,8 +76,12 @@ impl Worker {
     }
 
     fn parcel(&mut self, parcel: &Parcel) {
-        if let Some(Home::Here(slot)) = self.router.home(parcel.to) {
-            return self.take_parcel(slot, parcel);
+        match (self.router.home(parcel.to), parcel.route.peer) {
+            (Some(Home::Here(slot)), _) => return self.take_parcel(slot, parcel),
+            (Some(Home::Wire), Some(domain)) => {
+                return self.take_for_wire(domain, parcel.to, &parcel.record, &parcel.bytes);
+            }
+            _ => {}
         }
         // Gone, and its sender did not know yet.
         let reason = self.router.ended(parcel.to);

@@ -4,10 +4,13 @@ use crate::lane::{Held, Lane, Spare};
 use crate::router::Home;
 use isthmus_layout::DomainId;
 use isthmus_layout::control::Owner;
-use isthmus_layout::limits::ORDINARY_RECORD_COST;
+use isthmus_layout::limits::{ORDINARY_CREDIT_BYTES, ORDINARY_RECORD_COST};
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{Record, Route, Serial};
 use std::collections::{HashMap, VecDeque};
+
+/// Credit that waits for company, at most: whoever sends has most of its credit at any time.
+const OWED_BYTES_MAX: u32 = ORDINARY_CREDIT_BYTES / 4;
 
 /// What a domain has under way to another one, and whether it may.
 #[derive(Debug)]
@@ -50,6 +53,8 @@ pub(crate) struct Party {
     bounces: VecDeque<Answer>,
     /// Credit that it gets back, one record for each domain.
     credits: VecDeque<Answer>,
+    /// Credit that it gets back with something else.
+    owed: Vec<(Route, u32)>,
     /// It may give back so much more than was delivered: bounces of the daemon's own, for which no sender paid.
     pub(crate) allowance: u64,
     /// Cost of what is held for it.
@@ -68,6 +73,7 @@ impl Party {
             turns: VecDeque::new(),
             bounces: VecDeque::new(),
             credits: VecDeque::new(),
+            owed: Vec::new(),
             allowance: 0,
             held_cost: 0,
             listed: false,
@@ -102,6 +108,26 @@ impl Party {
             }
         }
         self.credits.push_back(Answer { route, record: Record::Credit { bytes } });
+    }
+
+    /// Keeps credit until something else goes to the domain. True if that is too long.
+    pub(crate) fn owe(&mut self, route: Route, bytes: u32) -> bool {
+        let total = match self.owed.iter_mut().find(|(owed, _)| owed.peer == route.peer) {
+            Some((_, owed)) => {
+                *owed += bytes; // No more than the credit of the pair.
+                *owed
+            }
+            None => {
+                self.owed.push((route, bytes));
+                bytes
+            }
+        };
+        total >= OWED_BYTES_MAX
+    }
+
+    /// Something that was kept so.
+    pub(crate) fn owed(&mut self) -> Option<(Route, u32)> {
+        self.owed.pop()
     }
 
     /// Holds a record of `sender` until there is room.

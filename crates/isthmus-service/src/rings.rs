@@ -14,7 +14,6 @@ use crate::kinds::placed;
 use crate::router::Slot;
 use isthmus_channel::{BoardIndex, Channel, ChannelKey, Inbox, Polled, SendError};
 use isthmus_layout::board::Place;
-use isthmus_layout::limits::ORDINARY_FRAGMENT_BYTES_MAX;
 use isthmus_layout::record::{Record, Route};
 use isthmus_platform::Doorbell;
 use isthmus_shm::{PeerFault, RecordBuffer, Window};
@@ -81,8 +80,6 @@ pub(crate) struct Rings {
     resting: Vec<Slot>,
     touched: Vec<Slot>,
     trims: Vec<Slot>,
-    /// Where message bytes lie between two rings.
-    bounce: Box<[u8; ORDINARY_FRAGMENT_BYTES_MAX as usize]>,
 }
 
 fn channel<'a>(ears: &'a mut [Option<Ear>], ring: &Ring) -> &'a mut Channel {
@@ -101,7 +98,6 @@ impl Rings {
             resting: Vec::new(),
             touched: Vec::new(),
             trims: Vec::new(),
-            bounce: Box::new([0; ORDINARY_FRAGMENT_BYTES_MAX as usize]),
         }
     }
 
@@ -259,29 +255,26 @@ impl Rings {
         channel(&mut self.ears, ring).receive(record)
     }
 
-    /// Copies the message bytes of a record into the bounce buffer and gives their place back. Answers how many.
-    pub(crate) fn fetch(&mut self, from: Slot, record: &Record<'_>) -> Result<u32, PeerFault> {
+    /// Copies the message bytes of a record to the start of `into` and gives their place back. Answers how many.
+    pub(crate) fn fetch(&mut self, from: Slot, record: &Record<'_>, into: &mut [u8]) -> Result<u32, PeerFault> {
         match *record {
             Record::Eager { len, words, .. } => {
-                for (bytes, word) in self.bounce.chunks_exact_mut(4).zip(words) {
+                for (bytes, word) in into.chunks_exact_mut(4).zip(words) {
                     bytes.copy_from_slice(&word.to_le_bytes());
                 }
                 Ok(len)
             }
-            Record::Start { piece, .. } | Record::More { piece, .. } => {
+            Record::Start { piece, .. } | Record::More { piece, .. } | Record::Announce { piece, .. }
+                if piece.len > 0 =>
+            {
                 let ring = self.rings[from.0 as usize].as_ref().expect("slots in use have rings");
                 let channel = channel(&mut self.ears, ring);
-                channel.copy_out(piece, 0, &mut self.bounce[..piece.len as usize])?;
+                channel.copy_out(piece, 0, &mut into[..piece.len as usize])?;
                 channel.give_back(piece);
                 Ok(piece.len)
             }
             _ => Ok(0),
         }
-    }
-
-    /// The bounce buffer.
-    pub(crate) fn bounce(&mut self) -> &mut [u8] {
-        &mut self.bounce[..]
     }
 
     /// True if a record with `len` message bytes fits into a domain's ring now.
@@ -290,11 +283,17 @@ impl Rings {
         channel(&mut self.ears, ring).has_room(len)
     }
 
-    /// Puts a record into a domain's ring, with the first `len` bytes of the bounce buffer. False if there is no room.
-    pub(crate) fn push(&mut self, to: Slot, route: Route, record: &Record<'_>, len: u32) -> Result<bool, PeerFault> {
+    /// Puts a record with its bytes into a domain's ring. False if there is no room.
+    pub(crate) fn push(
+        &mut self,
+        to: Slot,
+        route: Route,
+        record: &Record<'_>,
+        bytes: &[u8],
+    ) -> Result<bool, PeerFault> {
+        let len = bytes.len() as u32;
         let ring = self.rings[to.0 as usize].as_mut().expect("slots in use have rings");
         let channel = channel(&mut self.ears, ring);
-        let bytes = &self.bounce[..len as usize];
         let sent = match *record {
             Record::Eager { tag, len, .. } => channel.send(route, &Record::Eager { tag, len, words: &[] }, bytes),
             Record::Start { .. } | Record::More { .. } => {

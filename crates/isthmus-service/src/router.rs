@@ -44,6 +44,8 @@ pub(crate) enum Home {
     Here(Slot),
     /// By another one.
     There(WorkerIndex),
+    /// On another host; this worker has the links.
+    Wire,
 }
 
 /// What becomes of a record.
@@ -57,6 +59,10 @@ pub(crate) enum Verdict {
     Credited,
     /// The same, for a domain of another worker.
     CreditOver { worker: WorkerIndex, to: DomainId, route: Route, bytes: u32 },
+    /// It goes to another host.
+    Wire { stranger: DomainId },
+    /// The same for a credit.
+    WireCredit { stranger: DomainId, bytes: u32 },
     /// It reaches nobody. The sender's answers are on their way.
     Refused(Reason),
     /// Nobody is known by that number: newer commands may tell.
@@ -128,6 +134,11 @@ impl Router {
         self.homes.insert(domain, Home::There(worker));
     }
 
+    /// Somebody on another host, whom a domain here talks to.
+    pub(crate) fn add_stranger(&mut self, stranger: DomainId) {
+        self.homes.insert(stranger, Home::Wire);
+    }
+
     pub(crate) fn home(&self, domain: DomainId) -> Option<Home> {
         self.homes.get(&domain).copied()
     }
@@ -153,7 +164,7 @@ impl Router {
         if let Record::Credit { bytes } = *record {
             return self.take_credit(from, peer, route, bytes);
         }
-        if let Err(breach) = check(record) {
+        if let Err(breach) = check(record, peer) {
             return Verdict::Breach(breach);
         }
         let policy = self.policy;
@@ -177,6 +188,7 @@ impl Router {
         match outgoing.home {
             Home::Here(to) => Verdict::Forward { to, route },
             Home::There(worker) => Verdict::HandOver { worker, to: peer, route },
+            Home::Wire => Verdict::Wire { stranger: peer },
         }
     }
 
@@ -185,8 +197,10 @@ impl Router {
     fn meet(&mut self, from: Slot, peer: DomainId) -> bool {
         let Some(home) = self.home(peer) else { return false };
         let domain = self.party(from).domain;
-        let talk = self.permit.ask(domain, peer);
-        let answer = talk.or_else(|reason| self.permit.ask(peer, domain).map_err(|_| reason));
+        // Who may talk to other hosts is decided when their endpoints are connected to.
+        let permit = |from, to| if peer.is_remote() { Ok(()) } else { self.permit.ask(from, to) };
+        let talk = permit(domain, peer);
+        let answer = talk.or_else(|reason| permit(peer, domain).map_err(|_| reason));
         let policy = self.policy;
         let outgoing = self.party(from).outgoing.entry(peer);
         let outgoing = outgoing.or_insert(Outgoing { home, outstanding: 0, talk, answer, policy });
@@ -243,6 +257,7 @@ impl Router {
                 Verdict::Credited
             }
             Home::There(worker) => Verdict::CreditOver { worker, to: sender, route, bytes: given },
+            Home::Wire => Verdict::WireCredit { stranger: sender, bytes: given },
         }
     }
 
@@ -254,6 +269,20 @@ impl Router {
             outgoing.outstanding = outgoing.outstanding.saturating_sub(bytes);
             party.credit(route, bytes);
             self.list(to);
+        }
+    }
+
+    /// The same for what nobody waits for: it goes with the next record for the domain, or when it is much.
+    pub(crate) fn owe_credit(&mut self, to: Slot, route: Route, bytes: u32) {
+        if self.party(to).owe(route, bytes) {
+            self.give_owed(to);
+        }
+    }
+
+    /// What is owed to a domain goes along with a record that it gets.
+    fn give_owed(&mut self, to: Slot) {
+        while let Some((route, bytes)) = self.party(to).owed() {
+            self.give_credit(to, route, bytes);
         }
     }
 
@@ -275,6 +304,7 @@ impl Router {
     /// A record that did not have to wait is in the ring of `to`.
     pub(crate) fn delivered(&mut self, to: Slot, sender: DomainId, len: u32) {
         self.party(to).lanes.entry(sender).or_default().delivered += ORDINARY_RECORD_COST + len;
+        self.give_owed(to);
     }
 
     /// A record has to wait. Answers who must go because too much waits now.

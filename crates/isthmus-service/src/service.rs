@@ -3,15 +3,20 @@
 use crate::command::{Command, Event, Permit, WorkerIndex};
 use crate::counters::WorkerCounters;
 use crate::mailbox::{Post, Task, mailbox};
+use crate::wire::WIRE_WORKER;
 use crate::worker::{Parts, Worker};
 use isthmus_channel::Wait;
 use isthmus_layout::DomainId;
 use isthmus_platform::PlatformError;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Workers at most: beyond the processors of a host they are of no use.
 pub const WORKERS_MAX: u8 = 64;
+
+/// The turns that workers ask for: whoever waits for them may spin, on the same processor.
+const TURN: Duration = Duration::from_micros(100);
 
 /// How the workers are to be.
 #[derive(Clone, Debug)]
@@ -69,6 +74,7 @@ impl Service {
             let cpu = cpus.get(usize::from(index) % cpus.len().max(1)).copied();
             let run = move || {
                 pin(cpu);
+                isthmus_platform::scheduling::short_turns(TURN);
                 worker.run();
             };
             match std::thread::Builder::new().name(format!("worker-{index}")).spawn(run) {
@@ -138,6 +144,13 @@ impl Service {
                 self.post(home, Task::Command(Command::Remove { domain, reason }));
                 self.post_others(home, || Task::NeighbourGone { domain, reason });
             }
+            Command::AddMxBoard(_)
+            | Command::OpenMx(_)
+            | Command::CloseMx { .. }
+            | Command::ConnectMx { .. }
+            | Command::Capture(_)
+            | Command::GrantStranger { .. }
+            | Command::RevokeStranger { .. } => self.post(WIRE_WORKER, Task::Command(command)),
             Command::Permit(permit) => {
                 for worker in self.workers() {
                     self.post(worker, Task::Command(Command::Permit(permit.clone())));

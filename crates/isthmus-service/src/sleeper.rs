@@ -4,11 +4,10 @@
 
 use isthmus_platform::{Doorbell, PlatformError};
 use rustix::event::{Timespec, epoll};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
 use std::mem::MaybeUninit;
-
-/// How long a worker sleeps before it looks for pages to give back, where there may be some.
-const TRIM_AFTER: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
+use std::time::Duration;
 
 /// What ended a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,11 +43,23 @@ impl Sleeper {
         let _ = epoll::delete(&self.epoll, doorbell);
     }
 
-    /// Sleeps until a doorbell rings; with `limited`, not for long.
-    pub(crate) fn sleep(&self, limited: bool) -> Woken {
+    /// Sleeps until frames come by a link, too, or with `writable` until it has room for some.
+    pub(crate) fn watch(&mut self, link: &impl AsFd, writable: bool) -> Result<(), PlatformError> {
+        let refused = |source| PlatformError::Refused { operation: "adding a link to an epoll set", source };
+        let out = if writable { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
+        let (data, flags) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN | epoll::EventFlags::ET | out);
+        match epoll::add(&self.epoll, link, data, flags) {
+            Err(Errno::EXIST) => epoll::modify(&self.epoll, link, data, flags).map_err(refused),
+            added => added.map_err(refused),
+        }
+    }
+
+    /// Sleeps until a doorbell rings or frames come, or for so long.
+    pub(crate) fn sleep(&self, limit: Option<Duration>) -> Woken {
         // Which doorbells rang does not matter: the boards tell more. Those that do not fit end the next sleep.
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         let mut events = [const { MaybeUninit::uninit() }; 16];
-        match epoll::wait(&self.epoll, &mut events, limited.then_some(&TRIM_AFTER)) {
+        match epoll::wait(&self.epoll, &mut events, limit.as_ref()) {
             Ok(([], _)) => Woken::Timer,
             // A refusal can only be an interruption: the worker looks around and comes back.
             Ok(_) | Err(_) => Woken::Rung,

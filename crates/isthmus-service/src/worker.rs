@@ -19,17 +19,28 @@ use crate::party::Next;
 use crate::rings::{BATCH, Heard, Rings};
 use crate::router::{Router, Slot, Verdict};
 use crate::sleeper::{Sleeper, Woken};
+use crate::wire::{WIRE_WORKER, Wire};
 use isthmus_channel::{Wait, Waiting};
 use isthmus_layout::DomainId;
+use isthmus_layout::limits::ORDINARY_FRAGMENT_BYTES_MAX;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{Record, Route};
 use isthmus_platform::PlatformError;
 use isthmus_shm::{PeerFault, RecordBuffer};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// How long a worker sleeps before it looks for pages to give back, where there may be some.
+const TRIM_AFTER: Duration = Duration::from_millis(250);
 
 /// Answers that may wait for a domain which does not read, before nothing more is taken from it.
 const ANSWERS_MAX: usize = 64;
+
+/// No record of the ordinary path carries more.
+const BOUNCE_BYTES: usize = isthmus_gateway::PIECE_BYTES_MAX;
+
+const _: () = assert!(BOUNCE_BYTES >= ORDINARY_FRAGMENT_BYTES_MAX as usize);
 
 /// What a step came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +76,10 @@ pub(crate) struct Worker {
     pub(crate) counters: Arc<WorkerCounters>,
     mailbox: Mailbox,
     waiting: Waiting,
+    /// Where message bytes lie between two rings.
+    bounce: Box<[u8]>,
+    /// Boards on links to other hosts, where this is the worker that has them.
+    pub(crate) wire: Option<Box<Wire>>,
     /// Tasks are being carried out.
     taking: bool,
     /// Who broke the contract in what is being done.
@@ -86,6 +101,8 @@ impl Worker {
             counters: parts.counters,
             mailbox: parts.mailbox,
             waiting: Waiting::new(parts.wait),
+            bounce: vec![0; BOUNCE_BYTES].into(),
+            wire: (parts.index == WIRE_WORKER).then(Box::default),
             taking: false,
             broken: Vec::new(),
             ended: false,
@@ -131,6 +148,7 @@ impl Worker {
             busy = true;
             self.bury();
         }
+        busy |= self.turn_wire();
         busy |= self.deliver_waiting();
         self.rings.flush();
         match (self.ended, busy) {
@@ -165,6 +183,12 @@ impl Worker {
         }
         match verdict {
             Verdict::Forward { to, route } => self.forward(from, to, route, &record),
+            Verdict::Wire { stranger } => self.forward_to_wire(from, stranger, &record),
+            Verdict::WireCredit { stranger, bytes } => {
+                if let Some(domain) = self.router.domain(from) {
+                    self.give_to_wire(domain, stranger, bytes);
+                }
+            }
             Verdict::HandOver { worker, to, route } => self.hand_over(from, worker, to, route, &record),
             Verdict::CreditOver { worker, to, route, bytes } => self.post(worker, Task::Credit { to, route, bytes }),
             Verdict::Refused(reason) => self.refused(from, &record, reason),
@@ -188,14 +212,25 @@ impl Worker {
     }
 
     fn forward(&mut self, from: Slot, to: Slot, route: Route, record: &Record<'_>) {
-        if let Some(len) = self.fetch(from, record) {
-            self.deliver(to, route, record, len);
-        }
+        self.with_bytes(from, record, |worker, bytes| worker.deliver(to, route, record, bytes));
     }
 
-    /// Takes the bytes of a record that was accepted.
-    fn fetch(&mut self, from: Slot, record: &Record<'_>) -> Option<u32> {
-        match self.rings.fetch(from, record) {
+    fn forward_to_wire(&mut self, from: Slot, stranger: DomainId, record: &Record<'_>) {
+        let Some(domain) = self.router.domain(from) else { return };
+        self.with_bytes(from, record, |worker, bytes| worker.take_for_wire(domain, stranger, record, bytes));
+    }
+
+    /// Takes the bytes of a record that was accepted, and does something with them.
+    fn with_bytes(&mut self, from: Slot, record: &Record<'_>, act: impl FnOnce(&mut Self, &[u8])) {
+        let mut bounce = std::mem::take(&mut self.bounce);
+        if let Some(len) = self.fetch(from, record, &mut bounce) {
+            act(self, &bounce[..len as usize]);
+        }
+        self.bounce = bounce;
+    }
+
+    fn fetch(&mut self, from: Slot, record: &Record<'_>, into: &mut [u8]) -> Option<u32> {
+        match self.rings.fetch(from, record, into) {
             Ok(len) => {
                 let counters = self.rings.counters(from);
                 bump(&counters.sent_records, 1);
@@ -209,10 +244,11 @@ impl Worker {
         }
     }
 
-    /// Puts a record whose bytes are in the bounce buffer into the ring of `to`, or holds it.
-    fn deliver(&mut self, to: Slot, route: Route, record: &Record<'_>, len: u32) {
+    /// Puts a record with its bytes into the ring of `to`, or holds it.
+    pub(crate) fn deliver(&mut self, to: Slot, route: Route, record: &Record<'_>, bytes: &[u8]) {
+        let len = bytes.len() as u32;
         if self.router.is_clear(to) {
-            match self.rings.push(to, route, record, len) {
+            match self.rings.push(to, route, record, bytes) {
                 Ok(true) => {
                     self.router.delivered(to, route.peer.expect("the router wrote who sent it"), len);
                     return self.count_received(to, len);
@@ -222,7 +258,7 @@ impl Worker {
             }
         }
         bump(&self.counters.held_records, 1);
-        let greedy = self.router.hold(to, route, record, &self.rings.bounce()[..len as usize]);
+        let greedy = self.router.hold(to, route, record, bytes);
         self.show_held(to);
         if let Some((slot, breach)) = greedy {
             self.breach(slot, breach);
@@ -243,17 +279,15 @@ impl Worker {
     }
 
     fn hand_over(&mut self, from: Slot, worker: WorkerIndex, to: DomainId, route: Route, record: &Record<'_>) {
-        let Some(len) = self.fetch(from, record) else { return };
-        let bytes = self.rings.bounce()[..len as usize].to_vec();
-        let parcel = Parcel { worker: self.index, to, route, record: bare(record), bytes };
-        self.post(worker, Task::Parcel(Box::new(parcel)));
+        self.with_bytes(from, record, |this, bytes| {
+            let parcel = Parcel { worker: this.index, to, route, record: bare(record), bytes: bytes.to_vec() };
+            this.post(worker, Task::Parcel(Box::new(parcel)));
+        });
     }
 
     /// A record from a domain of another worker.
     pub(crate) fn take_parcel(&mut self, to: Slot, parcel: &Parcel) {
-        let len = parcel.bytes.len();
-        self.rings.bounce()[..len].copy_from_slice(&parcel.bytes);
-        self.deliver(to, parcel.route, &parcel.record, len as u32);
+        self.deliver(to, parcel.route, &parcel.record, &parcel.bytes);
         if let Some(sender) = parcel.route.peer {
             self.router.close_lane(to, sender);
         }
@@ -267,7 +301,7 @@ impl Worker {
     fn refused(&mut self, from: Slot, record: &Record<'_>, reason: Reason) {
         self.counters.drops.add(reason, 1);
         if payload(record).1.is_some()
-            && let Err(fault) = self.rings.fetch(from, record)
+            && let Err(fault) = self.rings.fetch(from, record, &mut self.bounce)
         {
             self.breach(from, fault.into());
         }
@@ -309,7 +343,7 @@ impl Worker {
         let held = match self.router.next(to) {
             None => return Ok(false),
             Some(Next::Answer(answer)) => {
-                if !self.rings.push(to, answer.route, &answer.record, 0)? {
+                if !self.rings.push(to, answer.route, &answer.record, &[])? {
                     return Ok(false);
                 }
                 self.count_answer(to, &answer.record);
@@ -319,8 +353,9 @@ impl Worker {
                 if !self.rings.has_room(to, held.len)? {
                     return Ok(false);
                 }
-                lane.copy_first(self.rings.bounce());
-                if !self.rings.push(to, held.route, &held.record, held.len)? {
+                lane.copy_first(&mut self.bounce);
+                let bytes = &self.bounce[..held.len as usize];
+                if !self.rings.push(to, held.route, &held.record, bytes)? {
                     return Ok(false);
                 }
                 Some(held.len)
@@ -352,8 +387,9 @@ impl Worker {
         if self.router.waiting() > 0 && self.deliver_waiting() {
             return self.rings.flush();
         }
-        let (rings, mailbox) = (&mut self.rings, &self.mailbox);
-        if !self.waiting.spin(|| rings.is_ready() || mailbox.any()) && self.waiting.wait() != Wait::Spin {
+        let (rings, mailbox, wire) = (&mut self.rings, &self.mailbox, &mut self.wire);
+        let mut frames = || wire.as_mut().is_some_and(|wire| wire.is_ready());
+        if !self.waiting.spin(|| rings.is_ready() || mailbox.any() || frames()) && self.waiting.wait() != Wait::Spin {
             self.sleep();
         }
     }
@@ -361,8 +397,12 @@ impl Worker {
     fn sleep(&mut self) {
         if self.rings.sleep() & self.mailbox.sleep() {
             bump(&self.counters.sleeps, 1);
-            match self.sleeper.sleep(self.rings.wants_trim()) {
+            let trim = self.rings.wants_trim().then_some(TRIM_AFTER);
+            let due = self.wire.as_mut().and_then(|wire| wire.before_sleep(&mut self.sleeper));
+            let first = due.into_iter().chain(trim).min();
+            match self.sleeper.sleep(first) {
                 Woken::Rung => bump(&self.counters.wake_ups, 1),
+                Woken::Timer if first != trim => bump(&self.counters.timeouts, 1),
                 Woken::Timer => {
                     bump(&self.counters.timeouts, 1);
                     self.trim();
@@ -371,6 +411,9 @@ impl Worker {
         }
         self.mailbox.awake();
         self.rings.awake();
+        if let Some(wire) = &mut self.wire {
+            wire.awake();
+        }
     }
 
     /// Nothing happened for a while: idle rings give their pages back.

@@ -13,6 +13,8 @@
 //! programs need no Rust: `cc` builds them, `PROGRAM --list` names their cases.
 //!
 //! The processes of a case are forked by the program itself and talk through sockets and messages; here the daemon is
-//! started, stopped and killed. There is nothing in this library but its name: all is in the tests.
+//! started, stopped and killed. This library only builds: [`build`] is also used by the tests between hosts (tests/hosts).
 
 #![forbid(unsafe_code)]
+
+pub mod build;

@@ -246,6 +246,18 @@ fn a_message_to_a_domain_that_is_not_there_fails_with_the_reason() {
     }
 }
 
+/// Numbers of the upper half stand for those whom the daemon reaches on other hosts.
+#[test]
+fn nobody_on_another_host_gets_a_channel() {
+    let scratch = Scratch::new().unwrap();
+    let daemon = daemon(&scratch, "");
+    let mut a = Actor::attached(daemon.beside(isthmus_suites::actor::program()), "a", "");
+    assert_eq!(a.ask(&format!("send 0 d{}.e0 100000 1", 5_u32 | 1 << 31)), "posted 1");
+    a.expect("wait 10000", "failed 1 no-such-domain");
+    let channels = a.ask("channels");
+    assert!(channels.contains("r5 ordinary other-host"), "{channels}");
+}
+
 #[test]
 fn thirty_two_endpoints_keep_their_messages_apart() {
     let scratch = Scratch::new().unwrap();

@@ -1,10 +1,8 @@
 //! MX endpoint numbers, by the library and a real `isthmusd`: claimed, found, given back, and claimed again from the next daemon.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use isthmus_client::{Domain, EndpointAddress, EndpointIndex, Inquirer, MxOpened, Options, Reason, Topic};
-use isthmus_control::config::{self, ConfigFile, Inputs, Role};
-use isthmus_control::daemon;
-use isthmus_layout::control::{Name, Spoken, Version};
+use isthmus_client::{Domain, EndpointAddress, EndpointIndex, Inquirer, MxOpened, Options, Reason};
+use isthmus_layout::control::Name;
 use isthmus_suites::{PATIENCE, daemon as start};
 use isthmus_testbed::{Daemon, Deadline, Scratch, eventually};
 use std::path::PathBuf;
@@ -104,34 +102,4 @@ fn the_next_daemon_knows_the_numbers_again() {
     assert_eq!(a.mx_connect(opened.nic, opened.endpoint, 42), Ok(to_b));
     assert_eq!(reason(a.mx_connect(opened.nic, opened.endpoint, 43)), Reason::MxBadKey);
     assert_eq!(reason(a.mx_connect(opened.nic, 9, 42)), Reason::MxEndpointClosed, "it was closed before");
-}
-
-#[test]
-fn a_daemon_of_the_version_before_is_not_asked() {
-    let scratch = Scratch::new().unwrap();
-    let socket = scratch.join("sock");
-    let text =
-        format!("daemon.socket = \"{}\"\ndaemon.runtime_dir = \"{}\"\n", socket.display(), scratch.path().display());
-    let file = ConfigFile::Given { path: "old.toml".into(), bytes: text.into_bytes() };
-    let uid = rustix::process::geteuid().as_raw();
-    let loaded = config::load(&Inputs { file, uid, ..Inputs::bare(Role::User) }).unwrap();
-    let spoken = Spoken::new(Version { major: 1, minor: 1 }, 0).unwrap();
-    let (told, stop) = std::sync::mpsc::channel();
-    let serving = std::thread::spawn(move || {
-        let options = daemon::Options { spoken, signals: false, ..daemon::Options::new(loaded) };
-        let daemon = daemon::Daemon::open(options).unwrap();
-        let stop = daemon.stop();
-        daemon.run(move || told.send(stop).unwrap()).unwrap()
-    });
-    let stop = stop.recv().unwrap();
-    let mut domain = Domain::attach_with(&options(socket.clone(), "new")).unwrap();
-    let at = domain.open(None, "").unwrap();
-    assert_eq!(reason(domain.mx_open(None, None, 0, at)), Reason::NotInVersion);
-    assert_eq!(reason(domain.mx_connect(1, 0, 0)), Reason::NotInVersion);
-    assert_eq!(reason(domain.mx()), Reason::NotInVersion);
-    assert_eq!(reason(Inquirer::connect(&options(socket, "asks")).unwrap().mx()), Reason::NotInVersion);
-    assert!(domain.query(Topic::Status, &[]).unwrap().contains("\"1.1\""), "all else works");
-    drop(domain);
-    stop.stop();
-    serving.join().unwrap();
 }

@@ -28,6 +28,9 @@ const VERBS: &str = "isthmus-verbs";
 const OVERLAY: &str = "isthmus-overlay";
 const SOCKETS: &str = "isthmus-sockets";
 const LINK: &str = "isthmus-link";
+const NETBED: &str = "isthmus-netbed";
+const CAPTURE: &str = "isthmus-capture";
+const GATEWAY: &str = "isthmus-gateway";
 const KVM: &str = "isthmus-platform-kvm";
 const XEN: &str = "isthmus-platform-xen";
 
@@ -35,7 +38,7 @@ const XEN: &str = "isthmus-platform-xen";
 pub(super) const ENGINES: [&str; 4] = [MX, VERBS, OVERLAY, SOCKETS];
 
 /// Each package and what it may depend on; `abi` stands for every crate below abi/.
-const ALLOWED: [(&str, &[&str]); 20] = [
+const ALLOWED: [(&str, &[&str]); 23] = [
     (LAYOUT, &[]),
     (SHM, &[LAYOUT]),
     (PLATFORM, &[LAYOUT, SHM]),
@@ -47,15 +50,18 @@ const ALLOWED: [(&str, &[&str]); 20] = [
     (OVERLAY, &[LAYOUT]),
     (SOCKETS, &[LAYOUT]),
     (LINK, &[LAYOUT, SHM]),
-    (SERVICE, &[LAYOUT, SHM, PLATFORM, CHANNEL, LINK, MX, VERBS, OVERLAY, SOCKETS]),
+    (NETBED, &[]),
+    (CAPTURE, &[LAYOUT, MX]),
+    (GATEWAY, &[LAYOUT, SHM, MX]),
+    (SERVICE, &[LAYOUT, SHM, PLATFORM, CHANNEL, CAPTURE, LINK, GATEWAY, CAPTURE, MX, VERBS, OVERLAY, SOCKETS]),
     (CLIENT, &[LAYOUT, SHM, PLATFORM, CHANNEL]),
-    (CONTROL, &[LAYOUT, SHM, PLATFORM, CHANNEL, SERVICE]),
+    (CONTROL, &[LAYOUT, SHM, PLATFORM, CHANNEL, CAPTURE, SERVICE, LINK, CAPTURE, MX]),
     ("isthmusd", &[CONTROL, SERVICE, LAYOUT, SHM, PLATFORM, CHANNEL, KVM, XEN]),
-    ("isthmus", &[CLIENT, CONTROL, LAYOUT, SHM, "isthmus-bench"]),
-    ("isthmus-bench", &[CLIENT, SHM, LAYOUT, PLATFORM]),
+    ("isthmus", &[CAPTURE, CLIENT, CONTROL, LAYOUT, SHM, CAPTURE, "isthmus-bench", NETBED]),
+    ("isthmus-bench", &[CLIENT, SHM, LAYOUT, PLATFORM, LINK, NETBED]),
     ("abi", &[CLIENT, LAYOUT, SHM, MX]),
     ("xtask", &[]),
-    ("isthmus-testbed", &[LAYOUT, SHM, PLATFORM, CHANNEL, SERVICE, CLIENT, CONTROL]),
+    ("isthmus-testbed", &[LAYOUT, SHM, PLATFORM, CHANNEL, SERVICE, CLIENT, CONTROL, NETBED]),
 ];
 
 /// What any crate may use in its own tests, beside what it may use anyway.
@@ -65,7 +71,7 @@ const FOR_TESTS: [&str; 1] = ["isthmus-testbed"];
 const RESERVED: [(&str, &[&str]); 3] = [
     ("tokio", &[CONTROL, "isthmusd", "tests/"]),
     ("anyhow", &["bin/", "tests/", "xtask/", "fuzz/"]),
-    ("libc", &["abi/"]),
+    ("libc", &["abi/", LINK, PLATFORM]),
 ];
 
 /// A dependency as some manifest declares it.
@@ -158,7 +164,10 @@ fn refuse(path: &str, name: &str, dependency: &Dependency) -> Option<String> {
     if on == "xtask" {
         return Some("nothing depends on xtask".to_owned());
     }
-    let is_free = path.starts_with("tests/suites/") || path.starts_with("tests/interop/") || path.starts_with("fuzz/");
+    let is_free = path.starts_with("tests/suites/")
+        || path.starts_with("tests/hosts/")
+        || path.starts_with("tests/interop/")
+        || path.starts_with("fuzz/");
     let is_helper = dependency.for_tests && (FOR_TESTS.contains(&on) || on == name);
     if is_free || is_helper {
         return None;

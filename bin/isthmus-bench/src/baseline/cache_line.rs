@@ -43,12 +43,12 @@ impl Case for CacheLine {
         let (lead, follow) = (bench.placement.lead(0), bench.placement.follow(0));
         thread::scope(|scope| {
             let answers = scope.spawn(|| {
-                let pinned = pin(follow);
+                let pinned = pin(&[follow]);
                 answer(&line);
                 pinned
             });
             let asks = scope.spawn(|| {
-                let halves = pin(lead).map(|()| ask(&line, bench));
+                let halves = pin(&[lead]).map(|()| ask(&line, bench));
                 line.0.store(STOP, Ordering::Relaxed);
                 halves
             });

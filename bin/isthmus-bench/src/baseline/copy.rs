@@ -38,7 +38,7 @@ impl Case for OneCore {
         let copier = thread::scope(|scope| {
             scope
                 .spawn(|| {
-                    pin(cpu)?;
+                    pin(&[cpu])?;
                     let (from, mut to) = (vec![1; self.size], vec![0; self.size]);
                     Ok(repeat(bench.budget, || Some(timed_copy(&from, &mut to))))
                 })
@@ -65,12 +65,12 @@ impl Case for CrossCore {
         let (empty_tx, empty_rx) = channel();
         let times = thread::scope(|scope| {
             let writer = scope.spawn(move || {
-                pin(lead)?;
+                pin(&[lead])?;
                 write_each(&empty_rx, &full_tx);
                 anyhow::Ok(())
             });
             let reader = scope.spawn(move || {
-                pin(follow)?;
+                pin(&[follow])?;
                 empty_tx.send(vec![0; self.size]).context("the writing thread has gone")?;
                 anyhow::Ok(copy_each(&full_rx, &empty_tx, self.size, bench.budget))
             });

@@ -6,6 +6,7 @@ use anyhow::bail;
 
 use super::*;
 use crate::pin::Placement;
+use crate::seats::Seats;
 
 /// Gives its values in turn, and writes down that it was asked.
 struct Told {
@@ -33,8 +34,10 @@ impl Case for Told {
 }
 
 fn bench(runs: usize) -> Bench {
+    let placement = Placement::of(&[0, 1]);
     Bench {
-        placement: Placement::of(&[0, 1]),
+        seating: Seats::Together.seating(&placement).expect("two are enough"),
+        placement,
         budget: Duration::from_millis(1),
         runs,
         quick: true,

@@ -1,13 +1,12 @@
 //! What waiting costs: CPU time of connected domains that have nothing to say to each other.
 
-use std::fs;
-use std::io::ErrorKind;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 
 use crate::case::{Case, Reading, Unit};
+use crate::cpu::cpu_ns_of_all;
 use crate::job::{Wait, Work};
 use crate::pair::{Bench, Task};
 use crate::path::Path;
@@ -53,38 +52,5 @@ impl Case for Idle {
             Ok(cpu_ns_of_all(&all)? - before)
         })?;
         Ok(Reading::value(used_ns as f64 / 1e6 * MINUTE_MS as f64 / ms as f64))
-    }
-}
-
-fn cpu_ns_of_all(processes: &[u32]) -> Result<u64> {
-    processes.iter().map(|&process| cpu_ns(process)).sum()
-}
-
-/// CPU time of all threads that another process has now.
-fn cpu_ns(process: u32) -> Result<u64> {
-    let tasks = format!("/proc/{process}/task");
-    let mut sum = 0;
-    for task in fs::read_dir(&tasks).with_context(|| format!("cannot read {tasks}"))? {
-        let file = task.with_context(|| format!("cannot read {tasks}"))?.path().join("schedstat");
-        match fs::read_to_string(&file) {
-            Ok(text) => match text.split_whitespace().next().and_then(|field| field.parse::<u64>().ok()) {
-                Some(ns) => sum += ns,
-                None => bail!("cannot understand {}: {text:?}", file.display()),
-            },
-            // A thread that ended in between.
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
-        }
-    }
-    Ok(sum)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_time_of_a_process_can_be_read() {
-        assert!(cpu_ns(std::process::id()).is_ok_and(|ns| ns > 0));
     }
 }

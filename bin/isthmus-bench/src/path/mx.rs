@@ -16,9 +16,13 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use super::check_options;
+use crate::cpu::now_ns;
 use crate::job::{Buffers, Done, Job, Matching, Side, Wait, Work};
 use crate::stats::Latencies;
 use crate::talk::Talk;
+
+/// The option that names the board of the following side, if it is on another host.
+pub(crate) const BOARD: &str = "board";
 
 /// The option that says how a side which sleeps does so: [`ADAPTIVE`].
 pub(crate) const WAIT: &str = "wait";
@@ -53,7 +57,8 @@ pub(super) fn run(job: &Job, talk: &Talk, ready: impl FnOnce() -> Result<()>) ->
             let heard: Result<u32, String> = talk.recv()?;
             let endpoint = heard.map_err(|error| anyhow!("the other side: {error}"))?;
             ready()?;
-            found(&Running::start(job, Some(endpoint))?.rest()?)
+            let said = Running::start(job, Some(endpoint))?.rest()?;
+            Ok(Done { ended_ns: Some(now_ns()), ..found(&said)? }) // It ends when it has said what it measured.
         }
         Side::Follow => {
             let mut server = Running::start(job, None)?;
@@ -135,6 +140,9 @@ fn arguments(job: &Job, server: Option<u32>) -> Result<Vec<String>> {
     let mut add = |option: &str, value: String| arguments.extend([option.to_owned(), value]);
     if let Some(endpoint) = server {
         add("-r", endpoint.to_string());
+        if let Some(board) = job.setup.options.get(BOARD) {
+            add("-d", board.clone());
+        }
         add("-t", job.budget_ms.to_string());
         match job.work {
             Work::PingPong { size } => add("-s", size.to_string()),
@@ -218,7 +226,7 @@ mod tests {
 
     fn job(side: Side, wait: Wait, work: Work) -> Job {
         let setup = Setup { wait, size_max: work.size(), options: BTreeMap::new() };
-        Job { side, path: super::super::Path::Mx, setup, work, cpu: 0, budget_ms: 50, hold: false }
+        Job { side, path: super::super::Path::Mx, setup, work, cpus: vec![0], budget_ms: 50, hold: false }
     }
 
     #[test]

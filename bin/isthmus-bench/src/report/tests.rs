@@ -2,9 +2,12 @@ use serde_json::Value;
 
 use super::*;
 use crate::pin::Placement;
+use crate::seats::Seats;
 
 fn machine() -> Machine {
-    Machine::look(&Placement::of(&[0, 1]))
+    let placement = Placement::of(&[0, 1]);
+    let seating = Seats::Together.seating(&placement).expect("two are enough");
+    Machine::look(&placement, &seating)
 }
 
 fn samples(values: &[f64]) -> Samples {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use isthmus_client::Topic;
-use isthmus_control::schema::{Mx, MxNumber};
+use isthmus_control::schema::{Mx, MxBoardRow, MxNumber};
 
 use super::{ask, named, show};
 use crate::output::{Ended, Lean, Output, Table};
@@ -29,6 +29,7 @@ pub(super) fn boards_text(answer: &Mx) -> String {
         ("name", Lean::Left),
         ("taken", Lean::Right),
         ("of", Lean::Right),
+        ("links", Lean::Left),
         ("by", Lean::Left),
     ]);
     for board in &answer.boards {
@@ -40,16 +41,44 @@ pub(super) fn boards_text(answer: &Mx) -> String {
             board.name.clone(),
             board.endpoints.len().to_string(),
             board.endpoints_max.to_string(),
+            links(board),
             if by.is_empty() { "-".to_owned() } else { by.join(", ") },
         ]);
     }
     table.text()
 }
 
+/// As `eth0 up`.
+fn links(board: &MxBoardRow) -> String {
+    let links: Vec<String> = board.links.iter().map(|link| format!("{} {}", link.name, link.state)).collect();
+    if links.is_empty() { "-".to_owned() } else { links.join(", ") }
+}
+
 pub(super) fn peers_text(answer: &Mx) -> String {
-    let mut table = Table::new(&[("nic id", Lean::Left), ("name", Lean::Left)]);
+    let mut table = Table::new(&[
+        ("nic id", Lean::Left),
+        ("name", Lean::Left),
+        ("known", Lean::Left),
+        ("board", Lean::Left),
+        ("link", Lean::Left),
+        ("heard", Lean::Right),
+        ("restarts", Lean::Right),
+    ]);
     for peer in &answer.peers {
-        table.row(vec![peer.mac.clone(), peer.name.clone()]);
+        let local = peer.known == "local";
+        table.row(vec![
+            peer.mac.clone(),
+            peer.name.clone(),
+            peer.known.clone(),
+            format!("mx{}", peer.board),
+            peer.link.clone().unwrap_or_else(|| "-".to_owned()),
+            match peer.heard_ms {
+                Some(ms) => format!("{} s ago", ms / 1000),
+                None if local => "-".to_owned(),
+                None => "never".to_owned(),
+            },
+            if local { "-".to_owned() } else { peer.restarts.to_string() },
+        ]);
     }
     table.text()
 }

@@ -76,15 +76,33 @@ fn endpoints_are_told_in_columns() {
 fn mx_boards_and_peers_are_told_in_columns() {
     let taken =
         |number: u32| json!({ "number": number, "domain": { "id": 3, "name": "rank0" }, "index": 0, "uid": 1000 });
+    let link = |name: &str, state: &str| {
+        json!({
+            "name": name, "kind": "packet", "state": state, "frame_bytes_max": 9014, "sent_frames": 1, "sent_bytes": 60,
+            "received_frames": 2, "received_bytes": 120,
+        })
+    };
     let board = |number: u32, taken: Vec<Value>| {
         let (nic, mac) = (0x0200_0000_0001_u64 + u64::from(number), format!("02:00:00:00:00:0{}", number + 1));
         json!({
             "number": number, "nic": nic, "mac": mac, "name": format!("node7:{number}"), "endpoints": taken, "endpoints_max": 32,
+            "links": if number == 0 { vec![] } else { vec![link("eth0", "up"), link("eth1", "down")] },
+            "dropped": [{ "reason": "short", "count": 3 }],
         })
     };
-    let peer = json!({ "nic": 0x0200_0000_0001_u64, "mac": "02:00:00:00:00:01", "name": "node7:0" });
-    let answer =
-        json!({ "schema": 1, "boards": [board(0, vec![taken(0), taken(31)]), board(1, vec![])], "peers": [peer] });
+    let peer = |mac: &str, name: &str, known: &str, link: Option<&str>, heard_ms: Option<u64>| {
+        json!({
+            "nic": 0x0200_0000_0001_u64, "mac": mac, "name": name, "known": known, "board": 1, "link": link,
+            "heard_ms": heard_ms, "restarts": 2,
+        })
+    };
+    let peers = [
+        peer("02:00:00:00:00:01", "node7:0", "local", None, None),
+        peer("02:00:00:00:00:07", "node8:0", "announced", Some("eth0"), Some(61_234)),
+        peer("02:00:00:00:00:08", "02:00:00:00:00:08", "static", None, None),
+    ];
+    let boards = [board(0, vec![taken(0), taken(31)]), board(1, vec![])];
+    let answer = json!({ "schema": 1, "boards": boards, "peers": peers });
     insta::assert_snapshot!("boards", mx::boards_text(&read(&answer).expect("an answer")));
     insta::assert_snapshot!("peers", mx::peers_text(&read(&answer).expect("an answer")));
 }

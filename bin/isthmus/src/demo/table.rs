@@ -114,7 +114,7 @@ fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
 }
 
 /// Three digits that count.
-fn digits(value: f64) -> String {
+pub(super) fn digits(value: f64) -> String {
     if value <= 0.0 {
         return "0".to_owned();
     }

@@ -28,7 +28,8 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         let interface = InterfaceIndex(interface);
         Message::Frame(Record { time_ns: 7, interface, direction, original_bytes: 60, bytes })
     };
-    let told = |interface| Message::Statistics(Statistics { interface: InterfaceIndex(interface), seen: 9, dropped: 2 });
+    let told =
+        |interface| Message::Statistics(Statistics { interface: InterfaceIndex(interface), seen: 9, dropped: 2 });
     let whole = [
         Message::Begin,
         Message::Interface(wire.clone()),

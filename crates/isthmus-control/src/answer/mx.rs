@@ -1,10 +1,12 @@
-//! MX boards, their endpoint numbers, and who can be reached.
+//! MX boards, their endpoint numbers and links, and who can be reached.
 
 use isthmus_layout::ids::EndpointAddress;
+use isthmus_mx::board::{Known, PeerReport};
+use isthmus_service::{LinkView, MxView};
 
 use crate::broker::Broker;
 use crate::directory::mx::MxBoard;
-use crate::schema::{DomainName, Mx, MxBoardRow, MxEndpointRow, MxNumber, MxPeerRow, SCHEMA};
+use crate::schema::{DomainName, Mx, MxBoardRow, MxDropped, MxEndpointRow, MxLinkRow, MxNumber, MxPeerRow, SCHEMA};
 
 pub(super) fn report(broker: &Broker) -> Mx {
     let mx = broker.directory.mx();
@@ -15,14 +17,73 @@ pub(super) fn report(broker: &Broker) -> Mx {
         name: board.name.clone(),
         endpoints: endpoints(broker, number as u32),
         endpoints_max: board.endpoints,
+        links: view(broker, number).map_or_else(Vec::new, |view| view.links.iter().map(link).collect()),
+        dropped: view(broker, number).map_or_else(Vec::new, |view| dropped(&view)),
     };
-    let peer =
-        |board: &MxBoard| MxPeerRow { nic: board.nic.number(), mac: board.nic.to_string(), name: board.name.clone() };
-    Mx {
-        schema: SCHEMA,
-        boards: mx.boards().iter().enumerate().map(board).collect(),
-        peers: mx.boards().iter().map(peer).collect(),
+    let boards = mx.boards();
+    let local = |(number, board): (usize, &MxBoard)| MxPeerRow {
+        nic: board.nic.number(),
+        mac: board.nic.to_string(),
+        name: board.name.clone(),
+        known: Known::Local.word().to_owned(),
+        board: number as u32,
+        link: None,
+        heard_ms: None,
+        restarts: 0,
+    };
+    let mut peers: Vec<MxPeerRow> = boards.iter().enumerate().map(local).collect();
+    for number in 0..boards.len() {
+        let Some(view) = view(broker, number) else { continue };
+        let others = view.peers.iter().filter(|peer| peer.known != Known::Local && !peer.forgotten);
+        // A peer may have several names, and programs ask for it by any.
+        peers.extend(others.flat_map(|other| names(other).into_iter().map(|name| peer(number, &view, other, name))));
     }
+    Mx { schema: SCHEMA, boards: boards.iter().enumerate().map(board).collect(), peers }
+}
+
+fn view(broker: &Broker, board: usize) -> Option<MxView> {
+    let view = broker.strangers.views.get(board)?.as_ref()?;
+    Some(view.lock().ok()?.clone())
+}
+
+fn names(peer: &PeerReport) -> Vec<String> {
+    if peer.names.is_empty() {
+        return vec![peer.nic.to_string()];
+    }
+    peer.names.iter().map(ToString::to_string).collect()
+}
+
+fn peer(board: usize, view: &MxView, peer: &PeerReport, name: String) -> MxPeerRow {
+    let chosen = peer.ways.iter().find(|way| way.chosen && way.up);
+    let since = u64::try_from(view.taken.elapsed().as_millis()).unwrap_or(u64::MAX);
+    MxPeerRow {
+        nic: peer.nic.number(),
+        mac: peer.nic.to_string(),
+        name,
+        known: peer.known.word().to_owned(),
+        board: board as u32,
+        link: chosen.and_then(|way| Some(view.links.get(usize::from(way.link.0))?.name.clone())),
+        heard_ms: peer.heard.map(|heard| view.now.since_us(heard) / 1000 + since),
+        restarts: peer.restarts,
+    }
+}
+
+fn link(link: &LinkView) -> MxLinkRow {
+    MxLinkRow {
+        name: link.name.clone(),
+        kind: link.kind.to_string(),
+        state: if link.broken { "broken".to_owned() } else { link.state.to_string() },
+        frame_bytes_max: link.frame_bytes_max,
+        sent_frames: link.counters.sent,
+        sent_bytes: link.counters.sent_bytes,
+        received_frames: link.counters.received,
+        received_bytes: link.counters.received_bytes,
+    }
+}
+
+fn dropped(view: &MxView) -> Vec<MxDropped> {
+    let occurred = view.counters.all_dropped().filter(|(_, count)| *count > 0);
+    occurred.map(|(reason, count)| MxDropped { reason: reason.to_owned(), count }).collect()
 }
 
 fn endpoints(broker: &Broker, board: u32) -> Vec<MxEndpointRow> {

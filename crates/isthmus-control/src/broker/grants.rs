@@ -13,6 +13,9 @@ use crate::disposal::Given;
 impl Broker {
     pub(super) fn grant(&mut self, domain: DomainId, grant: &Grant, memory: Given) -> Result<(), Refusal> {
         let Grant { peer, region, start, bytes } = *grant;
+        if peer.is_remote() {
+            return self.grant_stranger(domain, grant, memory);
+        }
         let (Some(owner), Some(reader)) = (self.identity(domain), self.identity(peer)) else {
             return Err(Reason::NoSuchDomain.into());
         };
@@ -33,6 +36,9 @@ impl Broker {
 
     pub(super) fn revoke(&mut self, domain: DomainId, revoke: &Revoke) -> Result<(), Refusal> {
         let Revoke { peer, region } = *revoke;
+        if peer.is_remote() {
+            return self.revoke_stranger(domain, revoke);
+        }
         let known = self.directory.get_mut(domain).and_then(|domain| domain.peers.get_mut(&peer));
         let Some(known) = known.filter(|known| known.grants > 0) else {
             return Err(Reason::RegionNotGranted.into());

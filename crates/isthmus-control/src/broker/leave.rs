@@ -36,9 +36,12 @@ impl Broker {
             self.end_channel(channel, Some(domain), reason);
         }
         self.change_identities(|identities| drop(identities.remove(&domain)));
+        let numbers: Vec<_> = self.directory.mx().claims().filter(|(_, claim)| claim.at.domain == domain).collect();
+        let numbers: Vec<_> = numbers.into_iter().map(|(number, _)| number).collect();
         let Some((_, watchers)) = self.directory.detach(domain) else { return };
         self.leaving.insert(domain, (reason, watchers.into_iter().collect()));
         self.workers.remove(domain, reason);
+        numbers.into_iter().for_each(|number| self.close_to_others(number, domain));
         self.tickets.leave(domain);
         self.homes.remove(&domain);
         tracing::debug!(%domain, %reason, "gone");

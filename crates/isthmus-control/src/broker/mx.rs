@@ -1,10 +1,10 @@
 //! Requests about MX endpoint numbers. Nothing else of MX passes here: who has found whom sends ordinary messages.
 
-use isthmus_layout::control::{MxConnect, MxFound, MxIs, MxOpen, MxOpened, MxWho};
+use isthmus_layout::control::{MxConnect, MxFound, MxIs, MxOpen, MxOpened, MxWho, RequestSerial};
 use isthmus_layout::ids::{DomainId, EndpointAddress, EndpointIndex, NicId};
 use isthmus_layout::reason::Reason;
 
-use super::{Broker, Refusal};
+use super::{Broker, Refusal, SessionId};
 
 impl Broker {
     pub(super) fn mx_open(&mut self, domain: DomainId, open: &MxOpen) -> Result<MxOpened, Refusal> {
@@ -20,6 +20,7 @@ impl Broker {
         })?;
         let nic = self.directory.mx().board(number.board).expect("it was claimed there").nic;
         self.tickets.claim(number, domain);
+        self.open_to_others(number, at, key)?;
         tracing::debug!(%at, board = number.board, endpoint = number.endpoint, "has an MX endpoint number");
         Ok(MxOpened { board: number.board, endpoint: number.endpoint, nic: nic.number() })
     }
@@ -30,12 +31,23 @@ impl Broker {
         self.directory.close_endpoint(domain, endpoint)?;
         if let Some(number) = number {
             self.tickets.give_back(number);
+            self.close_to_others(number, domain);
         }
         Ok(())
     }
 
-    pub(super) fn mx_connect(&mut self, domain: DomainId, connect: &MxConnect) -> Result<MxFound, Refusal> {
+    /// None: it is on another host, and the answer comes later.
+    pub(super) fn mx_connect(
+        &mut self,
+        session: SessionId,
+        serial: Option<RequestSerial>,
+        domain: DomainId,
+        connect: &MxConnect,
+    ) -> Result<Option<MxFound>, Refusal> {
         let MxConnect { nic, endpoint, key } = *connect;
+        if self.directory.mx().boards().iter().all(|board| board.nic.number() != nic) {
+            return self.connect_to_others(session, serial, domain, connect).map(|()| None);
+        }
         let asked = || match NicId::new(nic) {
             Some(nic) => format!("{nic}, endpoint {endpoint}"),
             None => format!("{nic:#x}, endpoint {endpoint}"),
@@ -48,7 +60,7 @@ impl Broker {
             self.policy.talk(&from, &to).map_err(refused)?;
         }
         self.directory.watch(domain, found.domain);
-        Ok(MxFound { domain: found.domain, endpoint: found.endpoint })
+        Ok(Some(MxFound { domain: found.domain, endpoint: found.endpoint }))
     }
 
     /// Whose number it is. That is said to everybody who asks, like the names of domains.
@@ -56,6 +68,10 @@ impl Broker {
         let at = EndpointAddress { domain: who.domain, endpoint: who.endpoint };
         let mx = self.directory.mx();
         let refused = |reason: Reason| Refusal::new(reason, format!("{}: {at}", reason.summary()));
+        if at.domain.is_remote() {
+            let (nic, number) = self.strangers.who(at.domain).map_err(refused)?;
+            return Ok(MxIs { nic: nic.number(), endpoint: number.into() });
+        }
         let number = mx.who(at).map_err(refused)?;
         let nic = mx.board(number.board).expect("it was claimed there").nic;
         Ok(MxIs { nic: nic.number(), endpoint: number.endpoint })

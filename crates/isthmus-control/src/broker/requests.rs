@@ -54,6 +54,10 @@ impl Broker {
         match message {
             ToDaemon::Attach(attach) => self.attach(id, serial, attach, fds),
             ToDaemon::Query(query) => self.query(id, serial, &query),
+            ToDaemon::Capture(capture) => {
+                let socket = fds.into_iter().next().expect("the codec has counted");
+                self.capture(id, serial, &capture, socket)
+            }
             ToDaemon::Close(_) => {
                 self.send(id, serial, Done {}.into(), Vec::new());
                 self.over(id);
@@ -89,14 +93,18 @@ impl Broker {
             ToDaemon::AdoptBoard(adopt) => self.adopt_board(domain, &adopt)?,
             ToDaemon::Adopt(adopt) => self.adopt(domain, &adopt, fds.next().expect("the codec has counted"))?,
             ToDaemon::Query(query) => return self.query(id, serial, &query),
+            ToDaemon::Capture(capture) => {
+                return self.capture(id, serial, &capture, fds.next().expect("the codec has counted"));
+            }
             ToDaemon::MxOpen(open) => {
                 let opened = self.mx_open(domain, &open)?;
                 self.send(id, serial, opened.into(), Vec::new());
                 return Ok(());
             }
             ToDaemon::MxConnect(connect) => {
-                let found = self.mx_connect(domain, &connect)?;
-                self.send(id, serial, found.into(), Vec::new());
+                if let Some(found) = self.mx_connect(id, serial, domain, &connect)? {
+                    self.send(id, serial, found.into(), Vec::new());
+                }
                 return Ok(());
             }
             ToDaemon::MxWho(who) => {

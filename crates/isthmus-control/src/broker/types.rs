@@ -7,6 +7,8 @@ use isthmus_layout::channel::SlabSize;
 use isthmus_layout::control::{Name, RequestSerial, Spoken};
 use isthmus_shm::Window;
 
+use crate::capture::Capturing;
+
 /// Names a connection. Never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub u64);
@@ -91,6 +93,14 @@ pub enum Outgoing {
         board: Window,
         /// Its process, to be watched: a child that inherited the connection does not keep the domain alive.
         pid: Option<i32>,
+    },
+    /// Frames for the program that asked for them by this connection, whatever becomes of the connection. Its end is told by
+    /// [`Broker::captured`](super::Broker::captured).
+    Capture {
+        /// The connection.
+        to: SessionId,
+        /// The frames and where they go.
+        capturing: Box<Capturing>,
     },
     /// The connection is over when all that was sent before has gone out.
     End {

@@ -134,6 +134,11 @@ impl WorkerBoards {
         }
     }
 
+    /// About the boards that have links.
+    pub(super) fn tell(&self, command: Command) {
+        self.plane.send(command);
+    }
+
     pub(super) fn shutdown(&self) {
         self.plane.send(Command::Shutdown);
     }

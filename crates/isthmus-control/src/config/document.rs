@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use isthmus_layout::environment::VARIABLES;
 
+use super::fields::{Field, FieldTable};
 use super::keys::{KEYS, Key, TABLES};
 use super::places::Role;
 use super::{ConfigFile, Inputs, load};
@@ -31,6 +32,9 @@ pub fn document() -> String {
         section(&mut text, format_args!("### [{}]\n\n{}\n", table.name, table.text()));
         for key in KEYS.iter().filter(|key| key.table == table.name) {
             section(&mut text, format_args!("{}", key_text(key)));
+            for table in key.tables {
+                section(&mut text, format_args!("{}", table_text(table)));
+            }
         }
     }
     section(&mut text, format_args!("## The whole file, with its defaults\n\nAs `isthmusd --check` prints it.\n"));
@@ -60,6 +64,17 @@ fn key_text(key: &Key) -> String {
         key.effect.as_str(),
         key.text()
     )
+}
+
+/// The fields of a table inside a value.
+fn table_text(table: &FieldTable) -> String {
+    let escaped = |text: &str| text.replace('|', "\\|");
+    let row = |field: &Field| {
+        let (expected, default, text) = (escaped(&(field.expected)()), escaped(field.default), escaped(field.text));
+        format!("| `{}` | {expected} | {default} | {text} |\n", field.name)
+    };
+    let rows: String = table.fields.iter().map(row).collect();
+    format!("{} has\n\n| field | must be | unless said | for |\n| --- | --- | --- | --- |\n{rows}", table.of)
 }
 
 const HEAD: &str = "\

@@ -1,10 +1,41 @@
-//! A table inside a setting: a rule, a board.
+//! Tables and lists inside a setting: a rule, a board and its links.
 
-use toml::de::DeTable;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 use super::parse::key_text;
 use super::problem::{Finding, Wrong};
 use super::setting::{Item, Setting, did_you_mean};
+
+/// What a table inside a setting has, for the documentation.
+#[derive(Debug)]
+pub(super) struct FieldTable {
+    /// What it is a table of.
+    pub(super) of: &'static str,
+    pub(super) fields: &'static [Field],
+}
+
+/// One of its fields.
+#[derive(Debug)]
+pub(super) struct Field {
+    pub(super) name: &'static str,
+    /// What a value must be.
+    pub(super) expected: fn() -> String,
+    /// What holds where it is not there.
+    pub(super) default: &'static str,
+    /// What it is for.
+    pub(super) text: &'static str,
+}
+
+/// Their names.
+pub(super) const fn names<const COUNT: usize>(fields: &[Field; COUNT]) -> [&'static str; COUNT] {
+    let (mut names, mut at) = ([""; COUNT], 0);
+    while at < COUNT {
+        names[at] = fields[at].name;
+        at += 1;
+    }
+    names
+}
 
 /// The fields of a table that is a setting's value.
 pub(super) struct Fields<'i, 'a> {
@@ -18,7 +49,7 @@ impl<'i, 'a> Fields<'i, 'a> {
     pub(super) fn of<T: Setting>(
         item: &'i Item<'a>,
         known: &'static [&'static str],
-        help: &str,
+        help: impl Fn(&str) -> String,
         findings: &mut Vec<Finding>,
     ) -> Option<Self> {
         let Some(table) = item.value.get_ref().as_table() else {
@@ -27,7 +58,7 @@ impl<'i, 'a> Fields<'i, 'a> {
         };
         for name in table.keys().filter(|name| !known.contains(&name.get_ref().as_ref())) {
             let wrong = Wrong::UnknownKey { key: format!("{}.{}", item.key, key_text(name.get_ref())) };
-            let help = did_you_mean(name.get_ref(), known).unwrap_or_else(|| help.to_owned());
+            let help = did_you_mean(name.get_ref(), known).unwrap_or_else(|| help(name.get_ref()));
             findings.push(item.finding_at(name.span(), wrong, Some(help)));
         }
         Some(Self { item, table })
@@ -35,7 +66,64 @@ impl<'i, 'a> Fields<'i, 'a> {
 
     /// A field, if it is there and right.
     pub(super) fn get<T: Setting>(&self, name: &str, findings: &mut Vec<Finding>) -> Option<T> {
-        let value = self.table.get(name)?;
-        T::read(&self.item.part(format_args!(".{name}"), value), findings)
+        T::read(&self.item(name)?, findings)
+    }
+
+    /// A field that must be there, if it is right.
+    pub(super) fn need<T: Setting>(&self, name: &str, findings: &mut Vec<Finding>) -> Option<T> {
+        if !self.has(name) {
+            let wrong = Wrong::Missing { key: self.item.key.clone(), missing: name.to_owned() };
+            findings.push(self.item.finding(wrong, Some(format!("{name} is {}", T::expected()))));
+        }
+        self.get(name, findings)
+    }
+
+    /// Whether it is there, right or wrong.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.table.contains_key(name)
+    }
+
+    /// Notes that a field, which is there, does not fit the others.
+    pub(super) fn conflict(&self, name: &str, conflict: impl Into<String>, help: &str, findings: &mut Vec<Finding>) {
+        let Some(item) = self.item(name) else { return };
+        let wrong = Wrong::Conflict { key: item.key.clone(), conflict: conflict.into() };
+        findings.push(item.finding(wrong, Some(help.to_owned()).filter(|help| !help.is_empty())));
+    }
+
+    /// Notes that the fields make no sense together.
+    pub(super) fn refuse(&self, conflict: impl Into<String>, help: &str, findings: &mut Vec<Finding>) {
+        let wrong = Wrong::Conflict { key: self.item.key.clone(), conflict: conflict.into() };
+        findings.push(self.item.finding(wrong, Some(help.to_owned())));
+    }
+
+    fn item(&self, name: &str) -> Option<Item<'a>> {
+        let value: &'a Spanned<DeValue<'a>> = self.table.get(name)?;
+        Some(self.item.part(format_args!(".{name}"), value))
+    }
+}
+
+/// The members of a list of at most `max`, each beside where it stands; those that are wrong are findings and left out. None
+/// where it is no list or too long.
+pub(super) fn members<'a, L: Setting, M: Setting>(
+    item: &Item<'a>,
+    max: usize,
+    findings: &mut Vec<Finding>,
+) -> Option<Vec<(Item<'a>, M)>> {
+    let members = item.list::<L>(findings)?;
+    if members.len() > max {
+        let (key, found) = (item.key.clone(), format!("a list of {}", members.len()));
+        findings.push(item.finding(Wrong::OutOfRange { key, found, expected: L::expected() }, None));
+        return None;
+    }
+    let read = |member| M::read(&member, findings).map(|value| (member, value));
+    Some(members.into_iter().filter_map(read).collect())
+}
+
+/// `a, b and c`.
+pub(super) fn listed(words: &[&str]) -> String {
+    match words.split_last() {
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, others)) => format!("{} and {last}", others.join(", ")),
+        None => String::new(),
     }
 }

@@ -6,6 +6,7 @@
 
 use isthmus_layout::limits;
 
+use super::fields::FieldTable;
 use super::mx::Boards;
 use super::parse::Reader;
 use super::places::{Dir, Listen, LogFilter, SocketPath};
@@ -76,10 +77,12 @@ table! {
     }
     /// What programs that speak MX see of this host.
     mx: Mx {
-        /// MX boards: to MX what network cards are, and shared by all programs here. Each has `mac`, its address (`nic_id`); `name`,
-        /// by which programs find it; `endpoints_max`, how many endpoints can be open on it at once, from 1 to 255. What a board
-        /// does not say is made up: an address that no network card has and `<host>:<number>` as its name, both the same
-        /// as long as the host is called the same, and 32 endpoints. The default is one board of which nothing is said.
+        /// MX boards: to MX what network cards are, and shared by all programs here. What a board does not say is made up: an address
+        /// that no network card has and `<host>:<number>` as its name, both the same as long as the host is called the same. The
+        /// default is one board of which nothing is said: it serves this host only. A board with `links` reaches boards of
+        /// other hosts; frames then leave from the address of its first interface, unless it has a `mac`. Two boards cannot have
+        /// one address. All boards of a network need the same `dialect` and the same `frame_bytes_max`. In a variable:
+        /// `ISTHMUS_DAEMON_MX_BOARD='[{ links = [{ interface = "eth0" }] }]'`.
         board: Boards = "[{}]", Restart;
     }
     /// Counters for Prometheus.
@@ -109,6 +112,7 @@ pub struct Key {
     /// What it is for, in lines.
     pub doc: &'static [&'static str],
     pub(super) expected: fn() -> String,
+    pub(super) tables: &'static [FieldTable],
     pub(super) bare: bool,
 }
 
@@ -214,6 +218,7 @@ macro_rules! table {
             effect: Effect::$effect,
             doc: &[$($doc),*],
             expected: <$type as Setting>::expected,
+            tables: <$type as Setting>::TABLES,
             bare: <$type as Setting>::BARE,
         },)*)*];
 

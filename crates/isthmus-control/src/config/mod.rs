@@ -44,13 +44,16 @@ use std::path::PathBuf;
 
 pub use document::document;
 pub use keys::{Config, Daemon, Effect, KEYS, Key, Limits, Metrics, Mx, Policy, TABLES, Table, Wait, key};
-pub use mx::{Board, BoardName, Boards, Mac};
+pub use mx::{
+    Board, BoardName, BoardNic, Boards, Carrier, LinkPlan, MX_LINKS_MAX, Mac, MxBoardPlan, Network, Peer,
+    UDP_FRAME_BYTES_MAX, UDP_PORT, UdpPeer,
+};
 pub use origin::{Excerpt, Origin};
 pub use parse::Entry;
-pub use places::{Dir, Listen, LogFilter, Places, Role, SocketPath};
+pub use places::{Dir, FilePath, Listen, LogFilter, Places, Role, SocketPath};
 pub use policy::{Attach, Glob, Party, Rule, Rules, User, Verdict};
 pub use problem::{ConfigError, PROBLEMS_MAX, Problem, Wrong};
-pub use setting::{Cpus, Grants, Integer, Micros, Millis, PowerOfTwoKib, Seconds, Talk, WaitMode};
+pub use setting::{Bytes, Cpus, Grants, Integer, Micros, Millis, PowerOfTwoKib, Seconds, Talk, WaitMode};
 pub use show::{VariableRow, variables, variables_text};
 pub use users::Users;
 

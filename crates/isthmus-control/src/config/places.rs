@@ -96,6 +96,40 @@ impl Setting for Dir {
     }
 }
 
+/// The absolute path of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePath(PathBuf);
+
+impl FilePath {
+    /// The path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Setting for FilePath {
+    const TYPE: &'static str = "string";
+    const BARE: bool = true;
+
+    fn expected() -> String {
+        "the absolute path of a file".to_owned()
+    }
+
+    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+        let text = item.text::<Self>(findings)?;
+        if !is_absolute_path(text) || text.ends_with('/') {
+            findings.push(item.wrong_text(&Self::expected(), absolute_help(text)));
+            return None;
+        }
+        Some(Self(text.into()))
+    }
+
+    fn to_toml(&self) -> toml::Value {
+        written(&self.0)
+    }
+}
+
 /// The absolute path of a Unix socket, short enough for the kernel's `sun_path`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketPath(PathBuf);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use isthmus_layout::limits::NAME_BYTES_MAX;
 
-use super::fields::Fields;
+use super::fields::{Fields, listed, members};
 use super::keys::Policy;
 use super::problem::{Finding, Wrong};
 use super::setting::{Grants, Integer, Item, Setting, Talk};
@@ -191,13 +191,8 @@ impl Setting for Rules {
 
     fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let before = findings.len();
-        let members = item.list::<Self>(findings)?;
-        if members.len() > Self::LENGTH_MAX {
-            let (key, found) = (item.key.clone(), format!("a list of {}", members.len()));
-            findings.push(item.finding(Wrong::OutOfRange { key, found, expected: Self::expected() }, None));
-            return None;
-        }
-        let rules = members.iter().filter_map(|member| Rule::read(member, findings)).collect();
+        let rules = members::<Self, Rule>(item, Self::LENGTH_MAX, findings)?;
+        let rules = rules.into_iter().map(|(_, rule)| rule).collect();
         (findings.len() == before).then_some(Self(rules))
     }
 
@@ -232,7 +227,8 @@ impl Setting for Rule {
 
     fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let before = findings.len();
-        let fields = Fields::of::<Self>(item, Self::FIELDS, "a rule has from, to, allow and channel", findings)?;
+        let help = |_: &str| format!("a rule has {}", listed(Self::FIELDS));
+        let fields = Fields::of::<Self>(item, Self::FIELDS, help, findings)?;
         let rule = Self {
             from: fields.get("from", findings).unwrap_or_else(Glob::any),
             to: fields.get("to", findings).unwrap_or_else(Glob::any),

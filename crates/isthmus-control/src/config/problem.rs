@@ -45,6 +45,8 @@ pub enum Wrong {
     WrongText { key: String, found: String, expected: String },
     #[error("{key} names the user {found}, but no such user is known here")]
     UnknownUser { key: String, found: String },
+    #[error("{key} has no {missing}")]
+    Missing { key: String, missing: String },
     #[error("{key} repeats {found}")]
     Repeated { key: String, found: String },
     #[error("{key} {conflict}")]
@@ -71,6 +73,7 @@ impl Wrong {
             Self::OutOfRange { .. } => "out-of-range",
             Self::WrongText { .. } => "wrong-text",
             Self::UnknownUser { .. } => "unknown-user",
+            Self::Missing { .. } => "missing",
             Self::Repeated { .. } => "repeated",
             Self::Conflict { .. } => "conflict",
             Self::NoAssignment { .. } => "no-assignment",

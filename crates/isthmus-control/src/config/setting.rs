@@ -10,6 +10,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::DeValue;
 
+use super::fields::FieldTable;
 use super::origin::{Source, head, printable};
 use super::problem::{Finding, Wrong};
 use super::suggest;
@@ -25,6 +26,8 @@ pub(super) trait Setting: Sized {
     const BARE: bool = false;
     /// How a value is written; empty where that goes without saying.
     const EXAMPLE: &'static str = "";
+    /// What tables inside a value have, for the documentation.
+    const TABLES: &'static [FieldTable] = &[];
 
     /// What values must be, to be put after "must be".
     fn expected() -> String;
@@ -157,7 +160,7 @@ impl Setting for bool {
 }
 
 /// Reads a whole number from `min` to `max` that is `fit` as well.
-fn read_number<T: Setting>(
+pub(super) fn read_number<T: Setting>(
     item: &Item<'_>,
     (min, max): (u32, u32),
     fit: fn(u32) -> bool,
@@ -224,6 +227,8 @@ numbers! {
     Millis, "ms", "an integer", |_| true;
     /// Whole seconds.
     Seconds, "s", "an integer", |_| true;
+    /// Bytes.
+    Bytes, "bytes", "an integer", |_| true;
     /// Blocks of 1024 bytes, and their number a power of two.
     PowerOfTwoKib, "KiB", "a power of two", u32::is_power_of_two;
 }
@@ -304,35 +309,39 @@ impl Setting for Cpus {
 
 /// Declares an enum of words.
 macro_rules! words {
-    ($($(#[$doc:meta])* $name:ident { $($(#[$word_doc:meta])* $word:ident = $text:literal,)* })*) => { $(
+    ($($(#[$doc:meta])* $vis:vis enum $name:ident { $($(#[$word_doc:meta])* $word:ident = $text:literal,)* })*) => { $(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $name { $($(#[$word_doc])* $word,)* }
+        $vis enum $name { $($(#[$word_doc])* $word,)* }
 
         impl $name {
             /// Each word, as it is written.
-            pub const WORDS: &'static [&'static str] = &[$($text),*];
+            $vis const WORDS: &'static [&'static str] = &[$($text),*];
 
             /// The word as it is written.
             #[must_use]
-            pub const fn as_str(self) -> &'static str {
+            $vis const fn as_str(self) -> &'static str {
                 match self { $(Self::$word => $text,)* }
             }
         }
 
-        impl Setting for $name {
+        impl $crate::config::setting::Setting for $name {
             const TYPE: &'static str = "string";
             const BARE: bool = true;
 
             fn expected() -> String {
-                alternatives(Self::WORDS)
+                $crate::config::setting::alternatives(Self::WORDS)
             }
 
-            fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+            fn read(
+                item: &$crate::config::setting::Item<'_>,
+                findings: &mut Vec<$crate::config::problem::Finding>,
+            ) -> Option<Self> {
                 match item.text::<Self>(findings)? {
                     $($text => Some(Self::$word),)*
                     other => {
-                        findings.push(item.wrong_text(&Self::expected(), did_you_mean(other, Self::WORDS)));
+                        let help = $crate::config::setting::did_you_mean(other, Self::WORDS);
+                        findings.push(item.wrong_text(&Self::expected(), help));
                         None
                     }
                 }
@@ -344,10 +353,11 @@ macro_rules! words {
         }
     )* };
 }
+pub(super) use words;
 
 words! {
     /// How a worker waits for work.
-    WaitMode {
+    pub enum WaitMode {
         /// Look for a while, then sleep on the doorbells.
         Adaptive = "adaptive",
         /// Look for ever: the least latency, for a whole CPU.
@@ -356,14 +366,14 @@ words! {
         Sleep = "sleep",
     }
     /// Who may talk to whom where no rule says otherwise.
-    Talk {
+    pub enum Talk {
         /// Domains of one user.
         SameUser = "same-user",
         /// All domains.
         All = "all",
     }
     /// Whether a region stays granted when its message is over.
-    Grants {
+    pub enum Grants {
         /// Between domains of one user.
         SameUser = "same-user",
         /// Never.

@@ -3,6 +3,7 @@
 
 mod attaching;
 mod bed;
+mod capture;
 mod channels;
 mod grants;
 mod hostile;

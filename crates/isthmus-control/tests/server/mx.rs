@@ -5,7 +5,7 @@ use isthmus_layout::control::*;
 use isthmus_layout::ids::{DomainId, EndpointAddress, EndpointIndex, NicId};
 use isthmus_layout::reason::Reason;
 
-use crate::bed::{Bed, Client, name};
+use crate::bed::{Bed, Client};
 use crate::resuming::come_back;
 
 const TWO_BOARDS: &str =
@@ -134,23 +134,6 @@ fn boards_numbers_and_peers_are_reported_without_attaching() {
     let numbers: Vec<_> =
         endpoints.endpoints.iter().map(|row| row.mx.as_ref().map(|mx| (mx.board, mx.endpoint))).collect();
     assert_eq!(numbers, [None, Some((1, 2))]);
-}
-
-#[test]
-fn who_speaks_the_version_before_knows_nothing_of_it() {
-    let before = Spoken::new(Version { major: 1, minor: 1 }, 0).unwrap();
-    let bed = Bed::speaking(before);
-    let (mut a, _) = bed.attached("a");
-    let at = a.mx_endpoint();
-    a.say(MxOpen { board: None, endpoint: None, key: 0, at }, &[]);
-    assert_eq!(a.ended(), Some(Reason::MalformedControl));
-    let bed = Bed::new();
-    let mut old = bed.connect();
-    old.ask(Hello { magic: Magic, spoken: before, library: name("old 1") }, &[]).unwrap();
-    old.attach(Some("old")).unwrap();
-    old.mx_endpoint();
-    old.say(MxWho { domain: DomainId::new(1).unwrap(), endpoint: at }, &[]);
-    assert_eq!(old.ended(), Some(Reason::MalformedControl));
 }
 
 #[test]

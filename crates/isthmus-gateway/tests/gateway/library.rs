@@ -45,7 +45,7 @@ pub(crate) struct Library {
     pub(crate) failed: BTreeSet<u64>,
     /// Messages to us, and how much of them we have.
     pub(crate) received: BTreeMap<u64, u32>,
-    pub(crate) aborted: BTreeSet<u64>,
+    pub(crate) aborted: BTreeMap<u64, u16>,
     pub(crate) answers: Vec<(u64, Result<DomainId, Reason>)>,
     pub(crate) parted: Vec<DomainId>,
     pub(crate) wake: Option<Time>,
@@ -70,7 +70,7 @@ impl Library {
             over: BTreeMap::new(),
             failed: BTreeSet::new(),
             received: BTreeMap::new(),
-            aborted: BTreeSet::new(),
+            aborted: BTreeMap::new(),
             answers: Vec::new(),
             parted: Vec::new(),
             wake: None,
@@ -184,9 +184,9 @@ impl Library {
                 let out = peer.announced.remove(&serial).expect("something that was announced");
                 self.failed.insert(out.id);
             }
-            Record::Abort { serial, .. } => {
+            Record::Abort { serial, reason } => {
                 let message = peer.pulled.remove(&serial).expect("something that was pulled");
-                self.aborted.insert(message.id);
+                self.aborted.insert(message.id, reason);
             }
             Record::Switch | Record::Credit { .. } => panic!("{record:?} from a gateway"),
         }
@@ -216,9 +216,8 @@ impl Library {
         let outs = peer.queue.iter().chain(&peer.streams).chain(peer.announced.values());
         self.failed.extend(outs.map(|out| out.id));
         self.failed.extend(peer.flight.iter().filter_map(|(_, over)| *over));
-        self.aborted.extend(
-            peer.pulled.values().chain(peer.started.iter().map(|(_, message)| message)).map(|message| message.id),
-        );
+        let ins = peer.pulled.values().chain(peer.started.iter().map(|(_, message)| message));
+        self.aborted.extend(ins.map(|message| (message.id, Reason::MxSevered.code())));
         if self.current.get(&peer.address) == Some(&stranger) {
             self.current.remove(&peer.address);
         }

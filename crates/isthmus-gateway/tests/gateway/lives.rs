@@ -6,6 +6,7 @@ use crate::random::{Random, Seed};
 use crate::wire::Weather;
 use crate::world::World;
 use isthmus_layout::limits::ORDINARY_CREDIT_BYTES;
+use isthmus_layout::reason::Reason;
 use isthmus_mx::wire::{Nack, NackMcp, Packet};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,6 +17,7 @@ fn world(nodes: usize) -> World {
     world
 }
 
+/// The one before is gone as `MxSevered`.
 #[test]
 fn a_peer_that_comes_back_is_somebody_else() {
     let mut world = world(3);
@@ -124,7 +126,10 @@ fn a_domain_that_ends_while_it_streams_breaks_its_messages_off() {
         world.run_until_quiet(30_000_000);
         let library = &world.node(2).library;
         assert!(library.received.len() < streams.len());
-        assert!(streams.iter().all(|id| library.received.contains_key(id) != library.aborted.contains(id)), "all end");
+        assert!(
+            streams.iter().all(|id| library.received.contains_key(id) != library.aborted.contains_key(id)),
+            "all end"
+        );
         world.run_for(10_000_000);
         assert_eq!(world.node(2).library.parted.len(), 1);
     }
@@ -144,7 +149,7 @@ fn nothing_reaches_a_domain_that_is_gone() {
     assert_eq!((world.counts(0).held_bytes, world.counts(0).incoming), (0, 0));
 }
 
-/// The peer lets go of one message; nothing else is the matter with it.
+/// The peer lets go of one message, which ends as `MxBroken`; nothing else is the matter with it.
 #[test]
 fn a_transfer_that_breaks_ends_at_both_sides_and_others_go_on() {
     for (len, after) in [(3 << 20, 1 << 20), (100_000, 0), (1 << 20, 500_000)] {
@@ -172,7 +177,8 @@ fn a_transfer_that_breaks_ends_at_both_sides_and_others_go_on() {
         let other = world.send_whole(0, 2, 200_000, Memory::None);
         world.run_until_quiet(10_000_000);
         let library = &world.node(2).library;
-        assert!(library.aborted.contains(&id) && !library.received.contains_key(&id));
+        assert_eq!(library.aborted.get(&id), Some(&Reason::MxBroken.code()));
+        assert!(!library.received.contains_key(&id));
         assert!(library.received.contains_key(&other) && library.parted.is_empty());
         assert!(world.node(0).library.over.contains_key(&id) && world.node(0).library.parted.is_empty());
     }

@@ -189,6 +189,17 @@ messages! {
         /// Which of its endpoints.
         endpoint: EndpointIndex,
     }
+
+    /// Asks for a copy of the frames that MX boards receive and send from now on, until the reader is gone. They are frames of all
+    /// users: only root and the daemon's own user get them. No need to be attached.
+    19 Capture since 3, reply "`Done`", descriptors ["a stream socket of the Unix domain, where the frames go"] {
+        /// Which MX board; without, all that have links.
+        board: Option<u32>,
+        /// Only frames from or to this domain; without, all.
+        domain: Option<DomainId>,
+        /// Bytes of each frame at most.
+        snap_bytes: u32,
+    }
 }
 
 messages! {

@@ -102,6 +102,10 @@ reasons! {
     "the two domains belong to different users, and between them nothing stays granted";
     "Run both as one user, if each may see what the other one sends later from the same buffer.";
 
+    45 CaptureForbidden, "capture-forbidden", Refusal:
+    "frames are those of all users, and only root and the daemon's own user may see them";
+    "Run `isthmus capture` as root, or as the user that `isthmusd` runs as.";
+
     /// Names and numbers
     60 NameTaken, "name-taken", Refusal:
     "another domain has this name";
@@ -430,4 +434,8 @@ reasons! {
     234 MxPartnersFull, "mx-partners-full", Refusal:
     "the MX endpoint knows as many endpoints of other hosts as it may";
     "Close endpoints that are not needed and open them anew, or spread the work over more endpoints.";
+
+    235 MxNoLinks, "mx-no-links", Refusal:
+    "the MX board has no links to other hosts, so no frames pass it";
+    "Give it `links` in the daemon's configuration and start the daemon anew; `isthmus board list` shows which boards have some.";
 }

@@ -105,6 +105,7 @@ any_message! { to_daemon, ToDaemon:
     MxOpen { board, endpoint, key, at }
     MxConnect { nic, endpoint, key }
     MxWho { domain, endpoint }
+    Capture { board, domain, snap_bytes }
 }
 
 any_message! { to_client, ToClient:

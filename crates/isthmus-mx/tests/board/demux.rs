@@ -136,6 +136,22 @@ fn packets_reach_their_endpoint_with_their_sender() {
     assert_eq!(report(&board, index(1)).frames, 12);
 }
 
+/// For those who look at frames and take no part.
+#[test]
+fn a_frame_names_its_endpoint_whoever_sends_it_and_whether_or_not_it_is_open() {
+    let board = ready();
+    for kind in FOR_ENDPOINTS {
+        let names = |header: Header, endpoint| {
+            board.addressee(&crate::frame(&header, &to_endpoint(kind, endpoint))).map(|endpoint| endpoint.0)
+        };
+        assert_eq!([names(header(2, 1), 3), names(header(9, 77), 3)], [Some(3); 2], "{kind:?}");
+        assert_eq!(names(header(2, 1), 5), Some(5), "{kind:?}");
+        assert_eq!(names(Header { dst: nic(2), ..header(3, 1) }, 3), None, "{kind:?}, of another board");
+    }
+    assert_eq!(board.addressee(&[0; 14]), None);
+    assert_eq!(board.counters().received(PacketType::Tiny), 0);
+}
+
 /// The table of section 4.
 #[test]
 fn senders_are_found_by_index_or_by_address_and_always_compared() {

@@ -24,7 +24,8 @@ impl Router {
                 match self.home(sender) {
                     Some(Home::Here(to)) => self.give_bounce(to, route, bounce, reason),
                     Some(Home::There(worker)) => left.bounces.push((worker, sender, route, bounce)),
-                    None => {}
+                    // Nobody on another host is told: what was sent to it was taken.
+                    Some(Home::Wire) | None => {}
                 }
             }
         }
@@ -32,7 +33,7 @@ impl Router {
         left
     }
 
-    /// A domain of another worker is gone; its own worker bounces what was held for it.
+    /// A domain of another worker is gone, or somebody on another host; its own worker bounces what was held for it.
     pub(crate) fn remove_there(&mut self, domain: DomainId, reason: Reason) {
         self.forget(domain, reason);
         self.settle(domain);

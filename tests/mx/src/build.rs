@@ -1,4 +1,4 @@
-//! The library and the C programs, built once for these tests.
+//! The library and C programs that use it, built once for each test program.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,51 +6,59 @@ use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The root of the workspace.
-pub(crate) fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// Where the public headers are.
-pub(crate) fn headers() -> PathBuf {
+pub fn headers() -> PathBuf {
     root().join("abi/myriexpress/include")
 }
 
+/// `tmp` in the target directory that this program was built in: what cargo calls CARGO_TARGET_TMPDIR.
+fn scratch() -> PathBuf {
+    let executable = std::env::current_exe().expect("a running program has a file");
+    let is_target = |folder: &&Path| folder.join("CACHEDIR.TAG").is_file();
+    let target = executable.ancestors().filter(is_target).last();
+    target.expect("tests are built in a target directory").join("tmp")
+}
+
 /// The folder in which the libraries lie: linked once, by the way they are shipped; or `ISTHMUS_MX_LIBRARY`, as it is.
-pub(crate) fn library() -> &'static Path {
+pub fn library() -> &'static Path {
     static LINKED: OnceLock<PathBuf> = OnceLock::new();
     LINKED.get_or_init(|| {
         if let Some(folder) = std::env::var_os("ISTHMUS_MX_LIBRARY") {
             return folder.into();
         }
-        let folder = Path::new(concat!(env!("CARGO_TARGET_TMPDIR"), "/mx-lib"));
+        let folder = scratch().join("mx-lib");
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(root()).args(["xtask", "link-abi", "isthmus-myriexpress"]);
         cargo.args(["--map", "abi/myriexpress/libmyriexpress.map", "--out"]).arg(folder.join("libmyriexpress.so"));
         done(&mut cargo);
-        folder.into()
+        folder
     })
 }
 
 /// The program of `tests/mx/c/NAME.c`.
-pub(crate) fn program(name: &str) -> PathBuf {
+pub fn program(name: &str) -> PathBuf {
     compiled(&Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("c/{name}.c")))
 }
 
 /// The program of `examples/mx/NAME.c`.
-pub(crate) fn example(name: &str) -> PathBuf {
+pub fn example(name: &str) -> PathBuf {
     compiled(&root().join(format!("examples/mx/{name}.c")))
 }
 
 /// The program of one source file, linked with the library.
-fn compiled(source: &Path) -> PathBuf {
+pub fn compiled(source: &Path) -> PathBuf {
     static COMPILED: Mutex<BTreeMap<PathBuf, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner); // Held while compiling: others wait.
     if let Some(program) = compiled.get(source) {
         return program.clone();
     }
-    let folder = Path::new(concat!(env!("CARGO_TARGET_TMPDIR"), "/mx-programs"));
-    std::fs::create_dir_all(folder).unwrap();
-    let program = folder.join(source.file_stem().unwrap());
+    let folder = scratch().join("mx-programs");
+    std::fs::create_dir_all(&folder).expect("a folder in the target directory");
+    let program = folder.join(source.file_stem().expect("a source file has a name"));
     let mut cc = Command::new("cc");
     cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-pthread", "-I"]);
     cc.arg(headers()).arg("-o").arg(&program).arg(source);
@@ -62,7 +70,7 @@ fn compiled(source: &Path) -> PathBuf {
 
 /// Runs a tool that must do its work.
 #[track_caller]
-pub(crate) fn done(command: &mut Command) {
-    let output = command.output().unwrap();
+pub fn done(command: &mut Command) {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
 }

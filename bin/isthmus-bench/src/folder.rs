@@ -19,13 +19,14 @@ const TRIES: u32 = 5;
 
 /// The folder; its drop waits until it is gone.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub struct Folder {
     path: PathBuf,
     sweeper: Child,
 }
 
 impl Folder {
-    pub(super) fn make() -> Result<Self> {
+    /// A new one, where temporary files are.
+    pub fn make() -> Result<Self> {
         let place = std::env::temp_dir();
         let cannot = || format!("cannot make a folder in {}; name another place by TMPDIR", place.display());
         let made = tempfile::Builder::new().prefix(PREFIX).tempdir().with_context(cannot)?;
@@ -43,7 +44,8 @@ impl Folder {
         Ok(Self { path: made.keep(), sweeper })
     }
 
-    pub(super) fn path(&self) -> &Path {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 }
@@ -57,10 +59,10 @@ impl Drop for Folder {
 }
 
 /// The sweeper's whole life.
-pub(super) fn sweep(path: &Path) -> Result<()> {
+pub(crate) fn sweep(path: &Path) -> Result<()> {
     let ours = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
     if !ours {
-        bail!("`isthmus sweep` is only for `isthmus try` itself, and {} is none of its folders", path.display());
+        bail!("`sweep` is only for the program that made the folder, and {} is none", path.display());
     }
     // An error is an end as well.
     let _: io::Result<_> = stdin().read_to_end(&mut Vec::new());

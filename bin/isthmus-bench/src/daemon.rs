@@ -1,62 +1,93 @@
-//! A daemon of our own, in a folder of its own, with no configuration but that, which ends with us.
+//! A daemon of our own, in a folder of its own, with no configuration but ours, which ends with us.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use isthmus_netbed::Host;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::folder::Folder;
+use crate::pin;
 
 /// How long it may take to get ready, and to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Running and ready; told to end when dropped.
 #[derive(Debug)]
-pub(super) struct PrivateDaemon {
+pub struct PrivateDaemon {
     child: Child,
     socket: PathBuf,
 }
 
+/// What a daemon is to be.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Plan<'a> {
+    /// Its configuration besides where it is.
+    pub(crate) config: &'a str,
+    /// On which host, if not on this one.
+    pub(crate) host: Option<&'a Host>,
+    /// The CPUs that it may use; all, if none is named.
+    pub(crate) cpus: &'a [usize],
+}
+
 impl PrivateDaemon {
-    /// Starts it and waits until it is ready.
-    pub(super) fn start(folder: &Folder) -> Result<Self> {
-        let folder = folder.path();
+    /// Starts it with the usual configuration and waits until it is ready.
+    pub fn start(folder: &Path) -> Result<Self> {
+        Self::start_as(folder, &Plan::default())
+    }
+
+    /// Starts it in a folder that is there, and waits until it is ready.
+    pub(crate) fn start_as(folder: &Path, plan: &Plan<'_>) -> Result<Self> {
         let program = program()?;
         let (socket, config, log) = (folder.join("isthmus.sock"), folder.join("isthmusd.toml"), folder.join("log"));
         let prepare = |text: String| {
             fs::write(&config, text)?;
             let notify = UnixDatagram::bind(folder.join("notify"))?;
-            Ok::<_, std::io::Error>((notify, File::create(&log)?))
+            Ok::<_, io::Error>((notify, File::create(&log)?))
         };
         let place = toml::Value::String(folder.to_string_lossy().into_owned());
-        let text = format!(
-            "daemon.runtime_dir = {place}\ndaemon.socket = {}\n",
-            toml::Value::from(socket.to_string_lossy().as_ref())
-        );
+        let at = toml::Value::from(socket.to_string_lossy().as_ref());
+        let text = format!("daemon.runtime_dir = {place}\ndaemon.socket = {at}\n{}", plan.config);
         let (notify, stderr) = prepare(text).with_context(|| format!("cannot write into {}", folder.display()))?;
         let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
-        command.arg("bound").arg(&program).arg("--user").arg("--config").arg(&config);
+        command.arg("bound");
+        if !plan.cpus.is_empty() {
+            command.arg(format!("{}{}", crate::worker::CPUS, pin::list(plan.cpus)));
+        }
+        command.arg(&program).arg("--user").arg("--config").arg(&config);
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ISTHMUS_")) {
             command.env_remove(name);
         }
-        let child = command
-            .env("NOTIFY_SOCKET", folder.join("notify"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(stderr)
-            .spawn()
-            .with_context(|| format!("cannot start {}", program.display()))?;
+        command.env("NOTIFY_SOCKET", folder.join("notify")).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+        let child = match plan.host {
+            Some(host) => host.spawn(command),
+            None => command.spawn(),
+        };
+        let child = child.with_context(|| format!("cannot start {}", program.display()))?;
         let mut daemon = Self { child, socket };
         daemon.wait_ready(&notify, &log)?;
         Ok(daemon)
     }
 
-    pub(super) fn socket(&self) -> &Path {
+    /// Its process.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The variables by which programs find it, and start no other.
+    pub(crate) fn environment(&self) -> Vec<(OsString, OsString)> {
+        let variable = |name: &str, value: &std::ffi::OsStr| (OsString::from(name), value.to_owned());
+        vec![variable("ISTHMUS_SOCKET", self.socket.as_os_str()), variable("ISTHMUS_AUTOSTART", "0".as_ref())]
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> &Path {
         &self.socket
     }
 
@@ -116,6 +147,11 @@ impl Drop for PrivateDaemon {
         }
         let _: std::io::Result<_> = self.child.wait();
     }
+}
+
+/// Why there can be none, if there can be none.
+pub(crate) fn absent() -> Option<String> {
+    program().err().map(|error| format!("{error:#}"))
 }
 
 /// The daemon that was built or installed together with this program.

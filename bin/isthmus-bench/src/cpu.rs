@@ -1,0 +1,113 @@
+//! CPU time of other processes, as the kernel tells it: now, and within a time that is known only afterwards.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{scope, sleep};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::time::{ClockId, clock_gettime};
+
+/// How often they are looked at; what happened in between is taken for even.
+const EACH: Duration = Duration::from_millis(10);
+
+/// CPU time of all threads that these processes have now.
+pub(crate) fn cpu_ns_of_all(processes: &[u32]) -> Result<u64> {
+    processes.iter().map(|&process| cpu_ns(process)).sum()
+}
+
+/// Nanoseconds of the clock that all processes of this machine share.
+pub(crate) fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    (now.tv_sec * 1_000_000_000 + now.tv_nsec).cast_unsigned() // Positive since the machine was started.
+}
+
+/// What processes used by when: times, and CPU time until then, both in nanoseconds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Used(Vec<(u64, u64)>);
+
+impl Used {
+    /// Does something, and looks at these processes meanwhile.
+    pub(crate) fn meanwhile<T>(processes: &[u32], act: impl FnOnce() -> Result<T>) -> Result<(T, Self)> {
+        let is_over = AtomicBool::new(false);
+        scope(|scope| {
+            let looking = scope.spawn(|| {
+                let mut used = Self::default();
+                while !is_over.load(Ordering::Relaxed) {
+                    used.0.push((now_ns(), cpu_ns_of_all(processes)?));
+                    sleep(EACH);
+                }
+                used.0.push((now_ns(), cpu_ns_of_all(processes)?));
+                Ok::<_, anyhow::Error>(used)
+            });
+            let outcome = act();
+            is_over.store(true, Ordering::Relaxed);
+            let used = looking.join().map_err(|_| anyhow!("looking at the CPU time of processes"))?;
+            Ok((outcome?, used?))
+        })
+    }
+
+    /// CPU time between two times.
+    pub(crate) fn between(&self, begin_ns: u64, end_ns: u64) -> f64 {
+        self.until(end_ns) - self.until(begin_ns)
+    }
+
+    fn until(&self, at_ns: u64) -> f64 {
+        let after = self.0.partition_point(|&(time, _)| time < at_ns);
+        match (after.checked_sub(1).map(|before| self.0[before]), self.0.get(after)) {
+            (Some((t0, c0)), Some(&(t1, c1))) => {
+                c0 as f64 + (c1 as f64 - c0 as f64) * (at_ns - t0) as f64 / (t1 - t0).max(1) as f64
+            }
+            (Some((_, cpu)), None) | (None, Some(&(_, cpu))) => cpu as f64,
+            (None, None) => 0.0,
+        }
+    }
+}
+
+/// CPU time of all threads that another process has now.
+fn cpu_ns(process: u32) -> Result<u64> {
+    let tasks = format!("/proc/{process}/task");
+    let mut sum = 0;
+    for task in fs::read_dir(&tasks).with_context(|| format!("cannot read {tasks}"))? {
+        let file = task.with_context(|| format!("cannot read {tasks}"))?.path().join("schedstat");
+        match fs::read_to_string(&file) {
+            Ok(text) => match text.split_whitespace().next().and_then(|field| field.parse::<u64>().ok()) {
+                Some(ns) => sum += ns,
+                None => bail!("cannot understand {}: {text:?}", file.display()),
+            },
+            // A thread that ended in between.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
+        }
+    }
+    Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_process_can_be_read() {
+        assert!(cpu_ns(std::process::id()).is_ok_and(|ns| ns > 0));
+    }
+
+    #[test]
+    fn what_was_used_between_two_looks_is_shared_out_evenly() {
+        let used = Used(vec![(100, 1000), (200, 1100), (300, 1500)]);
+        assert_eq!((used.between(100, 200), used.between(150, 250)), (100.0, 250.0));
+        assert_eq!((used.between(0, 1000), Used::default().between(0, 1)), (500.0, 0.0));
+    }
+
+    #[test]
+    fn a_busy_process_is_seen_to_be_busy() {
+        let begin = now_ns();
+        let spin = || {
+            while now_ns() < begin + 30_000_000 {}
+            Ok(())
+        };
+        let ((), used) = Used::meanwhile(&[std::process::id()], spin).expect("looked at");
+        assert!(used.between(begin, now_ns()) > 0.0 && used.0.len() >= 2);
+    }
+}

@@ -1,0 +1,159 @@
+//! Bare frames from host to host, by the same system calls as those of the daemon: what a link can do, whatever goes over it.
+//!
+//! A "message" is one frame of the size that is measured, from its Ethernet header on. Streams keep a window of frames under
+//! way and hear of each 128th; nothing is repeated.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use isthmus_layout::NicId;
+use isthmus_link::raw::{NOTE_BYTES, Plan, Wait as Manner, ping, pong, stream_in, stream_out};
+use isthmus_link::{Link, PacketLink, PacketOptions, Peer, UdpLink, UdpOptions};
+
+use super::{Path, check_options};
+use crate::drive::{BATCHES, Kind, announce, calibrate, cpu_ns, next_step};
+use crate::job::{Done, Job, Side, Wait, Work};
+use crate::stats::{Latencies, median};
+use crate::talk::Talk;
+
+/// The option that names the interface.
+pub(crate) const INTERFACE: &str = "interface";
+/// The options that say where the leading and the following side are, for datagrams.
+pub(crate) const FROM: &str = "from";
+pub(crate) const AT: &str = "at";
+
+/// For experiments (IEEE 802, local): no daemon listens to it.
+const ETHERTYPE: u16 = 0x88B5;
+
+/// More under way than usual: it was tried with 32 to 1024, and this is the fastest.
+const WINDOW: u64 = 1024;
+const ACK_EACH: u64 = 128;
+
+/// One side of the work.
+pub(super) fn run(job: &Job, talk: &Talk, mut ready: impl FnMut() -> Result<()>) -> Result<Done> {
+    check_options(job)?;
+    ensure!(!job.hold, "bare frames part when they are done");
+    let before = Instant::now();
+    let (mut link, to) = match job.path {
+        Path::RawUdp => datagrams(job, talk)?,
+        _ => packets(job, talk)?,
+    };
+    let open_ns = before.elapsed().as_nanos() as u64;
+    let size = job.work.size();
+    let (least, most) = (NOTE_BYTES, link.frame_bytes_max());
+    ensure!((least..=most as usize).contains(&size), "a frame here has {least} to {most} bytes, not {size}");
+    ready()?;
+    let wait = match job.setup.wait {
+        Wait::Poll => Manner::Spin,
+        Wait::Sleep => Manner::Sleep,
+    };
+    let plan = Plan { window: WINDOW, ack_each: ACK_EACH, ..Plan::new(to, ETHERTYPE, size, 0).waiting(wait) };
+    let budget = Duration::from_millis(job.budget_ms);
+    let link = &mut *link;
+    let done = match (job.work, job.side) {
+        (Work::PingPong { .. }, Side::Lead) => lead_pings(link, &plan, talk, budget),
+        (Work::PingPong { .. }, Side::Follow) => follow(talk, |count| {
+            let (count, told) = (count, Plan { count, ..plan.clone() });
+            pong(link, &told)?;
+            Ok(2 * count)
+        }),
+        (Work::Stream { .. }, Side::Lead) => lead_stream(link, &plan, talk, budget),
+        (Work::Stream { .. }, Side::Follow) => follow(talk, |count| {
+            let frames = stream_in(link, &Plan { count, ..plan.clone() })?.frames;
+            talk.send(&frames)?;
+            Ok(frames)
+        }),
+        (work, _) => bail!("bare frames do not do {work:?}"),
+    }?;
+    talk.barrier()?;
+    Ok(Done { open_ns, ..done })
+}
+
+/// A packet link, and whom the other side has it at.
+fn packets(job: &Job, talk: &Talk) -> Result<(Box<dyn Link>, NicId)> {
+    let interface = job.setup.options.get(INTERFACE).context("no interface for bare frames")?;
+    let link = PacketLink::open(interface, ETHERTYPE, &PacketOptions::default())?;
+    talk.send(&link.nic().number())?;
+    let other: u64 = talk.recv()?;
+    Ok((Box::new(link), nic(other)?))
+}
+
+/// A UDP link that knows the other side.
+fn datagrams(job: &Job, talk: &Talk) -> Result<(Box<dyn Link>, NicId)> {
+    let address = |option: &str| -> Result<IpAddr> {
+        let text = job.setup.options.get(option).with_context(|| format!("no address {option:?} for datagrams"))?;
+        text.parse().with_context(|| format!("{text:?} is no address"))
+    };
+    let (own, other, last) = match job.side {
+        Side::Lead => (address(FROM)?, address(AT)?, 1),
+        Side::Follow => (address(AT)?, address(FROM)?, 2),
+    };
+    let own_nic = NicId::from_octets([0x02, 0x69, 0x73, 0xFF, 0xFE, last]);
+    let options = UdpOptions { bind: SocketAddr::from((own, 0)), ethertype: ETHERTYPE, ..UdpOptions::new(own_nic) };
+    let mut link = UdpLink::open(&options)?;
+    talk.send(&(link.bound().port(), own_nic.number()))?;
+    let (port, number): (u16, u64) = talk.recv()?;
+    let to = nic(number)?;
+    link.set_peers(&[Peer { address: SocketAddr::from((other, port)), nics: vec![to] }])?;
+    talk.barrier()?; // Both know each other before the first frame.
+    Ok((Box::new(link), to))
+}
+
+fn nic(number: u64) -> Result<NicId> {
+    let [0, 0, octets @ ..] = number.to_be_bytes() else { bail!("{number:#x} is no address of frames") };
+    Ok(NicId::from_octets(octets))
+}
+
+fn lead_pings(link: &mut dyn Link, plan: &Plan, talk: &Talk, budget: Duration) -> Result<Done> {
+    let mut step = |count: u64, kind: Kind| -> Result<(Duration, Vec<u64>)> {
+        announce(talk, count, kind)?;
+        let mut rounds = Vec::with_capacity(usize::try_from(count)?);
+        let report = ping(link, &Plan { count, ..plan.clone() }, |took| rounds.push(took.as_nanos() as u64))?;
+        Ok((report.took, rounds))
+    };
+    let round_ns = calibrate(budget / 20, u64::MAX, |count| Ok(step(count, Kind::Warm)?.0))?;
+    let batch = ((budget.as_nanos() as f64 * 0.9 / round_ns) as u64 / (BATCHES + 1)).max(1);
+    let count = (BATCHES + 1) * batch;
+    let cpu = cpu_ns()?;
+    let (_, rounds) = step(count, Kind::Measured)?;
+    let cpu_ns = cpu_ns()? - cpu;
+    announce(talk, 0, Kind::Measured)?;
+    // The first batch is not counted: the other side has just been woken.
+    let counted = &rounds[batch as usize..];
+    let half = |batch: &[u64]| batch.iter().sum::<u64>() as f64 / (2 * batch.len()) as f64;
+    let halves: Vec<f64> = counted.chunks(batch as usize).map(half).collect();
+    let mut latencies = Latencies::new();
+    counted.iter().for_each(|&ns| latencies.record(ns));
+    let round_trips = Some(latencies.recorded());
+    Ok(Done { messages: 2 * count, cpu_ns, half_rtt_ns: median(&halves), round_trips, ..Done::default() })
+}
+
+fn lead_stream(link: &mut dyn Link, plan: &Plan, talk: &Talk, budget: Duration) -> Result<Done> {
+    let mut step = |count: u64, kind: Kind| -> Result<(Duration, u64)> {
+        announce(talk, count, kind)?;
+        let report = stream_out(link, &Plan { count, ..plan.clone() })?;
+        Ok((report.took, talk.recv()?)) // Only what has come counts.
+    };
+    let frame_ns = calibrate(budget / 10, u64::MAX, |count| Ok(step(count, Kind::Warm)?.0))?;
+    let count = ((budget.as_nanos() as f64 / frame_ns) as u64).max(1);
+    let cpu = cpu_ns()?;
+    let (took, messages) = step(count, Kind::Measured)?;
+    let cpu_ns = cpu_ns()? - cpu;
+    announce(talk, 0, Kind::Measured)?;
+    Ok(Done { messages, cpu_ns, elapsed_ns: Some(took.as_nanos() as u64), ..Done::default() })
+}
+
+/// Does what the leading side announces; `step` says how many messages that were.
+fn follow(talk: &Talk, mut step: impl FnMut(u64) -> Result<u64>) -> Result<Done> {
+    let mut done = Done::default();
+    while let Some(next) = next_step(talk)? {
+        let cpu = cpu_ns()?;
+        let messages = step(next.count)?;
+        if next.kind == Kind::Measured {
+            done.cpu_ns += cpu_ns()? - cpu;
+            done.messages += messages;
+        }
+    }
+    Ok(done)
+}

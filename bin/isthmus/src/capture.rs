@@ -1,0 +1,258 @@
+//! `isthmus capture`: what MX boards receive and send, as a file that Wireshark reads.
+//!
+//! ```text
+//!   isthmusd ── stream of frames ──► Stream ──► Sink: pcapng ──► file, or what reads standard output
+//!                                      ▲ ends with Ctrl-C, --count, the reader's end, the daemon's end
+//! ```
+//!
+//! Frames are written as they come. However it ends, the file is whole, and says how much is missing.
+
+mod signals;
+mod sink;
+
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal as _, Read as _, Write};
+use std::net::Shutdown;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use isthmus_capture::stream::{Malformed, Message, ReadError, parse};
+use isthmus_client::{DomainId, Inquirer, Reason, Refusal, Topic};
+use isthmus_control::schema::Domains;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::cli::CaptureArgs;
+use crate::output::{Ended, Misuse, Output, bytes, counted, note};
+use signals::Signals;
+use sink::{Sink, Total};
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 256 << 10;
+
+/// How often a terminal shows how far it is.
+const SHOWN_EVERY: Duration = Duration::from_millis(200);
+
+/// How long the daemon has for the last frames and the statistics, once it was told to end.
+const LAST: Duration = Duration::from_secs(5);
+
+pub(crate) fn run(output: Output, socket: Option<PathBuf>, args: &CaptureArgs) -> Result<Ended> {
+    let file = args.write.as_deref().filter(|path| *path != Path::new("-"));
+    if file.is_none() && io::stdout().is_terminal() {
+        let how = "a capture is not for reading: name a file with `-w FILE`, or a program with `| tshark -r -`";
+        return Err(Misuse(how.to_owned()).into());
+    }
+    if file.is_none() && output.json {
+        return Err(
+            Misuse("--json needs a place of its own: name a file for the frames with `-w FILE`".to_owned()).into()
+        );
+    }
+    let signals = Signals::take().context("cannot listen to signals")?;
+    let mut inquirer = Inquirer::connect(&crate::daemon::options(socket)?)?;
+    let domain = args.domain.as_deref().map(|name| find(&mut inquirer, name)).transpose()?;
+    let stream = inquirer.capture(args.board, domain, args.snap)?;
+    let to: Box<dyn Write> = match file {
+        Some(path) => {
+            let context = || format!("cannot write {}; name another file with -w", path.display());
+            Box::new(BufWriter::new(File::create(path).with_context(context)?))
+        }
+        None => Box::new(BufWriter::new(io::stdout())),
+    };
+    let sink = Sink::new(to, args.count)?;
+    let (total, outcome) = Stream::new(stream, signals, sink, file.is_none())?.run();
+    let summary = summary(&total, file);
+    outcome?;
+    match file {
+        Some(_) => output.result("capture", &total, || summary + "\n")?,
+        None => note(&summary),
+    }
+    Ok(Ended::Done)
+}
+
+/// The domain of that name or number.
+fn find(inquirer: &mut Inquirer, name: &str) -> Result<DomainId> {
+    let answer =
+        serde_json::from_str(&inquirer.ask(Topic::Domains, &[])?).context("the daemon's answer is not JSON")?;
+    let domains: Domains = crate::daemon::read(&answer)?;
+    let row = domains.domains.iter().find(|row| row.name == name || format!("d{}", row.id) == name);
+    let found = row.and_then(|row| DomainId::new(row.id));
+    found.ok_or_else(|| Refusal::new(Reason::NoSuchDomain, format!("no domain is called {name}")).into())
+}
+
+fn summary(total: &Total, file: Option<&Path>) -> String {
+    let place = file.map_or_else(String::new, |path| format!(" in {}", path.display()));
+    let frames = counted(usize::try_from(total.frames).unwrap_or(usize::MAX), "frame");
+    let missing = match total.dropped {
+        0 => String::new(),
+        dropped => format!("; {dropped} dropped, because they came faster than they were written: see --snap"),
+    };
+    format!("{frames}, {}{place}{missing}", bytes(total.bytes))
+}
+
+/// Where a capture is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Nothing has come.
+    Before,
+    Within,
+    /// The daemon was told to end, and has until then.
+    Ending(Instant),
+    Over,
+}
+
+/// Frames on their way from the daemon.
+struct Stream {
+    from: UnixStream,
+    signals: Signals,
+    sink: Sink<Box<dyn Write>>,
+    /// Bytes that are no whole message yet.
+    bytes: Vec<u8>,
+    stage: Stage,
+    /// Frames go to standard output, whose reader may end.
+    to_reader: bool,
+    bar: ProgressBar,
+}
+
+impl Stream {
+    fn new(from: UnixStream, signals: Signals, sink: Sink<Box<dyn Write>>, to_reader: bool) -> Result<Self> {
+        from.set_nonblocking(true)?;
+        let (bytes, stage) = (Vec::new(), Stage::Before);
+        Ok(Self { from, signals, sink, bytes, stage, to_reader, bar: bar() })
+    }
+
+    /// Until the end: what there is of it, and what went wrong.
+    fn run(mut self) -> (Total, Result<()>) {
+        let outcome = self.carry();
+        self.bar.finish_and_clear();
+        // A reader that has seen enough (`| tshark -c 5 -r -`) is no error.
+        let (total, finished) = self.sink.finish();
+        let gone = |error: &anyhow::Error| {
+            let source = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
+            source.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+        };
+        let outcome = outcome.and(finished.map_err(Into::into));
+        (total, if outcome.as_ref().is_err_and(gone) { Ok(()) } else { outcome })
+    }
+
+    fn carry(&mut self) -> Result<()> {
+        while self.stage != Stage::Over {
+            let ready = self.wait()?;
+            if ready.signal && self.signals.heard()? {
+                self.end()?;
+            }
+            if ready.reader_gone {
+                return Ok(());
+            }
+            if ready.frames {
+                self.read()?;
+                self.sink.flush()?;
+            }
+            if let Stage::Ending(until) = self.stage
+                && until <= Instant::now()
+            {
+                note("the daemon does not say how much is missing");
+                return Ok(());
+            }
+            let total = self.sink.total();
+            self.bar.set_message(format!("{}, dropped {}", summary_short(&total), total.dropped));
+        }
+        Ok(())
+    }
+
+    /// Waits until there is something to do, or to show.
+    fn wait(&self) -> Result<Ready> {
+        let stdout = io::stdout();
+        let watched = if self.to_reader { stdout.as_fd() } else { self.from.as_fd() };
+        let flags = if self.to_reader { PollFlags::empty() } else { PollFlags::IN };
+        let mut fds = [
+            PollFd::new(&self.from, PollFlags::IN),
+            PollFd::new(&self.signals, PollFlags::IN),
+            PollFd::from_borrowed_fd(watched, flags),
+        ];
+        let shows = !self.bar.is_hidden() || matches!(self.stage, Stage::Ending(_));
+        let limit = shows.then(|| Timespec::try_from(SHOWN_EVERY).expect("it is short"));
+        match poll(&mut fds, limit.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error).context("waiting for frames"),
+        }
+        let gone = PollFlags::ERR | PollFlags::HUP;
+        Ok(Ready {
+            frames: !fds[0].revents().is_empty(),
+            signal: !fds[1].revents().is_empty(),
+            reader_gone: self.to_reader && fds[2].revents().intersects(gone),
+        })
+    }
+
+    /// Tells the daemon to end. The second time, ends at once.
+    fn end(&mut self) -> Result<()> {
+        self.stage = match self.stage {
+            Stage::Before | Stage::Within => {
+                self.from.shutdown(Shutdown::Write).context("telling the daemon to end")?;
+                Stage::Ending(Instant::now() + LAST)
+            }
+            Stage::Ending(_) | Stage::Over => Stage::Over,
+        };
+        Ok(())
+    }
+
+    /// Takes what has come.
+    fn read(&mut self) -> Result<()> {
+        let start = self.bytes.len();
+        self.bytes.resize(start + READ_BYTES, 0);
+        let read = self.from.read(&mut self.bytes[start..]);
+        self.bytes.truncate(start + read.as_ref().copied().unwrap_or(0));
+        match read {
+            Ok(0) => return Err(ReadError::Stopped.into()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(ReadError::Io(error).into()),
+        }
+        let bytes = std::mem::take(&mut self.bytes);
+        let mut done = 0;
+        while let Some((message, length)) = parse(&bytes[done..])? {
+            done += length;
+            self.take(&message)?;
+        }
+        self.bytes = bytes;
+        self.bytes.drain(..done);
+        Ok(())
+    }
+
+    fn take(&mut self, message: &Message<'_>) -> Result<()> {
+        match (self.stage, message) {
+            (Stage::Before, Message::Begin) => self.stage = Stage::Within,
+            (Stage::Before, _) => return Err(Malformed::NoBegin.into()),
+            (Stage::Ending(_), Message::Begin) if self.sink.is_new() => {}
+            (_, Message::Begin) => return Err(Malformed::NoBegin.into()),
+            (Stage::Over, _) => {}
+            (_, Message::End) => self.stage = Stage::Over,
+            (_, message) => {
+                if self.sink.take(message)? && self.stage == Stage::Within {
+                    self.end()?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What there is to do.
+struct Ready {
+    frames: bool,
+    signal: bool,
+    reader_gone: bool,
+}
+
+fn summary_short(total: &Total) -> String {
+    format!("{} frames, {}", total.frames, bytes(total.bytes))
+}
+
+/// Visible on a terminal only.
+fn bar() -> ProgressBar {
+    let bar = ProgressBar::new_spinner();
+    let style = ProgressStyle::with_template("{spinner} {msg}  (Ctrl-C ends it)");
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()))
+}

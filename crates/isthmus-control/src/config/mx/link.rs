@@ -1,0 +1,257 @@
+//! The links of a board: by which interfaces, or to which hosts over UDP, its frames leave and come.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use super::address::Interface;
+use super::udp::{UdpAddress, UdpPeer, UdpPeers};
+use crate::config::fields::{Field, Fields, listed, members, names};
+use crate::config::problem::{Finding, Wrong};
+use crate::config::setting::{Integer, Item, Setting, words};
+
+/// Links of one board.
+pub const MX_LINKS_MAX: usize = 8;
+
+/// A link that the daemon is to open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkPlan {
+    /// Of the links that reach a peer, the one of the lowest rank is used; of equal ones, the first.
+    pub rank: u8,
+    /// What carries its frames.
+    pub carrier: Carrier,
+}
+
+/// What carries the frames of a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// Packet sockets.
+    Packet {
+        /// The interface, by its name.
+        interface: String,
+    },
+    /// AF_XDP sockets, which have the interface's frames of our ethertype for themselves.
+    Xdp {
+        /// The interface, by its name.
+        interface: String,
+    },
+    /// Datagrams, each with one frame.
+    Udp {
+        /// The address of this host at which they arrive and from which they leave.
+        local: SocketAddr,
+        /// Where they may come from and go to; addresses are of the family of `local`.
+        peers: Vec<UdpPeer>,
+        /// The interface that they are bound to, if they are.
+        interface: Option<String>,
+    },
+}
+
+impl Carrier {
+    /// The interface whose own frames it takes and sends.
+    #[must_use]
+    pub fn ethernet_interface(&self) -> Option<&str> {
+        match self {
+            Self::Packet { interface } | Self::Xdp { interface } => Some(interface),
+            Self::Udp { .. } => None,
+        }
+    }
+
+    /// What two links of a board cannot both have, and neither two links over UDP of the host.
+    pub(super) fn place(&self) -> String {
+        match self {
+            Self::Packet { interface } | Self::Xdp { interface } => format!("the interface {interface}"),
+            Self::Udp { local, interface: None, .. } => format!("the address {local}"),
+            Self::Udp { local, interface: Some(interface), .. } => format!("the address {local} on {interface}"),
+        }
+    }
+}
+
+words! {
+    /// How frames pass between an interface and the daemon.
+    enum LinkKind {
+        /// Packet sockets: every interface has them.
+        Packet = "packet",
+        /// AF_XDP sockets: faster on cards that can.
+        Xdp = "xdp",
+    }
+}
+
+/// [`LinkKind`], as a link says it.
+struct Kind(LinkKind);
+
+impl Setting for Kind {
+    const TYPE: &'static str = LinkKind::TYPE;
+
+    fn expected() -> String {
+        LinkKind::expected()
+    }
+
+    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+        if item.value.get_ref().as_str() == Some("udp") {
+            findings.push(item.wrong_text(&Self::expected(), Some(format!("a link over UDP is {}", Link::OVER_UDP))));
+            return None;
+        }
+        LinkKind::read(item, findings).map(Self)
+    }
+
+    fn to_toml(&self) -> toml::Value {
+        self.0.to_toml()
+    }
+}
+
+/// All of a board.
+#[derive(Default)]
+pub(super) struct Links(pub(super) Vec<LinkPlan>);
+
+impl Setting for Links {
+    const TYPE: &'static str = "list of tables";
+    const EXAMPLE: &'static str = "links are written as in [{ interface = \"eth0\" }]";
+
+    fn expected() -> String {
+        format!("a list of at most {MX_LINKS_MAX} tables {{ {} }}", Link::NAMES.join(", "))
+    }
+
+    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+        let before = findings.len();
+        let (mut links, mut seen) = (Vec::new(), BTreeSet::new());
+        for (place, (member, link)) in members::<Self, Link>(item, MX_LINKS_MAX, findings)?.into_iter().enumerate() {
+            if !seen.insert(link.carrier.place()) {
+                let wrong = Wrong::Repeated { key: item.key.clone(), found: link.carrier.place() };
+                findings.push(member.finding(wrong, None));
+            }
+            links.push(LinkPlan { rank: link.rank.unwrap_or(place as u8), carrier: link.carrier });
+        }
+        (findings.len() == before).then_some(Self(links))
+    }
+
+    fn to_toml(&self) -> toml::Value {
+        let link = |link: &LinkPlan| Link { rank: Some(link.rank), carrier: link.carrier.clone() }.to_toml();
+        self.0.iter().map(link).collect::<Vec<_>>().into()
+    }
+}
+
+/// A link; without a rank it has its place in the list.
+pub(super) struct Link {
+    rank: Option<u8>,
+    carrier: Carrier,
+}
+
+/// At most [`u8::MAX`].
+type Rank = Integer<0, 255>;
+
+impl Link {
+    pub(super) const FIELDS: [Field; 5] = [
+        Field {
+            name: "interface",
+            expected: Interface::expected,
+            default: "none",
+            text: "The interface whose frames it takes and sends. With `udp`: the interface which datagrams are bound to.",
+        },
+        Field {
+            name: "kind",
+            expected: Kind::expected,
+            default: "`\"packet\"`",
+            text: "By which sockets: packet sockets, or AF_XDP, which leaves the interface's MX frames to no other link. Not with `udp`.",
+        },
+        Field {
+            name: "udp",
+            expected: UdpAddress::expected,
+            default: "none",
+            text: "For hosts which have only an IP path: frames leave from and arrive at this address as datagrams.",
+        },
+        Field {
+            name: "peers",
+            expected: UdpPeers::expected,
+            default: "none; needed with `udp`",
+            text: "The hosts that datagrams are exchanged with. Names are looked up when the daemon starts.",
+        },
+        Field {
+            name: "rank",
+            expected: Rank::expected,
+            default: "its place in the list, from 0",
+            text: "Of the links that reach a peer, the one of the lowest rank is used.",
+        },
+    ];
+    const NAMES: &'static [&'static str] = &names(&Self::FIELDS);
+    pub(super) const OVER_UDP: &'static str = "{ udp = \"10.0.0.1\", peers = [\"10.0.0.2\"] }";
+
+    /// What carries its frames, if what it says fits together.
+    fn carrier(fields: &Fields<'_, '_>, findings: &mut Vec<Finding>) -> Option<Carrier> {
+        let before = findings.len();
+        let is_udp = fields.has("udp");
+        let interface = fields.get::<Interface>("interface", findings).map(|interface| interface.0);
+        let kind = fields.get::<Kind>("kind", findings).map(|kind| kind.0);
+        let udp = fields.get::<UdpAddress>("udp", findings);
+        let peers: Option<UdpPeers> =
+            if is_udp { fields.need("peers", findings) } else { fields.get("peers", findings) };
+        if is_udp && fields.has("kind") {
+            fields.conflict("kind", "does not go with udp: datagrams have one kind of socket", "", findings);
+        }
+        if !is_udp && fields.has("peers") {
+            let help = "boards of other hosts are found by discovery, or named by the board's own peers";
+            fields.conflict("peers", "goes with udp only", help, findings);
+        }
+        if !is_udp && !fields.has("interface") {
+            let help = format!("a link is {{ interface = \"eth0\" }} or {}", Self::OVER_UDP);
+            fields.refuse("names neither interface nor udp, so it leads nowhere", &help, findings);
+        }
+        if findings.len() > before {
+            return None;
+        }
+        let Some(UdpAddress(local)) = udp else {
+            let interface = interface?;
+            return Some(match kind.unwrap_or(LinkKind::Packet) {
+                LinkKind::Packet => Carrier::Packet { interface },
+                LinkKind::Xdp => Carrier::Xdp { interface },
+            });
+        };
+        let UdpPeers(peers) = peers?;
+        let is_other = |peer: &&UdpPeer| matches!(peer, UdpPeer::Address(at) if at.is_ipv4() != local.is_ipv4());
+        if let Some(other) = peers.iter().find(is_other) {
+            let conflict = format!("does not fit udp: {} is not reached from {local}", other.told());
+            fields.conflict("peers", conflict, "IPv4 and IPv6 take a link each", findings);
+            return None;
+        }
+        Some(Carrier::Udp { local, peers, interface })
+    }
+}
+
+impl Setting for Link {
+    const TYPE: &'static str = "table";
+
+    fn expected() -> String {
+        format!("a table {{ {} }}", Self::NAMES.join(", "))
+    }
+
+    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+        let before = findings.len();
+        let help = |_: &str| format!("a link has {}", listed(Self::NAMES));
+        let fields = Fields::of::<Self>(item, Self::NAMES, help, findings)?;
+        let rank = fields.get::<Rank>("rank", findings).map(|rank| rank.get() as u8);
+        let carrier = Self::carrier(&fields, findings);
+        let carrier = carrier.filter(|_| findings.len() == before)?;
+        Some(Self { rank, carrier })
+    }
+
+    fn to_toml(&self) -> toml::Value {
+        let mut table = toml::Table::new();
+        let mut say = |name: &str, value: toml::Value| drop(table.insert(name.to_owned(), value));
+        match &self.carrier {
+            Carrier::Packet { interface } | Carrier::Xdp { interface } => {
+                let is_packet = matches!(self.carrier, Carrier::Packet { .. });
+                say("interface", interface.as_str().into());
+                say("kind", if is_packet { LinkKind::Packet } else { LinkKind::Xdp }.to_toml());
+            }
+            Carrier::Udp { local, peers, interface } => {
+                say("udp", UdpAddress(*local).to_toml());
+                say("peers", UdpPeers(peers.clone()).to_toml());
+                if let Some(interface) = interface {
+                    say("interface", interface.as_str().into());
+                }
+            }
+        }
+        if let Some(rank) = self.rank {
+            say("rank", toml::Value::Integer(rank.into()));
+        }
+        table.into()
+    }
+}

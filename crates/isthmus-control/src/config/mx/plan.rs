@@ -1,0 +1,237 @@
+//! What is made of the boards' settings: names and addresses that were left open, and what the daemon still has to ask the host.
+
+use std::fmt::Display;
+
+use isthmus_layout::ids::NicId;
+use isthmus_layout::limits::MX_NAME_BYTES_MAX;
+
+use super::network::Network;
+use crate::config::keys::Mx;
+use crate::config::setting::Integer;
+use crate::directory::mx::MxBoard;
+
+/// Endpoint numbers of a board that does not say how many it has.
+const ENDPOINTS_DEFAULT: u32 = 32;
+
+/// Bytes of a host's name that are kept in a board's: behind it stand a colon and a number.
+const HOST_BYTES_MAX: usize = MX_NAME_BYTES_MAX - ":4294967295".len();
+
+/// A board as the daemon is to set it up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MxBoardPlan {
+    /// Its address, or where that is to be asked for.
+    pub nic: BoardNic,
+    /// What people call it.
+    pub name: String,
+    /// How many endpoint numbers it has.
+    pub endpoints: u32,
+    /// Other hosts and the links to them; none where it serves this host only.
+    pub network: Option<Network>,
+}
+
+/// The address of a board.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BoardNic {
+    /// As it was said or made up.
+    Known(NicId),
+    /// That of an interface.
+    OfInterface(String),
+}
+
+impl Mx {
+    /// The boards, with everything that was left open: names and addresses come from the name of the host, and stay the same as
+    /// long as that does; a board which has an interface takes its address. Says which two cannot be told apart, if there are such.
+    pub fn plans(&self, host: &str) -> Result<Vec<MxBoardPlan>, String> {
+        let plan = |(number, board): (usize, &super::Board)| MxBoardPlan {
+            nic: match (board.mac, board.lender()) {
+                (Some(mac), _) => BoardNic::Known(mac.nic()),
+                (None, Some(interface)) => BoardNic::OfInterface(interface.to_owned()),
+                (None, None) => BoardNic::Known(made_up(host, number)),
+            },
+            name: board.name.as_ref().map_or_else(|| default_name(host, number), |name| name.as_str().to_owned()),
+            endpoints: board.endpoints_max.map_or(ENDPOINTS_DEFAULT, Integer::get),
+            network: board.network.clone(),
+        };
+        let plans: Vec<MxBoardPlan> = self.board.as_slice().iter().enumerate().map(plan).collect();
+        tell_apart(plans.iter().map(|plan| match plan.nic {
+            BoardNic::Known(nic) => (plan.name.as_str(), Some(nic)),
+            BoardNic::OfInterface(_) => (plan.name.as_str(), None),
+        }))?;
+        Ok(plans)
+    }
+
+    /// The boards as they are without links: one that would take an interface's address has a made-up one.
+    pub fn resolved(&self, host: &str) -> Result<Vec<MxBoard>, String> {
+        MxBoardPlan::settled(&self.plans(host)?, |number, _| Ok::<_, String>(made_up(host, number)))
+    }
+}
+
+impl MxBoardPlan {
+    /// The boards themselves. `address_of` is given the number of a board and the interface whose address it takes. Says for which
+    /// board there is no address, or which two have the same.
+    pub fn settled<E: Display>(
+        plans: &[Self],
+        mut address_of: impl FnMut(usize, &str) -> Result<NicId, E>,
+    ) -> Result<Vec<MxBoard>, String> {
+        let mut boards = Vec::new();
+        for (number, plan) in plans.iter().enumerate() {
+            let nic = match &plan.nic {
+                BoardNic::Known(nic) => *nic,
+                BoardNic::OfInterface(interface) => {
+                    let nic = address_of(number, interface).map_err(|error| format!("mx.board[{number}]: {error}"))?;
+                    if !is_station(nic) {
+                        return Err(format!("mx.board[{number}] needs a mac: {interface} has the address {nic}"));
+                    }
+                    nic
+                }
+            };
+            boards.push(MxBoard { nic, name: plan.name.clone(), endpoints: plan.endpoints });
+        }
+        tell_apart(boards.iter().map(|board| (board.name.as_str(), Some(board.nic))))?;
+        Ok(boards)
+    }
+}
+
+/// Says which two have one name or one address.
+fn tell_apart<'a>(boards: impl Iterator<Item = (&'a str, Option<NicId>)>) -> Result<(), String> {
+    let mut seen: Vec<(&str, Option<NicId>)> = Vec::new();
+    for (number, (name, nic)) in boards.enumerate() {
+        if let Some(other) = seen.iter().position(|other| other.0 == name) {
+            return Err(format!("mx.board[{other}] and mx.board[{number}] are both called {name}"));
+        }
+        if let (Some(nic), Some(other)) = (nic, seen.iter().position(|other| nic.is_some() && other.1 == nic)) {
+            return Err(format!("mx.board[{other}] and mx.board[{number}] both have the address {nic}"));
+        }
+        seen.push((name, nic));
+    }
+    Ok(())
+}
+
+/// Whether an address can be one station's.
+fn is_station(nic: NicId) -> bool {
+    nic.number() != 0 && nic.number() >> 40 & 1 == 0
+}
+
+/// An address that no card has, the same for each start: locally administered, for one station.
+fn made_up(host: &str, number: usize) -> NicId {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(b"isthmus mx board 1");
+    hasher.update(&(number as u64).to_le_bytes());
+    hasher.update(host.as_bytes());
+    let mut octets: [u8; 6] = std::array::from_fn(|at| hasher.finalize().as_bytes()[at]);
+    octets[0] = octets[0] & !0x01 | 0x02;
+    NicId::from_octets(octets)
+}
+
+fn default_name(host: &str, number: usize) -> String {
+    let mut name = String::new();
+    for character in host.chars().filter(|character| character.is_ascii_graphic()).take(HOST_BYTES_MAX) {
+        name.push(character);
+    }
+    let host = if name.is_empty() { "localhost" } else { &name };
+    format!("{host}:{number}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::config::{ConfigFile, Inputs, Role, load};
+
+    fn mx(toml: &str) -> Mx {
+        let file = ConfigFile::Given { path: "test.toml".into(), bytes: toml.as_bytes().to_vec() };
+        load(&Inputs { file, ..Inputs::bare(Role::System) }).unwrap().config.mx
+    }
+
+    fn resolved(toml: &str, host: &str) -> Result<Vec<MxBoard>, String> {
+        mx(toml).resolved(host)
+    }
+
+    #[test]
+    fn without_a_word_there_is_one_board_named_after_the_host() {
+        let boards = resolved("", "node7").unwrap();
+        assert_eq!((boards.len(), boards[0].name.as_str(), boards[0].endpoints), (1, "node7:0", 32));
+        assert_eq!(resolved("", "node7").unwrap(), boards, "the same for each start");
+        assert_ne!(resolved("", "node8").unwrap()[0].nic, boards[0].nic);
+    }
+
+    #[test]
+    fn made_up_addresses_are_those_of_no_card_and_of_one_station() {
+        let addresses: BTreeSet<_> = (0..1000).map(|number| made_up("node7", number)).collect();
+        assert_eq!(addresses.len(), 1000);
+        assert!(addresses.iter().all(|nic| nic.number() >> 40 & 0b11 == 0b10));
+    }
+
+    #[test]
+    fn what_is_said_holds_and_the_rest_is_made_up() {
+        let toml = "[[mx.board]]\nname = 'big'\nendpoints_max = 255\n[[mx.board]]\nmac = '00-60-DD-00-00-01'\n";
+        let boards = resolved(toml, "node7").unwrap();
+        assert_eq!((boards[0].name.as_str(), boards[0].endpoints), ("big", 255));
+        assert_eq!((boards[1].name.as_str(), boards[1].nic.number()), ("node7:1", 0x0060_dd00_0001));
+        assert_eq!(resolved("mx.board = []", "node7"), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_name_that_a_host_makes_may_be_taken_already() {
+        let toml = "[[mx.board]]\nname = 'node7:1'\n[[mx.board]]\n";
+        let address = made_up("node7", 0);
+        let second = format!("[[mx.board]]\n[[mx.board]]\nmac = '{address}'\n");
+        assert!(resolved(&second, "node7").unwrap_err().ends_with(&format!("both have the address {address}")));
+        assert!(
+            resolved(toml, "node7").unwrap_err().starts_with("mx.board[0] and mx.board[1] are both called node7:1")
+        );
+        assert_eq!(resolved(toml, "node8").unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_long_or_strange_host_still_makes_a_name() {
+        assert_eq!(resolved("", &"x".repeat(300)).unwrap()[0].name.len(), HOST_BYTES_MAX + 2);
+        assert_eq!(resolved("", "").unwrap()[0].name, "localhost:0");
+        assert_eq!(resolved("", "a b\u{7}é").unwrap()[0].name, "ab:0");
+    }
+
+    const LINKED: &str = "
+        [[mx.board]]
+        links = [{ udp = '10.0.0.1', peers = ['10.0.0.2'] }, { interface = 'eth1' }, { interface = 'eth0' }]
+        [[mx.board]]
+        mac = '02:00:00:00:00:01'
+        links = [{ interface = 'eth1' }]
+        [[mx.board]]
+        links = [{ udp = '10.0.0.1:7000', peers = ['10.0.0.2:7000'], interface = 'eth0' }]
+    ";
+
+    #[test]
+    fn a_board_takes_the_address_of_its_first_interface_unless_it_has_one() {
+        let plans = mx(LINKED).plans("node7").unwrap();
+        assert_eq!(plans[0].nic, BoardNic::OfInterface("eth1".to_owned()));
+        assert_eq!(plans[1].nic, BoardNic::Known(NicId::from_octets([2, 0, 0, 0, 0, 1])));
+        assert_eq!(plans[2].nic, BoardNic::Known(made_up("node7", 2)), "datagrams do not need a card's address");
+
+        let card = NicId::from_octets([0, 0x1b, 0x21, 0, 0, 7]);
+        let mut asked = Vec::new();
+        let boards = MxBoardPlan::settled(&plans, |number, interface| {
+            asked.push((number, interface.to_owned()));
+            Ok::<_, String>(card)
+        });
+        let boards = boards.unwrap();
+        assert_eq!(asked, [(0, "eth1".to_owned())]);
+        assert_eq!((boards[0].nic, boards[0].name.as_str(), boards[0].endpoints), (card, "node7:0", ENDPOINTS_DEFAULT));
+        assert_eq!(boards[2].nic, made_up("node7", 2));
+        assert_eq!(mx(LINKED).resolved("node7").unwrap()[0].nic, made_up("node7", 0));
+    }
+
+    #[test]
+    fn an_interface_without_an_address_of_its_own_is_refused() {
+        let plans = mx(LINKED).plans("node7").unwrap();
+        let with =
+            |octets| MxBoardPlan::settled(&plans, |_, _| Ok::<_, String>(NicId::from_octets(octets))).unwrap_err();
+        assert_eq!(with([0; 6]), "mx.board[0] needs a mac: eth1 has the address 00:00:00:00:00:00");
+        assert_eq!(with([1, 0, 0, 0, 0, 0]), "mx.board[0] needs a mac: eth1 has the address 01:00:00:00:00:00");
+        let taken = "mx.board[0] and mx.board[1] both have the address 02:00:00:00:00:01";
+        assert_eq!(with([2, 0, 0, 0, 0, 1]), taken);
+        let error =
+            MxBoardPlan::settled(&plans, |_, interface| Err(format!("there is no interface {interface}"))).unwrap_err();
+        assert_eq!(error, "mx.board[0]: there is no interface eth1");
+    }
+}

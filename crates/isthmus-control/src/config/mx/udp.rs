@@ -1,0 +1,193 @@
+//! Links over UDP: an address of this host, and the hosts that frames are sent to.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::config::fields::members;
+use crate::config::problem::{Finding, Wrong};
+use crate::config::setting::{Item, Setting};
+
+/// The port of the carrier where nobody says otherwise: the number of the ethertype.
+pub const UDP_PORT: u16 = isthmus_mx::wire::ETHERTYPE;
+
+/// Bytes of the longest frame that goes into one datagram: those of IPv4 have 65535, with two headers of 20 and 8.
+pub const UDP_FRAME_BYTES_MAX: u32 = 65_507;
+
+/// Another host, as far as the configuration knows where it is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum UdpPeer {
+    /// There.
+    Address(SocketAddr),
+    /// Where its name leads when the daemon looks it up.
+    Name {
+        /// Its name.
+        host: String,
+        /// Where it listens.
+        port: u16,
+    },
+}
+
+impl UdpPeer {
+    pub(super) fn told(&self) -> String {
+        match self {
+            Self::Address(address) => address.to_string(),
+            Self::Name { host, port } => format!("{host}:{port}"),
+        }
+    }
+}
+
+/// Why a text is no place to send frames to or to receive them at.
+enum Unfit {
+    Port,
+    Group,
+    Other,
+}
+
+impl Unfit {
+    fn help(&self) -> Option<String> {
+        match self {
+            Self::Port => Some("name a port from 1 to 65535".to_owned()),
+            Self::Group => Some("that is the address of a group, not of a host".to_owned()),
+            Self::Other => None,
+        }
+    }
+}
+
+/// An address with a port, or with the usual one.
+fn socket_address(text: &str) -> Option<Result<SocketAddr, Unfit>> {
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    let address = text
+        .parse::<SocketAddr>()
+        .or_else(|_| bare.parse::<IpAddr>().map(|address| SocketAddr::new(address, UDP_PORT)))
+        .ok()?;
+    let is_group = match address.ip() {
+        IpAddr::V4(ip) => ip.is_multicast() || ip.is_broadcast(),
+        IpAddr::V6(ip) => ip.is_multicast(),
+    };
+    Some(match address.port() {
+        0 => Err(Unfit::Port),
+        _ if is_group => Err(Unfit::Group),
+        _ => Ok(address),
+    })
+}
+
+/// A name with a port, or with the usual one.
+fn named(text: &str) -> Result<UdpPeer, Unfit> {
+    let (host, port) = match text.split_once(':') {
+        Some((host, port)) => (host, port.parse().ok().filter(|&port| port != 0)),
+        None => (text, Some(UDP_PORT)),
+    };
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    };
+    let is_number = host.rsplit('.').next().is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit()));
+    let address = text.rsplit_once(':').map(|(host, _)| host.trim_start_matches('[').trim_end_matches(']'));
+    if address.is_some_and(|address| address.parse::<IpAddr>().is_ok()) {
+        return Err(Unfit::Port);
+    }
+    if host.len() > 253 || !host.split('.').all(is_label) || is_number {
+        return Err(Unfit::Other);
+    }
+    let port = port.ok_or(Unfit::Port)?;
+    Ok(UdpPeer::Name { host: host.to_owned(), port })
+}
+
+/// Where frames are received.
+pub(super) struct UdpAddress(pub(super) SocketAddr);
+
+impl Setting for UdpAddress {
+    const TYPE: &'static str = "string";
+
+    fn expected() -> String {
+        format!(
+            "an address of this host, with a port unless it is {UDP_PORT}, as in \"10.0.0.1\" or \"[fd00::1]:7000\""
+        )
+    }
+
+    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+        let text = item.text::<Self>(findings)?;
+        let help = match socket_address(text) {
+            Some(Ok(address)) => return Some(Self(address)),
+            Some(Err(unfit)) => unfit.help(),
+            None => match (text.strip_prefix(':'), named(text)) {
+                (Some(port), _) if port.parse::<u16>().is_ok() => Some(format!("did you mean \"0.0.0.0:{port}\"?")),
+                (_, Ok(_)) => Some("this host's own address is not looked up: write it in numbers".to_owned()),
+                (_, Err(unfit)) => unfit.help(),
+            },
+        };
+        findings.push(item.wrong_text(&Self::expected(), help));
+        None
+    }
+
+    fn to_toml(&self) -> toml::Value {
+        self.0.to_string().into()
+    }
+}
+
+impl Setting for UdpPeer {
+    const TYPE: &'static str = "string";
+
+    fn expected() -> String {
+        format!(
+            "the address or name of a host, with a port unless it is {UDP_PORT}, as in \"10.0.0.2\" or \"node7:7000\""
+        )
+    }
+
+    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+        let text = item.text::<Self>(findings)?;
+        let help = match socket_address(text) {
+            Some(Ok(address)) if address.ip().is_unspecified() => Some("nobody can be reached there".to_owned()),
+            Some(Ok(address)) => return Some(Self::Address(address)),
+            Some(Err(unfit)) => unfit.help(),
+            None => match named(text) {
+                Ok(peer) => return Some(peer),
+                Err(unfit) => unfit.help(),
+            },
+        };
+        findings.push(item.wrong_text(&Self::expected(), help));
+        None
+    }
+
+    fn to_toml(&self) -> toml::Value {
+        self.told().into()
+    }
+}
+
+/// All hosts that a link sends frames to.
+pub(super) struct UdpPeers(pub(super) Vec<UdpPeer>);
+
+impl UdpPeers {
+    /// What is sent to all boards of a network goes to each of them.
+    const LENGTH_MAX: usize = 1024;
+}
+
+impl Setting for UdpPeers {
+    const TYPE: &'static str = "list";
+    const EXAMPLE: &'static str = "hosts are written as in [\"10.0.0.2\", \"node7:7000\"]";
+
+    fn expected() -> String {
+        format!("a list of 1 to {} addresses or names of hosts", Self::LENGTH_MAX)
+    }
+
+    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+        let before = findings.len();
+        let (mut peers, mut seen) = (Vec::new(), BTreeSet::new());
+        for (member, peer) in members::<Self, UdpPeer>(item, Self::LENGTH_MAX, findings)? {
+            if !seen.insert(peer.clone()) {
+                findings.push(member.finding(Wrong::Repeated { key: item.key.clone(), found: peer.told() }, None));
+            }
+            peers.push(peer);
+        }
+        if peers.is_empty() && findings.len() == before {
+            let (key, found) = (item.key.clone(), "an empty list".to_owned());
+            findings.push(item.finding(Wrong::OutOfRange { key, found, expected: Self::expected() }, None));
+        }
+        (findings.len() == before).then_some(Self(peers))
+    }
+
+    fn to_toml(&self) -> toml::Value {
+        self.0.iter().map(UdpPeer::to_toml).collect::<Vec<_>>().into()
+    }
+}

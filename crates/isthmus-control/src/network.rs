@@ -1,0 +1,176 @@
+//! The boards of MX with everything that only the host can say: addresses of interfaces, tables of peers, and links that are open.
+
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use isthmus_layout::ids::NicId;
+use isthmus_link::{Link, PacketLink, PacketOptions, Peer, UdpLink, UdpOptions};
+use isthmus_mx::board::{Setup, parse_peers};
+use isthmus_mx::wire::{BoardName, Dialect, Sizes};
+use isthmus_service::{LinkView, MxBoardNumber, MxView, NewMxBoard};
+
+use crate::config::{BoardNic, Carrier, LinkPlan, MxBoardPlan, Network, UdpPeer};
+use crate::directory::mx::MxBoard;
+
+/// Bytes of an Ethernet header: Open-MX's frame limit counts them, an MTU does not, and hosts have the same number for both.
+const HEADER_BYTES: u32 = 14;
+
+/// What the boards are, as control and the data plane need them.
+#[derive(Debug, Default)]
+pub(crate) struct Opened {
+    /// All boards, by number.
+    pub(crate) boards: Vec<MxBoard>,
+    /// Those with links, for the data plane.
+    pub(crate) wired: Vec<NewMxBoard>,
+    /// What is to be seen of each; none without links.
+    pub(crate) views: Vec<Option<Arc<Mutex<MxView>>>>,
+}
+
+/// Opens the links of all boards. The error says which board, and what to do.
+pub(crate) fn open(plans: &[MxBoardPlan]) -> Result<Opened, String> {
+    let address_of = |_, interface: &str| isthmus_link::interface(interface).map(|interface| interface.nic);
+    let boards = MxBoardPlan::settled(plans, address_of)?;
+    let mut opened = Opened { views: vec![None; boards.len()], ..Opened::default() };
+    for (number, (plan, board)) in plans.iter().zip(&boards).enumerate() {
+        let Some(network) = &plan.network else { continue };
+        let view = Arc::new(Mutex::new(MxView::default()));
+        let new = wired(number, plan, network, board, &boards, &view);
+        opened.wired.push(new.map_err(|error| format!("mx.board[{number}]: {error}"))?);
+        opened.views[number] = Some(view);
+    }
+    opened.boards = boards;
+    Ok(opened)
+}
+
+fn wired(
+    number: usize,
+    plan: &MxBoardPlan,
+    network: &Network,
+    board: &MxBoard,
+    boards: &[MxBoard],
+    view: &Arc<Mutex<MxView>>,
+) -> Result<NewMxBoard, String> {
+    let mut links: Vec<(Box<dyn Link>, u32)> = Vec::new();
+    for (at, link) in network.links.iter().enumerate() {
+        check_address(plan, &link.carrier, board.nic)?;
+        let opened = open_link(link, network, board.nic).map_err(|error| format!("links[{at}]: {error}"))?;
+        links.push((opened, rank(network, at)));
+    }
+    let sizes = match network.dialect {
+        Dialect::Mx => Sizes::MX,
+        Dialect::OpenMx { .. } => {
+            let carried = links.iter().map(|(link, _)| link.frame_bytes_max()).min().unwrap_or(0);
+            let limit = network.frame_bytes_max.unwrap_or(carried.saturating_sub(HEADER_BYTES));
+            Sizes::open_mx(limit).ok_or_else(|| format!("frames of {limit} bytes are too short for anything"))?
+        }
+    };
+    if let Some((link, _)) = links.iter().find(|(link, _)| link.frame_bytes_max() < sizes.frame_bytes_max()) {
+        let (name, carried, needed) = (link.name(), link.frame_bytes_max(), sizes.frame_bytes_max());
+        return Err(format!(
+            "{name} carries frames of {carried} bytes, {needed} are needed: raise its MTU, or lower frame_bytes_max"
+        ));
+    }
+    let [serial, secret] = random().map_err(|error| format!("drawing random numbers: {error}"))?;
+    let name = |name: &str| BoardName::new(name.as_bytes()).ok_or_else(|| format!("{name} cannot be a board's name"));
+    let mut setup = Setup::new(board.nic, name(&board.name)?, network.dialect, serial, secret);
+    setup.discovery = network.discovery;
+    setup.tuning.endpoints_max = board.endpoints as u16; // At most 255, says the configuration.
+    let others = boards.iter().filter(|other| other.nic != board.nic);
+    let locals = others.map(|other| Ok((other.nic, name(&other.name)?))).collect::<Result<_, String>>()?;
+    let mut peers: Vec<(NicId, BoardName)> = network.peers.iter().map(|peer| (peer.nic, peer.name)).collect();
+    if let Some(path) = &network.peers_file {
+        peers.extend(read_peers(path)?);
+    }
+    let number = MxBoardNumber(number as u32);
+    // Who asks before the worker has looked at them knows what there is.
+    let shown = links.iter().map(|(link, rank)| LinkView::of(&**link, *rank)).collect();
+    *view.lock().unwrap_or_else(PoisonError::into_inner) = MxView { links: shown, ..MxView::default() };
+    let (tuning, view) = (network.tuning(), Arc::clone(view));
+    Ok(NewMxBoard { number, setup, sizes, tuning, locals, peers, links, view })
+}
+
+/// An interface takes frames for its own address only.
+fn check_address(plan: &MxBoardPlan, carrier: &Carrier, nic: NicId) -> Result<(), String> {
+    let (BoardNic::Known(_), Carrier::Packet { interface } | Carrier::Xdp { interface }) = (&plan.nic, carrier) else {
+        return Ok(());
+    };
+    match isthmus_link::interface(interface) {
+        Ok(found) if found.nic != nic => Err(format!(
+            "{interface} has the address {}, so it gets no frames for {nic}: leave `mac` out, or give the interface that address (`ip link set {interface} address {nic}`)",
+            found.nic
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn read_peers(path: &Path) -> Result<Vec<(NicId, BoardName)>, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    parse_peers(&text).map_err(|problem| format!("{}: {problem}", path.display()))
+}
+
+/// The higher the better: the lowest `rank` first, then the order of the list.
+fn rank(network: &Network, at: usize) -> u32 {
+    let worse = |other: usize| (network.links[other].rank, other) > (network.links[at].rank, at);
+    (0..network.links.len()).filter(|other| worse(*other)).count() as u32
+}
+
+fn open_link(link: &LinkPlan, network: &Network, nic: NicId) -> Result<Box<dyn Link>, String> {
+    let ethertype = network.dialect.ethertype();
+    match &link.carrier {
+        Carrier::Packet { interface } => {
+            let opened = PacketLink::open(interface, ethertype, &PacketOptions::default());
+            Ok(Box::new(opened.map_err(|error| error.to_string())?))
+        }
+        Carrier::Xdp { interface } => open_xdp(interface, ethertype),
+        Carrier::Udp { local, peers, .. } => {
+            let options = UdpOptions {
+                bind: *local,
+                ethertype,
+                frame_bytes_max: network.frame_bytes_max,
+                ..UdpOptions::new(nic)
+            };
+            let mut opened = UdpLink::open(&options).map_err(|error| error.to_string())?;
+            let hosts = peers.iter().map(|peer| host(peer, *local)).collect::<Result<Vec<_>, String>>()?;
+            // Of several hosts, who has which address is known once they have announced themselves.
+            let known = network.peers.iter().map(|peer| peer.nic).filter(|_| hosts.len() == 1);
+            let nics: Vec<NicId> = known.collect();
+            let hosts: Vec<_> = hosts.into_iter().map(|address| Peer { address, nics: nics.clone() }).collect();
+            opened.set_peers(&hosts).map_err(|error| error.to_string())?;
+            Ok(Box::new(opened))
+        }
+    }
+}
+
+#[cfg(feature = "af-xdp")]
+fn open_xdp(interface: &str, ethertype: u16) -> Result<Box<dyn Link>, String> {
+    let opened = isthmus_link::XdpLink::open(interface, ethertype, &isthmus_link::XdpOptions::default());
+    Ok(Box::new(opened.map_err(|error| error.to_string())?))
+}
+
+#[cfg(not(feature = "af-xdp"))]
+fn open_xdp(interface: &str, _: u16) -> Result<Box<dyn Link>, String> {
+    Err(format!(
+        "{interface}: this isthmusd was built without AF_XDP (`--features af-xdp`); kind = \"packet\" does the same"
+    ))
+}
+
+/// Where a host is, in the family of our own address.
+fn host(peer: &UdpPeer, local: SocketAddr) -> Result<SocketAddr, String> {
+    match peer {
+        UdpPeer::Address(address) => Ok(*address),
+        UdpPeer::Name { host, port } => {
+            let found = (host.as_str(), *port).to_socket_addrs().map_err(|error| format!("{host}: {error}"))?;
+            let wanted = |address: &SocketAddr| address.is_ipv4() == local.is_ipv4();
+            found.into_iter().find(wanted).ok_or_else(|| format!("{host} has no address that {local} can send to"))
+        }
+    }
+}
+
+/// Two random numbers.
+pub(crate) fn random() -> std::io::Result<[u32; 2]> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    let [a, b, c, d, e, f, g, h] = bytes;
+    Ok([u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h])])
+}

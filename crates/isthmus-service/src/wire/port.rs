@@ -1,0 +1,263 @@
+//! A link of a board, and the frames that wait to be sent by it.
+
+use super::board::Endpoints;
+use super::capture::Captures;
+use isthmus_layout::limits::MX_ENDPOINTS_MAX;
+use isthmus_link::{Frame, Link, Next, SEND_MAX, State};
+use isthmus_mx::net::{Source, Time};
+use isthmus_mx::wire::{Dialect, EndpointNumber, Header, NotEmitted, Packet, emit_head};
+use isthmus_shm::Gather;
+use std::collections::VecDeque;
+
+/// Frames that wait for a link at most: what is not made yet carries newer acknowledgements.
+pub(super) const QUEUE_MAX: usize = 2 * SEND_MAX;
+
+/// Bytes before the data, at most, in a packet of an endpoint.
+const HEAD_BYTES_MAX: usize = 64;
+
+/// A batch of so many frames may not have been all.
+const FULL_BATCH: usize = 32;
+
+/// Turns after a batch that was all, in which a worker that has other things to do does not look for more. One that has not sleeps, and
+/// is woken by what comes.
+const QUIET_TURNS: u8 = 3;
+
+/// How often a link that does not work is looked at.
+const LOOK_US: u64 = 250_000;
+
+/// How long a link that had no room is left alone.
+const FULL_US: u64 = 500;
+
+/// What a short frame ends with.
+static PAD: [u8; 64] = [0; 64];
+
+/// A frame with nobody in it.
+static NOTHING: [u8; 14] = [0; 14];
+
+const _: () = assert!(MX_ENDPOINTS_MAX <= 255);
+
+/// A frame that is to be sent.
+#[derive(Debug)]
+enum Queued {
+    /// Of the board.
+    Whole(Box<[u8]>),
+    /// Of an endpoint, which has its data.
+    Packet { head: [u8; HEAD_BYTES_MAX], head_len: u8, pad: u8, endpoint: EndpointNumber, source: Option<Source> },
+}
+
+impl Queued {
+    /// Whose frame it is; none for those of the board.
+    fn endpoint(&self) -> Option<EndpointNumber> {
+        match self {
+            Self::Whole(_) => None,
+            Self::Packet { endpoint, .. } => Some(*endpoint),
+        }
+    }
+}
+
+/// A link and its frames.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) link: Box<dyn Link>,
+    pub(super) rank: u32,
+    queue: VecDeque<Queued>,
+    /// Data that lies in several places, put together.
+    scratch: Vec<u8>,
+    /// There was no room.
+    pub(super) full: bool,
+    /// The sleeper wakes us when there is room; None: it does not know the link.
+    pub(super) watched: Option<bool>,
+    /// Turns in which nobody need look whether frames have come: the last look took all there were.
+    quiet: u8,
+    /// It failed for good.
+    pub(super) broken: bool,
+    /// When it is looked at again, while it is down.
+    look: Option<Time>,
+    /// Frames that nobody sent: their link was down, or too long for it.
+    pub(super) lost: u64,
+}
+
+/// What became of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    None,
+    Up,
+    Down,
+}
+
+impl Port {
+    pub(super) fn new(link: Box<dyn Link>, rank: u32) -> Self {
+        Self {
+            link,
+            rank,
+            queue: VecDeque::new(),
+            scratch: Vec::new(),
+            full: false,
+            watched: None,
+            quiet: 0,
+            broken: false,
+            look: None,
+            lost: 0,
+        }
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.queue.len() < QUEUE_MAX
+    }
+
+    /// A frame of the board's own.
+    pub(super) fn push_whole(&mut self, frame: Vec<u8>) {
+        self.queue.push_back(Queued::Whole(frame.into()));
+    }
+
+    /// A frame of an endpoint.
+    pub(super) fn push(
+        &mut self,
+        dialect: Dialect,
+        endpoint: EndpointNumber,
+        header: &Header,
+        packet: &Packet<Source>,
+    ) -> Result<(), NotEmitted> {
+        let mut head = [0; HEAD_BYTES_MAX];
+        let parts = emit_head(dialect, header, packet, &mut head)?;
+        let source = packet.data().copied();
+        let (head_len, pad) = (parts.head as u8, parts.pad as u8); // A head has 64 bytes at most, a short frame 60.
+        self.queue.push_back(Queued::Packet { head, head_len, pad, endpoint, source });
+        Ok(())
+    }
+
+    /// Sends what waits, as far as there is room. True if frames went.
+    pub(super) fn flush(&mut self, now: Time, endpoints: &Endpoints, at: usize, captures: &mut Captures) -> bool {
+        let mut moved = false;
+        while !self.queue.is_empty() && !self.broken {
+            let mut frames = [Frame::whole(&NOTHING); SEND_MAX];
+            let count = fill(&self.queue, endpoints, &mut self.scratch, &mut frames);
+            if count == 0 {
+                self.queue.pop_front(); // Its message is over.
+                continue;
+            }
+            match self.link.send(&frames[..count]) {
+                Ok(sent) => {
+                    let from = |frame: usize| self.queue.get(frame).and_then(Queued::endpoint);
+                    captures.sent(endpoints, at, &frames[..sent.taken], sent.refused, from);
+                    self.queue.drain(..sent.taken);
+                    self.lost += sent.refused.count() as u64;
+                    moved |= sent.taken > 0;
+                    self.full = sent.next == Next::Full;
+                    match sent.next {
+                        Next::Ready => {}
+                        Next::Full => return moved,
+                        Next::Down => {
+                            self.lost += self.queue.len() as u64;
+                            self.queue.clear();
+                            self.look.get_or_insert(now);
+                        }
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(%error, "a link is given up");
+                    self.broken = true;
+                    self.queue.clear();
+                }
+            }
+        }
+        moved
+    }
+
+    /// Takes a batch of frames; how many.
+    pub(super) fn receive(&mut self, now: Time) -> usize {
+        if self.broken || self.quiet > 0 {
+            self.quiet = self.quiet.saturating_sub(1);
+            return 0;
+        }
+        match self.link.receive() {
+            Ok(count) => {
+                self.quiet = if count < FULL_BATCH { QUIET_TURNS } else { 0 };
+                if self.link.state() != State::Up {
+                    self.look.get_or_insert(now);
+                }
+                count
+            }
+            Err(error) => {
+                tracing::error!(%error, "a link is given up");
+                self.broken = true;
+                0
+            }
+        }
+    }
+
+    /// Something may have come.
+    pub(super) fn awake(&mut self) {
+        self.quiet = 0;
+    }
+
+    /// Looks at a link that does not work, now and then. Answers what changed since.
+    pub(super) fn look(&mut self, now: Time, was_up: bool) -> Change {
+        if let Some(at) = self.look
+            && at <= now
+            && !self.broken
+        {
+            self.look = Some(now.after_us(LOOK_US));
+            match self.link.refresh() {
+                Ok(State::Up) => self.look = None,
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::error!(%error, "a link is given up");
+                    self.broken = true;
+                }
+            }
+        }
+        match (was_up, !self.broken && self.link.state() == State::Up) {
+            (true, false) => Change::Down,
+            (false, true) => Change::Up,
+            _ => Change::None,
+        }
+    }
+
+    /// When there is something to do although nothing happens: a link that is down is looked at, and one that was full is tried again,
+    /// because not every card says when it has room.
+    pub(super) fn deadline(&self, now: Time) -> Option<Time> {
+        let again = (self.full && !self.queue.is_empty()).then(|| now.after_us(FULL_US));
+        self.look.into_iter().chain(again).min().filter(|_| !self.broken)
+    }
+}
+
+/// Makes frames of what waits, as many as fit a batch. None only if the first one's data is not there any more.
+fn fill<'a>(
+    queue: &'a VecDeque<Queued>,
+    endpoints: &'a Endpoints,
+    scratch: &'a mut Vec<u8>,
+    frames: &mut [Frame<'a>; SEND_MAX],
+) -> usize {
+    for (at, queued) in queue.iter().take(SEND_MAX).enumerate() {
+        frames[at] = match queued {
+            Queued::Whole(bytes) => Frame::whole(bytes),
+            Queued::Packet { head, head_len, pad, endpoint, source } => {
+                let (head, pad) = (&head[..usize::from(*head_len)], &PAD[..usize::from(*pad)]);
+                let Some(source) = source else {
+                    frames[at] = Frame::new(head, Gather::EMPTY, pad);
+                    continue;
+                };
+                let data = endpoints.get(*endpoint).and_then(|served| served.gateway.data(*source));
+                let Some(parts) = data else { return at };
+                let mut filled = parts.iter().filter(|part| !part.is_empty());
+                match (filled.next(), filled.next()) {
+                    (first, None) => Frame::new(head, first.copied().unwrap_or(Gather::EMPTY), pad),
+                    // It is rare enough to be sent alone, from a copy.
+                    _ if at > 0 => return at,
+                    _ => {
+                        scratch.clear();
+                        for part in parts {
+                            let start = scratch.len();
+                            scratch.resize(start + part.len(), 0);
+                            part.copy_out(&mut scratch[start..]);
+                        }
+                        frames[0] = Frame::new(head, &scratch[..], pad);
+                        return 1;
+                    }
+                }
+            }
+        };
+    }
+    queue.len().min(SEND_MAX)
+}

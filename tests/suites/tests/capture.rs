@@ -1,0 +1,194 @@
+//! `isthmus capture` on one of two real hosts (network namespaces) with an MX program on each, and what Wireshark makes of the file.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use isthmus_client::{Domain, Inquirer, Options, Reason, Topic};
+use isthmus_control::config::{self, ConfigFile, Inputs, Role};
+use isthmus_control::daemon as control;
+use isthmus_layout::control::{Name, Spoken, Version};
+use isthmus_mx_tests::build;
+use isthmus_netbed::{Bed, Host, Wire};
+use isthmus_suites::PATIENCE;
+use isthmus_testbed::{Daemon, Deadline, Proc, Scratch, binary, eventually, eventually_some};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// What any exchange of long and short messages shows, as the dissector calls it.
+const NAMES: [&str; 6] = ["CONNECT", "TINY", "RNDV", "PULL", "PULL_REPLY", "NOTIFY"];
+
+fn patience() -> Deadline {
+    Deadline::secs(PATIENCE)
+}
+
+fn isthmus() -> PathBuf {
+    binary("isthmus", "isthmus").unwrap()
+}
+
+/// A host with its daemon, whose one board has one link.
+struct Side {
+    daemon: Daemon,
+    scratch: Scratch,
+}
+
+impl Side {
+    fn start(host: &Host, board: &str) -> Self {
+        let scratch = Scratch::new().unwrap();
+        let config = format!(
+            "[daemon]\nsocket = \"{{socket}}\"\nruntime_dir = \"{{state}}\"\n\
+             [[mx.board]]\nname = \"{board}\"\nlinks = [{{ interface = \"wire0\" }}]\n"
+        );
+        let daemon = Daemon::on(&scratch).config(&config).host(host).start(patience()).unwrap();
+        Self { daemon, scratch }
+    }
+
+    fn ask(&self, topic: Topic) -> Value {
+        let options = Options { socket: Some(self.daemon.socket()), no_autostart: true, ..Options::default() };
+        serde_json::from_str(&Inquirer::connect(&options).unwrap().ask(topic, &[]).unwrap()).unwrap()
+    }
+
+    fn await_peer(&self, name: &str) {
+        let known = || {
+            let peers = self.ask(Topic::Mx)["peers"].as_array().cloned().unwrap_or_default();
+            peers.iter().any(|peer| peer["name"] == name && peer["link"].is_string())
+        };
+        eventually(patience(), known).unwrap();
+    }
+
+    /// A running `isthmus capture`, and its file.
+    fn capture(&self, name: &str, arguments: &[&str]) -> (Proc, PathBuf) {
+        let file = self.scratch.join(name);
+        let capture = self.daemon.beside(isthmus()).args(["capture", "-w"]).arg(&file).args(arguments).spawn().unwrap();
+        // Its beginning is written when frames are seen.
+        let begun = || std::fs::metadata(&file).is_ok_and(|file| file.len() > 100);
+        eventually(patience(), begun).unwrap();
+        (capture, file)
+    }
+
+    fn example(&self, name: &str, arguments: &[&str]) -> Proc {
+        let is_ours = |name: &str| name.starts_with("MX_") || name.starts_with("OMX_");
+        let set = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(|name| is_ours(name));
+        let launch = set.fold(self.daemon.beside(build::example(name)), isthmus_testbed::Launch::env_remove);
+        launch.args(arguments).spawn().unwrap()
+    }
+}
+
+/// Ends a capture; what it says.
+fn end(capture: Proc) -> String {
+    capture.signal(Signal::INT).unwrap();
+    capture.finish(patience()).unwrap().expect_success().join("\n")
+}
+
+/// A tshark with Lua, if there is one.
+fn has_tshark() -> bool {
+    let version = Command::new("tshark").arg("--version").output();
+    version.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("with Lua"))
+}
+
+/// What tshark shows of each frame: some fields of it.
+fn shown<const N: usize>(scratch: &Scratch, file: &Path, fields: [&str; N]) -> Vec<[String; N]> {
+    let script = build::root().join("packaging/wireshark/mxoe.lua");
+    let mut tshark = Command::new("tshark");
+    tshark.env("HOME", scratch.path()).env("XDG_CONFIG_HOME", scratch.path()).env("LC_ALL", "C.UTF-8");
+    tshark.arg("-X").arg(format!("lua_script:{}", script.display())).args(["-n", "-T", "fields", "-r"]).arg(file);
+    for field in fields {
+        tshark.args(["-e", field]);
+    }
+    let output = tshark.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let row = |line: &str| {
+        let mut columns = line.split('\t').map(str::to_owned);
+        std::array::from_fn(|_| columns.next().unwrap_or_default())
+    };
+    text.lines().map(row).collect()
+}
+
+/// The first words of the lines that a list of packets shows.
+fn words(rows: &[[String; 4]]) -> BTreeSet<&str> {
+    rows.iter().filter_map(|row| row[0].split(' ').next()).collect()
+}
+
+#[test]
+fn wireshark_names_what_two_hosts_say_to_each_other() {
+    let made = Bed::new().and_then(|mut bed| Ok((bed.host("a")?, bed.host("b")?, bed)));
+    let (a, b, mut bed) = match made {
+        Ok(made) => made,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    if !has_tshark() {
+        return eprintln!("skipped: no tshark with Lua in PATH (apt-get install tshark)");
+    }
+    let _cable = bed.link(&a, &b, &Wire::mtu(9000)).unwrap();
+    build::example("mx_pingpong"); // Compiled before anybody has patience; and so are these.
+    drop((isthmus(), binary("isthmusd", "isthmusd").unwrap()));
+    let (a, b) = (Side::start(&a, "a:0"), Side::start(&b, "b:0"));
+    a.await_peer("b:0");
+    b.await_peer("a:0");
+
+    let (all, all_file) = a.capture("all.pcapng", &[]);
+    let mut serving = b.example("mx_pingpong", &[]);
+    let endpoint = serving.wait_prefix("endpoint ", patience()).unwrap();
+    let server = || b.ask(Topic::Domains)["domains"][0]["id"].as_u64();
+    let server = format!("d{}", eventually_some(patience(), server).unwrap());
+    let (its_own, own_file) = b.capture("own.pcapng", &["--domain", &server, "--snap", "80"]);
+    let client = ["-d", "b:0", "-r", &endpoint, "-n", "2", "-W", "1", "-v", "-S", "0", "-E", "1048576"];
+    a.example("mx_pingpong", &client).finish(patience()).unwrap().expect_success();
+    serving.finish(patience()).unwrap().expect_success();
+    let said = [end(all), end(its_own)];
+
+    let fields = ["_ws.col.Info", "mxoe.malformed", "frame.packet_flags_direction", "frame.cap_len"];
+    let rows = shown(&a.scratch, &all_file, fields);
+    let own = shown(&b.scratch, &own_file, fields);
+    for (rows, said) in [&rows, &own].into_iter().zip(&said) {
+        assert!(NAMES.iter().all(|name| words(rows).contains(name)), "{:?}", words(rows));
+        assert!(rows.iter().all(|row| row[1].is_empty()), "a frame that every board drops");
+        let directions: BTreeSet<&str> = rows.iter().map(|row| row[2].as_str()).collect();
+        assert_eq!(directions, BTreeSet::from(["0x00000001", "0x00000002"]));
+        assert!(said.starts_with(&format!("{} frames, ", rows.len())), "{said}");
+    }
+    assert!(!words(&own).contains("RAW"), "what boards tell each other is no domain's");
+    let lengths = own.iter().map(|row| row[3].parse::<u32>().unwrap());
+    assert_eq!(lengths.max(), Some(80));
+}
+
+#[test]
+fn a_daemon_of_the_version_before_is_not_asked() {
+    let scratch = Scratch::new().unwrap();
+    let socket = scratch.join("sock");
+    let text =
+        format!("daemon.socket = \"{}\"\ndaemon.runtime_dir = \"{}\"\n", socket.display(), scratch.path().display());
+    let file = ConfigFile::Given { path: "old.toml".into(), bytes: text.into_bytes() };
+    let uid = rustix::process::geteuid().as_raw();
+    let loaded = config::load(&Inputs { file, uid, ..Inputs::bare(Role::User) }).unwrap();
+    let spoken = Spoken::new(Version { major: 1, minor: 2 }, 1).unwrap();
+    let (told, stop) = std::sync::mpsc::channel();
+    let serving = std::thread::spawn(move || {
+        let options = control::Options { spoken, signals: false, ..control::Options::new(loaded) };
+        let daemon = control::Daemon::open(options).unwrap();
+        let stop = daemon.stop();
+        daemon.run(move || told.send(stop).unwrap()).unwrap()
+    });
+    let stop = stop.recv().unwrap();
+    let options = |name| Options {
+        name: Name::new(name).ok(),
+        socket: Some(socket.clone()),
+        no_autostart: true,
+        ..Options::default()
+    };
+    let mut asks = Inquirer::connect(&options("asks")).unwrap();
+    assert_eq!(asks.capture(None, None, 100).unwrap_err().reason, Reason::NotInVersion);
+    assert!(asks.mx().is_ok(), "all else works");
+    let mut domain = Domain::attach_with(&options("new")).unwrap();
+    let at = domain.open(None, "").unwrap();
+    assert!(domain.mx_open(None, None, 0, at).is_ok());
+    assert!(domain.query(Topic::Status, &[]).unwrap().contains("\"1.2\""));
+    let told = Command::new(isthmus()).args(["capture", "--socket"]).arg(&socket).output().unwrap();
+    let said = String::from_utf8(told.stderr).unwrap();
+    assert!(told.status.code() == Some(1) && said.contains("Update whichever of the two is older"), "{said}");
+    drop(domain);
+    stop.stop();
+    serving.join().unwrap();
+}
