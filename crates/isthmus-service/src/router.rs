@@ -279,6 +279,12 @@ impl Router {
         }
     }
 
+    /// Credit that ends a send, and what is owed: the domain counts what it gets back, from the oldest send on.
+    pub(crate) fn give_all_credit(&mut self, to: Slot, route: Route, bytes: u32) {
+        self.give_owed(to);
+        self.give_credit(to, route, bytes);
+    }
+
     /// What is owed to a domain goes along with a record that it gets.
     fn give_owed(&mut self, to: Slot) {
         while let Some((route, bytes)) = self.party(to).owed() {

@@ -297,7 +297,7 @@ impl Domain for Side<'_> {
 
     fn credit_now(&mut self, route: Route, bytes: u32) {
         match self.worker.router.home(self.domain) {
-            Some(Home::Here(slot)) => self.worker.router.give_credit(slot, route, bytes),
+            Some(Home::Here(slot)) => self.worker.router.give_all_credit(slot, route, bytes),
             _ => self.credit(route, bytes),
         }
     }

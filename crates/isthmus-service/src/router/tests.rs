@@ -234,3 +234,40 @@ fn bounces_come_before_the_credit_of_what_bounced() {
     let bounce = Record::Bounce { serial: Serial(0), reason: Reason::NoSuchDomain.code() };
     assert_eq!(kinds, [bounce, bounce, Record::Credit { bytes: 2 * 128 + 12 }]);
 }
+
+/// What is owed for messages to another host goes along with something else, when it is much, or when a send ends with it.
+#[test]
+fn credit_that_nobody_waits_for_goes_with_something_else() {
+    let (domain, stranger) = (DomainId::new(1).unwrap(), DomainId::remote(0).unwrap());
+    let mut router = Router::new(Permit::everything());
+    let slot = router.add(domain, Owner(0));
+    router.add_stranger(stranger);
+    let end = EndpointIndex::new(0).unwrap();
+    let route = Route { from: end, to: end, epoch: 0, peer: Some(stranger) };
+    let send = Record::Eager { tag: 1, len: 8, words: &[1, 2] };
+    // It has that much under way.
+    for _ in 0..300 {
+        assert_eq!(router.route(slot, route, &send), Verdict::Wire { stranger });
+    }
+    let given = |router: &mut Router| match router.next(slot) {
+        Some(Next::Answer(answer)) => {
+            let Record::Credit { bytes } = answer.record else { panic!("{answer:?}") };
+            router.sent(slot);
+            Some(bytes)
+        }
+        other => {
+            assert!(other.is_none(), "{other:?}");
+            None
+        }
+    };
+    router.owe_credit(slot, route, 136);
+    assert_eq!(given(&mut router), None);
+    router.delivered(slot, stranger, 8);
+    assert_eq!(given(&mut router), Some(136), "with a record");
+    router.owe_credit(slot, route, 136);
+    router.owe_credit(slot, route, ORDINARY_CREDIT_BYTES / 4);
+    assert_eq!(given(&mut router), Some(136 + ORDINARY_CREDIT_BYTES / 4), "when it is much");
+    router.owe_credit(slot, route, 136);
+    router.give_all_credit(slot, route, 200);
+    assert_eq!((given(&mut router), given(&mut router)), (Some(336), None), "with what ends a send");
+}
