@@ -12,8 +12,8 @@ use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{MalformedRecord, Mapped, Outcome, Piece, Record, Route, Serial, parse_eager};
 use isthmus_shm::{PeerFault, RecordBuffer};
 
-/// Credit that is given back to somebody on another host together: a quarter of what may be under way.
-const LAZY_CREDIT_BYTES: u32 = ORDINARY_CREDIT_BYTES / 4;
+/// Credit that is given back to somebody on another host together: the daemon gives us more than ten times as much there.
+const LAZY_CREDIT_BYTES: u32 = ORDINARY_CREDIT_BYTES;
 
 /// Announced messages of one peer that wait for a receive, with their edges in our memory.
 const EDGES_MAX: u32 = 2 * 4096;

@@ -57,6 +57,9 @@ impl Options {
     }
 }
 
+/// Slabs of domains' rings where there are links to other hosts.
+const RING_SLAB: SlabSize = SlabSize::new(1 << 20).expect("a slab may be as large");
+
 /// Why a daemon did not start, or broke.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
@@ -163,12 +166,15 @@ fn broker(options: &Options, opened: Opened, plane: Box<dyn DataPlane>) -> Resul
             Tickets::of_this_run().map_err(system("drawing a random key"))?
         }
     };
+    let slab = SlabSize::new(config.limits.slab_kib.bytes()).expect("checked with the configuration");
     let settings = Settings {
         spoken: options.spoken,
         name: Name::new(concat!("isthmusd ", env!("CARGO_PKG_VERSION"))).expect("a valid name"),
         uid,
         nobody: nobody(),
-        slab: SlabSize::new(config.limits.slab_kib.bytes()).expect("checked with the configuration"),
+        slab,
+        // What comes from other hosts comes by this ring, and wakes its reader the less often the more fits.
+        ring_slab: if opened.wired_any() { slab.max(RING_SLAB) } else { slab },
         epoch: epoch().map_err(system("drawing a random number"))?,
         fds_max: raise_descriptor_limit(),
         sessions_max: limits.domains + 64,

@@ -27,6 +27,13 @@ pub(crate) struct Opened {
     pub(crate) views: Vec<Option<Arc<Mutex<MxView>>>>,
 }
 
+impl Opened {
+    /// Whether any board has links.
+    pub(crate) fn wired_any(&self) -> bool {
+        self.views.iter().any(Option::is_some)
+    }
+}
+
 /// Opens the links of all boards. The error says which board, and what to do.
 pub(crate) fn open(plans: &[MxBoardPlan]) -> Result<Opened, String> {
     let address_of = |_, interface: &str| isthmus_link::interface(interface).map(|interface| interface.nic);

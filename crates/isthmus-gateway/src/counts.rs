@@ -1,7 +1,6 @@
 //! What a gateway has to do with at the moment: for metrics, and for tests that want to see the end of everything.
 
 use crate::Gateway;
-use isthmus_layout::limits::ORDINARY_CREDIT_BYTES;
 
 /// Levels, not sums: all are zero where nothing is under way, but for the strangers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,7 +26,6 @@ pub struct Counts {
 impl Gateway {
     /// As of now.
     pub fn counts(&self) -> Counts {
-        let unread = |left: u32| u64::from(ORDINARY_CREDIT_BYTES.saturating_sub(left));
         Counts {
             strangers: self.strangers.all().count(),
             sends: self.sends.len(),
@@ -36,7 +34,7 @@ impl Gateway {
             streams: self.streams,
             incoming: self.incoming.len(),
             held_bytes: self.held + self.fetched,
-            unread_bytes: self.strangers.all().map(|(_, stranger)| unread(stranger.left)).sum(),
+            unread_bytes: self.strangers.all().map(|(_, stranger)| stranger.unread()).sum(),
         }
     }
 }

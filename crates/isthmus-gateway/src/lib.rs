@@ -120,12 +120,12 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// For the endpoint `at` of a domain.
-    pub fn new(setup: net::Setup, at: EndpointIndex) -> Self {
+    /// For the endpoint `at` of a domain, which is given so much of each stranger's before it gives credit back.
+    pub fn new(setup: net::Setup, at: EndpointIndex, credit: u32) -> Self {
         Self {
             net: Endpoint::new(setup),
             at,
-            strangers: Strangers::default(),
+            strangers: Strangers::new(credit),
             sends: HashMap::new(),
             next_send: 1,
             under_way: 0,

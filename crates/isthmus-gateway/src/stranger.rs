@@ -1,7 +1,7 @@
 //! Endpoints of other hosts, as one endpoint of ours knows them.
 
 use isthmus_layout::DomainId;
-use isthmus_layout::limits::{ORDINARY_CREDIT_BYTES, ORDINARY_RECORD_COST};
+use isthmus_layout::limits::ORDINARY_RECORD_COST;
 use isthmus_layout::record::{Record, Serial};
 use isthmus_mx::net::{Address, IncomingId, SendId};
 use std::collections::{HashMap, VecDeque};
@@ -40,12 +40,13 @@ pub(crate) struct Stranger {
     /// Short records that wait for room.
     pub(crate) urgent: VecDeque<Record<'static>>,
     pub(crate) next_serial: u32,
-    /// What the domain takes more.
+    /// What the domain takes of it before it gives credit back, and how much of that is left.
+    pub(crate) credit: u32,
     pub(crate) left: u32,
 }
 
 impl Stranger {
-    fn new(id: DomainId, address: Address) -> Self {
+    fn new(id: DomainId, address: Address, credit: u32) -> Self {
         Self {
             id,
             address,
@@ -59,7 +60,8 @@ impl Stranger {
             offered: HashMap::new(),
             urgent: VecDeque::new(),
             next_serial: 1,
-            left: ORDINARY_CREDIT_BYTES,
+            credit,
+            left: credit,
         }
     }
 
@@ -75,7 +77,12 @@ impl Stranger {
 
     /// The domain has taken so much, but never more than it was given.
     pub(crate) fn give(&mut self, bytes: u32) {
-        self.left = self.left.saturating_add(bytes).min(ORDINARY_CREDIT_BYTES);
+        self.left = self.left.saturating_add(bytes).min(self.credit);
+    }
+
+    /// What the domain was given and has not given credit back for.
+    pub(crate) fn unread(&self) -> u64 {
+        (self.credit - self.left).into()
     }
 
     /// A name for a message, that none has which the domain still knows.
@@ -95,8 +102,10 @@ impl Stranger {
 pub(crate) struct Place(u32);
 
 /// All of them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Strangers {
+    /// What the domain takes of each.
+    credit: u32,
     list: Vec<Option<Box<Stranger>>>,
     free: Vec<Place>,
     by_id: HashMap<DomainId, Place>,
@@ -104,6 +113,10 @@ pub(crate) struct Strangers {
 }
 
 impl Strangers {
+    pub(crate) fn new(credit: u32) -> Self {
+        Self { credit, list: Vec::new(), free: Vec::new(), by_id: HashMap::new(), by_address: HashMap::new() }
+    }
+
     pub(crate) fn find(&self, id: DomainId) -> Option<Place> {
         self.by_id.get(&id).copied()
     }
@@ -117,7 +130,7 @@ impl Strangers {
             self.list.push(None);
             Place((self.list.len() - 1) as u32) // No more than partners of an endpoint.
         });
-        self.list[place.0 as usize] = Some(Box::new(Stranger::new(id, address)));
+        self.list[place.0 as usize] = Some(Box::new(Stranger::new(id, address, self.credit)));
         self.by_id.insert(id, place);
         self.by_address.insert(address, place);
         place
@@ -165,6 +178,7 @@ impl IndexMut<Place> for Strangers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use isthmus_layout::limits::ORDINARY_CREDIT_BYTES;
     use isthmus_mx::wire::{EndpointNumber, PeerIndex};
 
     fn address() -> Address {
@@ -177,7 +191,7 @@ mod tests {
 
     #[test]
     fn credit_is_spent_to_the_last_byte_and_not_beyond() {
-        let mut stranger = Stranger::new(id(1), address());
+        let mut stranger = Stranger::new(id(1), address(), ORDINARY_CREDIT_BYTES);
         let most = (ORDINARY_CREDIT_BYTES - ORDINARY_RECORD_COST) as usize;
         assert!(!stranger.afford(most + 1) && stranger.left == ORDINARY_CREDIT_BYTES);
         assert!(stranger.afford(most) && !stranger.afford(0));
@@ -192,7 +206,7 @@ mod tests {
 
     #[test]
     fn names_that_the_domain_knows_are_not_given_again() {
-        let mut stranger = Stranger::new(id(1), address());
+        let mut stranger = Stranger::new(id(1), address(), ORDINARY_CREDIT_BYTES);
         stranger.next_serial = u32::MAX;
         let [last, first] = [stranger.serial(), stranger.serial()];
         assert_eq!([last, first], [Serial(u32::MAX), Serial(1)], "0 is none");
@@ -201,7 +215,7 @@ mod tests {
 
     #[test]
     fn whoever_comes_after_one_who_left_is_another() {
-        let mut strangers = Strangers::default();
+        let mut strangers = Strangers::new(ORDINARY_CREDIT_BYTES);
         let one = strangers.add(id(1), address());
         strangers.leave(one);
         assert_eq!((strangers.at(address()), strangers.find(id(1))), (None, Some(one)));

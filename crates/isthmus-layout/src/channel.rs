@@ -41,7 +41,7 @@ impl Direction {
 }
 
 /// Bytes of a slab: a power of two within the limits, so that a free-running position becomes an offset by masking.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SlabSize(u32);
 
 impl SlabSize {

@@ -76,6 +76,8 @@ pub struct MxEndpoint {
     pub domain: DomainId,
     /// Which of the domain's endpoints.
     pub at: EndpointIndex,
+    /// Bytes that each stranger may have in the domain's ring: a ring has room for more.
+    pub credit: u32,
     /// What those who connect must know.
     pub key: u32,
     /// Random, drawn for this opening.

@@ -112,7 +112,7 @@ impl Broker {
         (version, library): (Version, Name),
         fds: Vec<Given>,
     ) -> Result<Furnished, Refusal> {
-        let geometry = Geometry { slab: self.settings.slab };
+        let geometry = Geometry { slab: self.settings.ring_slab };
         let ring = local::memory(geometry.size())?;
         let (own, listener) = match <[Given; 2]>::try_from(fds) {
             Ok([memory, bell]) => (adopted_board(memory, bell)?, None),
@@ -172,7 +172,7 @@ impl Broker {
             name,
             owner,
             epoch: self.settings.epoch,
-            slab: self.settings.slab,
+            slab: self.settings.ring_slab,
             daemon_place: seat.place,
             credit_bytes: ORDINARY_CREDIT_BYTES,
             channels: self.policy.settings().channels || !self.policy.settings().rules.as_slice().is_empty(),

@@ -93,6 +93,7 @@ impl Broker {
             number: number.endpoint as u8, // A board has at most 255.
             domain: at.domain,
             at: at.endpoint,
+            credit: self.settings.ring_slab.bytes() / 4 * 3,
             key,
             session: MxSession(session & !1), // Never the one that stands for none.
             secret,

@@ -37,8 +37,10 @@ pub struct Settings {
     pub uid: u32,
     /// A uid that the kernel shows in place of users who have none here: it could be several of them.
     pub nobody: Option<u32>,
-    /// Bytes of each slab.
+    /// Bytes of each slab of a channel.
     pub slab: SlabSize,
+    /// The same of a domain's ring.
+    pub ring_slab: SlabSize,
     /// Different for each start.
     pub epoch: u64,
     /// File descriptors that the process may have.

@@ -4,6 +4,7 @@ use crate::habits::Habits;
 use crate::library::Library;
 use crate::random::Random;
 use isthmus_gateway::Gateway;
+use isthmus_layout::limits::ORDINARY_CREDIT_BYTES;
 use isthmus_layout::{EndpointIndex, NicId};
 use isthmus_mx::net::{Address, Setup, Source, Time, Tuning};
 use isthmus_mx::wire::{self, Dialect, EndpointNumber, Header, PeerIndex, SessionId, Sizes};
@@ -63,7 +64,7 @@ impl Node {
             secret: Random::new(seed ^ u64::from(session)).next() as u32,
             tuning: kind.tuning,
         };
-        let gateway = Gateway::new(setup, EndpointIndex::new(3).unwrap());
+        let gateway = Gateway::new(setup, EndpointIndex::new(3).unwrap(), ORDINARY_CREDIT_BYTES);
         let library = Library::new(number as u8, kind.habits, seed.wrapping_mul(31) ^ u64::from(session));
         Self { number, gateway, library, skipped: 0, requests: 0 }
     }

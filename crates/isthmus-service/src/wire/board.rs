@@ -156,7 +156,7 @@ impl MxBoard {
         let MxEndpoint { key, session, secret, .. } = new;
         let (dialect, sizes, tuning) = (self.board.setup().dialect, self.sizes, self.tuning);
         let setup = net::Setup { dialect, sizes, number, session, key, secret, tuning };
-        let gateway = Gateway::new(setup, new.at);
+        let gateway = Gateway::new(setup, new.at, new.credit);
         self.endpoints.insert(number, Served { gateway, domain: new.domain, in_line: false, until: None });
     }
 
