@@ -166,6 +166,7 @@ fn refuse(path: &str, name: &str, dependency: &Dependency) -> Option<String> {
     }
     let is_free = path.starts_with("tests/suites/")
         || path.starts_with("tests/hosts/")
+        || path.starts_with("tests/guests/")
         || path.starts_with("tests/interop/")
         || path.starts_with("fuzz/");
     let is_helper = dependency.for_tests && (FOR_TESTS.contains(&on) || on == name);

@@ -1,0 +1,104 @@
+//! Both dialects, both usual MTUs, frames in datagrams, and boards with two links.
+
+use isthmus_hosts::{Flow, Party, Side, World, bed, wired};
+use isthmus_netbed::{Conditions, Host, Wire};
+
+fn exchange(world: &World) {
+    let (mut a, mut b) = Party::pair(&world.a, &world.b);
+    a.exchange(&mut b, [1, 2], 200);
+    a.begin(3, 2, "large", 0, &[Flow::To(0, 3), Flow::From(4)]);
+    b.begin(3, 2, "large", 0, &[Flow::To(0, 4), Flow::From(3)]);
+    a.done(6);
+    b.done(6);
+    a.leave();
+    b.leave();
+}
+
+#[test]
+fn open_mx_at_1500() {
+    let Some((world, _cable)) = World::plain(1500, "dialect = \"open-mx\"\n") else { return };
+    exchange(&world);
+}
+
+#[test]
+fn open_mx_at_9000() {
+    let Some((world, _cable)) = World::plain(9000, "dialect = \"open-mx\"\n") else { return };
+    exchange(&world);
+}
+
+#[test]
+fn mx_at_9000() {
+    let Some((world, _cable)) = World::plain(9000, "dialect = \"mx\"\n") else { return };
+    exchange(&world);
+}
+
+#[test]
+fn mx_needs_longer_frames_than_1500_and_says_so() {
+    let Some(mut bed) = bed() else { return };
+    let [a, b] = ["a", "b"].map(|name| bed.host(name).unwrap());
+    bed.link(&a, &b, &Wire::mtu(1500)).unwrap();
+    let said = Side::try_start(&a, &wired("a:0", "dialect = \"mx\"\n")).unwrap_err();
+    for wanted in ["wire0", "1514", "4144", "MTU"] {
+        assert!(said.contains(wanted), "{wanted}: {said}");
+    }
+}
+
+fn over_udp(wire: &Wire) {
+    let Some(mut bed) = bed() else { return };
+    let [a, b] = ["a", "b"].map(|name| bed.host(name).unwrap());
+    let cable = bed.link(&a, &b, wire).unwrap();
+    // A made-up address follows from the machine's name, which hosts of a bed have in common.
+    let start = |host: &Host, name: &str, mac: &str, own, other| {
+        let link = format!("mac = \"{mac}\"\nlinks = [{{ udp = \"{own}\", peers = [\"{other}\"] }}]");
+        Side::start(host, &format!("[[mx.board]]\nname = \"{name}\"\n{link}\n"))
+    };
+    let (to_a, to_b) = (cable.a().v4, cable.b().v4);
+    let a = start(&a, "a:0", "02:00:00:00:00:0a", to_a, to_b);
+    let b = start(&b, "b:0", "02:00:00:00:00:0b", to_b, to_a);
+    let world = World { a, b, bed };
+    world.meet();
+    assert_eq!(world.a.board(0)["links"][0]["kind"], "udp");
+    exchange(&world);
+}
+
+#[test]
+fn datagrams_with_offloads() {
+    over_udp(&Wire { offloads: true, ..Wire::mtu(9000) });
+}
+
+#[test]
+fn datagrams_without_offloads() {
+    over_udp(&Wire::mtu(1500));
+}
+
+#[test]
+fn messages_go_on_by_the_other_link() {
+    let Some(mut bed) = bed() else { return };
+    let [a, b] = ["a", "b"].map(|name| bed.host(name).unwrap());
+    let slow = Conditions { rate_bits: Some(300_000_000), ..Conditions::default() };
+    let first = bed.lossy(&a, &b, &Wire::mtu(1500), slow).unwrap();
+    let second = bed.link(&a, &b, &Wire::mtu(9000)).unwrap();
+    let start = |host: &Host, name: &str, own, other| {
+        let links = format!("links = [{{ interface = \"wire0\" }}, {{ udp = \"{own}\", peers = [\"{other}\"] }}]");
+        Side::start(host, &format!("[[mx.board]]\nname = \"{name}\"\nframe_bytes_max = 1400\n{links}\n"))
+    };
+    let (to_a, to_b) = (second.a().v4, second.b().v4);
+    let world = World { a: start(&a, "a:0", to_a, to_b), b: start(&b, "b:0", to_b, to_a), bed };
+    world.meet();
+    let link_to_b = |side: &Side| side.peer("b:0").unwrap()["link"].clone();
+    world.a.await_that("the better link", |side| link_to_b(side) == "wire0");
+    let (mut one, mut other) = Party::pair(&world.a, &world.b);
+    one.begin(2000, 8, "mixed", 0, &[Flow::To(0, 1)]);
+    other.begin(2000, 8, "mixed", 50, &[Flow::From(1)]);
+    other.until(200);
+    first.down().unwrap();
+    world.a.await_that("the other link", |side| link_to_b(side) != "wire0");
+    one.done(2000);
+    other.done(2000);
+    one.exchange(&mut other, [2, 3], 50);
+    first.up().unwrap();
+    world.a.await_that("the better link again", |side| link_to_b(side) == "wire0");
+    one.exchange(&mut other, [4, 5], 50);
+    one.leave();
+    other.leave();
+}

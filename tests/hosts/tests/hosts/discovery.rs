@@ -1,0 +1,100 @@
+//! Who finds whom, who does not, and what programs are told then.
+
+use isthmus_hosts::{Party, Side, World, bed, code, patience, wired};
+use isthmus_netbed::{Interface, Wire};
+use isthmus_testbed::{Scratch, eventually};
+
+fn mac(end: &Interface) -> String {
+    end.mac.map(|octet| format!("{octet:02x}")).join(":")
+}
+
+#[test]
+fn hosts_find_each_other_and_again_after_a_restart() {
+    let Some((mut world, cable)) = World::plain(1500, "resend_ms = 100\ngive_up_s = 2\n") else { return };
+    let peer = world.a.peer("b:0").unwrap();
+    assert_eq!((&peer["known"], &peer["mac"]), (&"announced".into(), &mac(cable.b()).into()));
+    assert_eq!((&peer["restarts"], &peer["link"]), (&0.into(), &"wire0".into()));
+    let own = world.a.peer("a:0").unwrap();
+    assert_eq!((&own["known"], &own["mac"]), (&"local".into(), &mac(cable.a()).into()));
+    let (mut a, mut b) = Party::pair(&world.a, &world.b);
+    a.exchange(&mut b, [1, 2], 20);
+    world.b.kill_and_restart();
+    world.a.await_that("a restart of b", |side| side.peer("b:0").is_some_and(|peer| peer["restarts"] == 1));
+    world.meet();
+    b.reconnect(0, &a); // First: a program comes back to its daemon when it calls the library.
+    a.reconnect(0, &b);
+    a.exchange(&mut b, [3, 4], 20);
+    a.leave();
+    b.leave();
+}
+
+#[test]
+fn tables_need_no_discovery() {
+    let Some(mut bed) = bed() else { return };
+    let [a, b] = ["a", "b"].map(|name| bed.host(name).unwrap());
+    let cable = bed.link(&a, &b, &Wire::default()).unwrap();
+    let scratch = Scratch::new().unwrap();
+    let table = scratch.write("peers", format!("# the other one\n{} first\n", mac(cable.a()))).unwrap();
+    let inline = format!("peers = [{{ mac = \"{}\", name = \"second\" }}]", mac(cable.b()));
+    let a = Side::start(&a, &wired("a:0", &format!("discovery = false\n{inline}\n")));
+    let b = Side::start(&b, &wired("b:0", &format!("discovery = false\npeers_file = \"{}\"\n", table.display())));
+    for (side, name, end) in [(&a, "second", cable.b()), (&b, "first", cable.a())] {
+        side.await_peer(name);
+        let peer = side.peer(name).unwrap();
+        assert_eq!((&peer["known"], &peer["mac"]), (&"static".into(), &mac(end).into()));
+    }
+    let (mut one, mut other) = (Party::open(&a), Party::open(&b));
+    one.expect(&format!("connect 0 second {} 7 0", other.at.1), "connected");
+    other.expect(&format!("connect 0 first {} 7 0", one.at.1), "connected");
+    one.exchange(&mut other, [1, 2], 50);
+    one.leave();
+    other.leave();
+}
+
+#[test]
+fn who_cannot_be_connected_to_is_said() {
+    let settings = "resend_ms = 100\ngive_up_s = 2\npeers = [{ mac = \"02:00:00:00:00:99\", name = \"nobody\" }]\n";
+    let Some((world, _cable)) = World::plain(1500, settings) else { return };
+    let (mut a, mut b) = (Party::open(&world.a), Party::open(&world.b));
+    a.expect_refusal("connect 0 elsewhere 0 7 0", code::HOST_NOT_FOUND);
+    a.expect_refusal("connect 0 0x020000000098 0 7 0", code::NIC_NOT_FOUND);
+    let number = b.at.1;
+    a.expect_refusal(&format!("connect 0 b:0 {number} 8 0"), code::BAD_CONNECTION_KEY);
+    a.expect_refusal("connect 0 b:0 17 7 0", code::CONNECTION_FAILED);
+    a.expect_refusal("connect 0 b:0 200 7 0", code::BAD_ENDPOINT_ID);
+    a.expect_refusal("connect 0 nobody 0 7 300", code::TIMEOUT);
+    a.expect_refusal("connect 0 nobody 0 7 0", code::TIMEOUT);
+    // The same as requests.
+    for (order, status) in [
+        (format!("begin b:0 {number} 8"), code::STATUS_BAD_KEY),
+        ("begin b:0 17 7".to_owned(), code::STATUS_ENDPOINT_CLOSED),
+        ("begin b:0 200 7".to_owned(), code::STATUS_BAD_ENDPOINT),
+    ] {
+        a.expect(&order, "begun");
+        a.expect("end", &format!("over {status}"));
+    }
+    // After all that, it works.
+    a.connect(0, &b);
+    b.connect(0, &a);
+    a.exchange(&mut b, [1, 2], 20);
+    // A program that has left.
+    let order = format!("connect 0 {} 0", b.place());
+    b.leave();
+    let refused = format!("refused {} ", code::CONNECTION_FAILED);
+    // Its daemon keeps it until its last words are acknowledged.
+    eventually(patience(), || a.ask(&order).starts_with(&refused)).unwrap();
+    a.leave();
+}
+
+#[test]
+fn a_host_that_does_not_answer_holds_nobody_up() {
+    let settings = "resend_ms = 100\ngive_up_s = 2\npeers = [{ mac = \"02:00:00:00:00:99\", name = \"nobody\" }]\n";
+    let Some((world, _cable)) = World::plain(1500, settings) else { return };
+    let (mut a, mut b) = Party::pair(&world.a, &world.b);
+    a.expect("begin nobody 3 7", "begun");
+    a.expect("state", "pending");
+    a.expect("end", &format!("over {}", code::STATUS_TIMEOUT));
+    a.exchange(&mut b, [1, 2], 20);
+    a.leave();
+    b.leave();
+}

@@ -1,0 +1,36 @@
+//! Programs come and go, and nothing of them stays.
+
+use isthmus_hosts::{Flow, Party, Side, World};
+
+/// Threads and descriptors of a daemon.
+fn held(side: &Side) -> (usize, usize) {
+    let view = side.view();
+    (view.threads().unwrap().len(), view.fds().unwrap().len())
+}
+
+#[test]
+fn two_hundred_visits_leave_nothing_behind() {
+    const VISITS: u64 = 200;
+    let Some((world, _cable)) = World::plain(1500, "") else { return };
+    let before = [&world.a, &world.b].map(held);
+    let visits = |stream: u32| {
+        let mut host = Party::open(&world.b);
+        host.begin(VISITS, 4, "64", 0, &[Flow::From(stream)]);
+        let mut visitor = Party::start(&world.a, &[]);
+        visitor.expect(&format!("cycle {VISITS} {} {stream}", host.place()), &format!("cycled {VISITS}"));
+        host.done(VISITS);
+        host.leave();
+        drop(visitor);
+        world.settle();
+        [&world.a, &world.b].map(Side::rss_bytes)
+    };
+    visits(1); // Pools and tables have their size after that.
+    let [first, then] = [visits(2), visits(3)];
+    for (first, then) in first.into_iter().zip(then) {
+        assert!(then < first + (4 << 20), "a daemon grew from {first} to {then} bytes by {VISITS} visits");
+    }
+    for (side, before) in [&world.a, &world.b].into_iter().zip(before) {
+        side.await_that("threads and descriptors as before", |side| held(side) == before);
+    }
+    assert!(world.a.list("domain")["domains"].as_array().is_some_and(Vec::is_empty));
+}

@@ -1,0 +1,50 @@
+//! Wires that lose, double, reorder and delay.
+
+use isthmus_hosts::{Flow, Party, World};
+use isthmus_netbed::Conditions;
+
+/// 10 % loss, 10 % duplication, reordering and 1 ms of delay, in both directions.
+const STORM: Conditions = Conditions {
+    loss: 0.1,
+    duplicate: 0.1,
+    reorder: 0.1,
+    delay_us: 1000,
+    jitter_us: 200,
+    rate_bits: None,
+    queue_bytes: 4 << 20,
+    seed: 4,
+};
+
+/// Two domains on each host, everybody to everybody of the other host: 8 streams of `each` messages.
+fn four_domains(each: u64) {
+    let Some((world, _wire)) = World::lossy(1500, STORM, "") else { return };
+    let mut parties: Vec<Party> = [&world.a, &world.a, &world.b, &world.b].map(Party::open).into();
+    let stream = |from: usize, to: usize| (10 * from + to) as u32;
+    for (from, to) in [(0, 2), (0, 3), (1, 2), (1, 3)] {
+        for (from, to) in [(from, to), (to, from)] {
+            let [one, other] = parties.get_disjoint_mut([from, to]).unwrap();
+            one.connect(to, other);
+        }
+    }
+    for (own, party) in parties.iter_mut().enumerate() {
+        let others = if own < 2 { [2, 3] } else { [0, 1] };
+        let flows = others.map(|other| [Flow::To(other, stream(own, other)), Flow::From(stream(other, own))]);
+        party.begin(each, 16, "mixed", 0, flows.as_flattened());
+    }
+    for party in &mut parties {
+        party.done(4 * each);
+    }
+    parties.into_iter().for_each(Party::leave);
+    world.settle();
+}
+
+#[test]
+fn every_byte_once_and_in_order_through_a_storm() {
+    four_domains(250);
+}
+
+#[test]
+#[ignore = "long: 10,000 messages"]
+fn ten_thousand_messages_through_a_storm() {
+    four_domains(1250);
+}
