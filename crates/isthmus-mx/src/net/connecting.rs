@@ -27,14 +27,17 @@ impl Endpoint {
             return Err(Ignored::OldSession);
         }
         let known = partner.session_back();
-        let gave_us_up = known == Some(source) && start.sesnum() != partner.outbox.next().sesnum();
-        if known.is_some_and(|known| known != source) || gave_us_up {
-            self.sever(from, StatusCode::EndpointUnreachable);
+        if known.is_some_and(|known| known != source) {
+            // Anybody can say that it is another one now. It itself says so when it is asked: its answer has our session in it.
+            if partner.connects.is_empty() {
+                partner.connect(now, None, 0);
+            }
+            return Err(Ignored::Doubted);
+        }
+        if known.is_some() && start.sesnum() != partner.outbox.next().sesnum() {
+            self.sever(from, StatusCode::EndpointUnreachable); // It gave us up.
         }
         let Some(partner) = self.partners.get_mut(&from) else { return Ok(()) };
-        if known != Some(source) {
-            partner.retired = known;
-        }
         if partner.true_session != Some(source) {
             partner.outbox.renumber(start);
             partner.numbered = false;
@@ -128,14 +131,25 @@ impl Endpoint {
     /// A connect, or whichever is the oldest, was refused.
     fn connect_refused(&mut self, from: Address, code: StatusCode) -> Result<(), Ignored> {
         let partner = self.partners.get_mut(&from).ok_or(Ignored::NothingRefused)?;
-        let connect = partner.connects.pop_front().ok_or(Ignored::NothingRefused)?;
-        match connect.id {
+        let oldest = partner.connects.front_mut().ok_or(Ignored::NothingRefused)?;
+        match oldest.id {
             Some(connect) => {
+                partner.connects.pop_front();
                 self.events.push_back(Event::Connected { connect, partner: from, outcome: Err(code) });
             }
-            // What waited for it will not get there either.
-            None => self.sever(from, code),
+            // Anybody can say this, too. If the partner is there, its own answer comes before we would ask again.
+            None => oldest.refused = Some(code),
         }
         Ok(())
+    }
+
+    /// A connect that nobody asked for was refused, and there was no other answer: what waited for it will not get there either.
+    pub(crate) fn believe_refusal(&mut self, now: Time, from: Address) {
+        let Some(partner) = self.partners.get_mut(&from) else { return };
+        let refused = partner.connects.front().filter(|connect| connect.due <= now).and_then(|connect| connect.refused);
+        if let Some(code) = refused {
+            partner.connects.pop_front();
+            self.sever(from, code);
+        }
     }
 }

@@ -237,6 +237,7 @@ impl Endpoint {
     }
 
     fn tick_partner(&mut self, now: Time, address: Address) {
+        self.believe_refusal(now, address);
         let Some(partner) = self.partners.get_mut(&address) else { return };
         partner.wake = None;
         let tuning = &self.setup.tuning;

@@ -52,6 +52,8 @@ ignored! {
     OutsideRegion = "outside the region",
     /// More questions than an honest peer asks.
     TooManyAsked = "too many questions",
+    /// A partner that is said to be another one now: it is asked.
+    Doubted = "says that a partner is another one now, which is asked",
     /// A partner more than there may be.
     TooManyPartners = "too many partners",
 }

@@ -22,6 +22,15 @@ pub(crate) struct Connect {
     /// When it is to be sent, for the first time or again.
     pub(crate) due: Time,
     pub(crate) times: u32,
+    /// Somebody has said that it is refused.
+    pub(crate) refused: Option<StatusCode>,
+}
+
+impl Connect {
+    /// It is to be sent.
+    pub(crate) fn is_due(&self, now: Time) -> bool {
+        self.due <= now && self.refused.is_none()
+    }
 }
 
 /// An answer to a request.
@@ -103,7 +112,7 @@ impl Partner {
     pub(crate) fn connect(&mut self, now: Time, id: Option<ConnectId>, key: u32) {
         let seqnum = self.connect_seqnum;
         self.connect_seqnum = seqnum.wrapping_add(1);
-        self.connects.push_back(Connect { id, key, seqnum, started: now, due: now, times: 0 });
+        self.connects.push_back(Connect { id, key, seqnum, started: now, due: now, times: 0, refused: None });
     }
 
     /// Puts a reply where it will be sent from, unless it is there or there are many.
@@ -117,7 +126,7 @@ impl Partner {
     pub(crate) fn has_frame(&self, now: Time) -> bool {
         !self.replies.is_empty()
             || self.outbox.has_frame()
-            || self.connects.iter().any(|connect| connect.due <= now)
+            || self.connects.iter().any(|connect| connect.is_due(now))
             || self.inbox.ack_at().is_some_and(|at| at <= now)
     }
 

@@ -154,22 +154,52 @@ fn acknowledgements_count_once_and_in_their_session_number() {
     assert_eq!(events(&mut endpoint)[..2], [sent(2), sent(3)]);
 }
 
+/// That it is another one now is not believed before it has said so itself.
 #[test]
-fn a_peer_that_was_opened_again_is_told_another_session_number() {
+fn a_peer_that_was_opened_again_is_asked_who_it_is() {
     let mut endpoint = connected(Dialect::OPEN_MX);
     take(&mut endpoint, &tiny(1, 1, b"hello")).unwrap();
     endpoint.send(NOW, address(1), SendId(1), 5, 4, Manner::Plain).unwrap();
     events(&mut endpoint);
     while next(&mut endpoint).is_some() {}
     let again = request(SessionId(9), 0, SeqNum::FIRST);
-    take(&mut endpoint, &again).unwrap();
+    assert_eq!(take(&mut endpoint, &again), Err(Ignored::Doubted));
+    assert_eq!(events(&mut endpoint), []);
+    let asked = next_request(&mut endpoint);
+    take(&mut endpoint, &reply(&asked, SessionId(9), SeqNum::FIRST, ConnectStatus::BadKey)).unwrap();
     let failed = Event::Sent { send: SendId(1), code: StatusCode::EndpointUnreachable, xfer_length: 0 };
     assert_eq!(events(&mut endpoint), [failed, Event::Severed { partner: address(1) }]);
+    take(&mut endpoint, &again).unwrap();
     let Some(Packet::ConnectReply(answer)) = next(&mut endpoint) else { panic!("no reply") };
     assert_eq!((answer.status, answer.target_session_id), (ConnectStatus::BadKey, OURS));
-    assert_eq!(answer.target_recv_seqnum_start.sesnum().number(), 1);
-    assert_eq!(take(&mut endpoint, &tiny(2, 1, b"late")), Err(Ignored::WrongSesnum));
     assert_eq!(take(&mut endpoint, &request(THEIRS, 77, SeqNum::FIRST)), Err(Ignored::OldSession));
+}
+
+/// Somebody else says that it is the partner, and another one: the partner, which is asked, is as it was.
+#[test]
+fn who_says_that_it_is_a_partner_ends_nothing_and_keeps_nobody_out() {
+    let mut endpoint = connected(Dialect::OPEN_MX);
+    endpoint.send(NOW, address(1), SendId(1), 5, 4, Manner::Plain).unwrap();
+    while next(&mut endpoint).is_some() {}
+    for forged in 20..40 {
+        let request = request(SessionId(forged), 77, SeqNum::FIRST);
+        assert_eq!(take(&mut endpoint, &request), Err(Ignored::Doubted));
+    }
+    let asked = next_request(&mut endpoint);
+    assert_eq!(next(&mut endpoint), None, "one question is enough");
+    // A refusal, made up like the rest, comes first.
+    let nack = NackLib {
+        dst_endpoint: address(0).endpoint,
+        src_endpoint: address(1).endpoint,
+        nack_type: Nack::EndpointClosed,
+        lib_seqnum: SeqNum::ZERO,
+    };
+    take(&mut endpoint, &Packet::NackLib(nack)).unwrap();
+    take(&mut endpoint, &reply(&asked, THEIRS, SeqNum::from_bits(2), ConnectStatus::BadKey)).unwrap();
+    take(&mut endpoint, &tiny(1, 2, b"hello")).unwrap();
+    let sent = Event::Sent { send: SendId(1), code: StatusCode::Success, xfer_length: 4 };
+    assert_eq!(events(&mut endpoint)[0], sent);
+    take(&mut endpoint, &request(THEIRS, 77, SeqNum::from_bits(2))).unwrap();
 }
 
 /// It counts in another session number now: what we had sent ends with an error here as it did there.
@@ -288,6 +318,9 @@ fn messages_to_an_endpoint_that_was_closed_end_with_that() {
         let Some(Packet::NackLib(nack)) = refusal(&packet, Nack::EndpointClosed) else { panic!("{packet:?}") };
         take(&mut endpoint, &Packet::NackLib(nack)).unwrap_or(());
     }
+    // Nobody says anything else.
+    let later = endpoint.next_deadline().unwrap();
+    endpoint.tick(later);
     let ended = events(&mut endpoint)
         .into_iter()
         .filter(|event| matches!(event, Event::Sent { code: StatusCode::EndpointClosed, .. }));
