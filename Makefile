@@ -14,10 +14,10 @@ export PATH := $(CURDIR)/target/toolchain:$(PATH)
 PROGRAMS := isthmus isthmusd isthmus-bench
 RELEASE := target/release
 
-.PHONY: help setup tools build run test bench install uninstall clean
+.PHONY: help setup tools build run test test-guests bench install uninstall clean
 
 help: ## This list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
 setup: ## Installs what is missing to build and test (Debian 12; as root)
 	@scripts/setup
@@ -36,6 +36,10 @@ run: build ## Builds and shows what it does: a table on the screen, JSON and a p
 
 test: setup ## Every check; ends with the counts
 	@cargo xtask ci
+
+test-guests: build ## MX between two machines: guests of QEMU (fetched), with what messages cost there (half a minute)
+	@scripts/setup --guests
+	@ISTHMUS_BIN_DIR=$(CURDIR)/$(RELEASE) cargo test --quiet --package isthmus-guests -- --show-output
 
 bench: build ## Measures every row of docs/figures.md into out/figures.jsonl (some minutes, on a quiet machine)
 	@mkdir -p $(OUT)

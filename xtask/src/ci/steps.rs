@@ -22,7 +22,7 @@ const fn step(name: &'static str, what: &'static str, quick: bool, run: fn(&Log)
     Step { name, what, quick, run }
 }
 
-pub(super) const STEPS: [Step; 15] = [
+pub(super) const STEPS: [Step; 17] = [
     step("fmt", "formats are rustfmt's", true, fmt),
     step("tidy", "rules the compiler does not know", true, tidy_step),
     step("clippy", "no warning of rustc or clippy", true, clippy),
@@ -30,6 +30,8 @@ pub(super) const STEPS: [Step; 15] = [
     step("abi", "C libraries link, with versioned names", true, abi),
     step("test", "tests of every crate", true, test),
     step("suites", "tests of the built programs, in namespaces", true, suites),
+    step("hosts", "MX between hosts made of namespaces", true, hosts),
+    step("mpi", "stock MPIs on the libfabric provider", false, mpi),
     step("walk", "docs/walk.md is the way of a message", false, walk),
     step("loom", "every interleaving of the shared-memory code", false, loom),
     step("miri", "layout and shared memory under miri, little and big endian", false, miri),
@@ -43,6 +45,8 @@ pub(super) const STEPS: [Step; 15] = [
 const SHM: &str = "isthmus-shm";
 const LAYOUT: &str = "isthmus-layout";
 const SUITES: &str = "isthmus-suites";
+const HOSTS: &str = "isthmus-hosts";
+const MPI: &str = "isthmus-mpi-tests";
 
 /// A target without std, and one that is big endian.
 const BARE_TARGET: &str = "x86_64-unknown-none";
@@ -105,11 +109,26 @@ fn abi(log: &Log) -> Result<Outcome> {
 }
 
 fn test(log: &Log) -> Result<Outcome> {
-    log.run_tests(cargo(&["test", "--workspace", "--exclude", SUITES, "--no-fail-fast", "--", "--show-output"]))
+    let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
+    command.args([SUITES, HOSTS, MPI].iter().flat_map(|package| ["--exclude", package]));
+    command.args(["--", "--show-output"]);
+    log.run_tests(command)
 }
 
 fn suites(log: &Log) -> Result<Outcome> {
-    log.run_tests(cargo(&["test", "--package", SUITES, "--no-fail-fast", "--", "--show-output"]))
+    tests_of(SUITES, log)
+}
+
+fn hosts(log: &Log) -> Result<Outcome> {
+    tests_of(HOSTS, log)
+}
+
+fn mpi(log: &Log) -> Result<Outcome> {
+    tests_of(MPI, log)
+}
+
+fn tests_of(package: &str, log: &Log) -> Result<Outcome> {
+    log.run_tests(cargo(&["test", "--package", package, "--no-fail-fast", "--", "--show-output"]))
 }
 
 fn walk(log: &Log) -> Result<Outcome> {

@@ -1,0 +1,234 @@
+//! Address vectors: names of endpoints, by number.
+
+use crate::abi::consts::{FI_ADDR_NOTAVAIL, FI_CLASS_AV};
+use crate::abi::objects::{Fid, FidAv, FidDomain};
+use crate::abi::requests::AvAttr;
+use crate::abi::tables::{AvOps, Ops};
+use crate::domain::DomainObject;
+use crate::engine::name::{NAME_BYTES, Name};
+use crate::errno::{Errno, call};
+use crate::shared::{Shared, place};
+use crate::stubs;
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
+
+/// Of an insertion: the context is a list of errors.
+const FI_SYNC_ERR: u64 = 1 << 58;
+
+/// The names of an address vector. A number is never used twice.
+#[derive(Debug, Default)]
+pub(crate) struct Av {
+    names: Vec<Option<Name>>,
+    /// The number that stands for each name, should it have several.
+    first: HashMap<Name, usize>,
+}
+
+impl Av {
+    pub(crate) fn name(&self, at: usize) -> Option<Name> {
+        self.names.get(at).copied().flatten()
+    }
+
+    pub(crate) fn names(&self) -> &[Option<Name>] {
+        &self.names
+    }
+
+    /// The number that stands for all that the same name has.
+    pub(crate) fn first(&self, at: usize) -> usize {
+        self.name(at).and_then(|name| self.first.get(&name).copied()).unwrap_or(at)
+    }
+
+    fn insert(&mut self, name: Name) -> usize {
+        let number = self.names.len();
+        self.names.push(Some(name));
+        self.first.entry(name).or_insert(number);
+        number
+    }
+
+    fn remove(&mut self, at: usize) -> Result<(), Errno> {
+        let name = self.names.get_mut(at).and_then(Option::take).ok_or(Errno::INVAL)?;
+        if self.first.get(&name) == Some(&at) {
+            match self.names.iter().position(|other| *other == Some(name)) {
+                Some(next) => self.first.insert(name, next),
+                None => self.first.remove(&name),
+            };
+        }
+        Ok(())
+    }
+}
+
+#[repr(C)]
+pub(crate) struct AvObject {
+    raw: FidAv,
+    shared: Arc<Shared>,
+    pub(crate) slot: usize,
+}
+
+static OPS: Ops = Ops {
+    size: size_of::<Ops>(),
+    close,
+    bind,
+    control: stubs::control,
+    ops_open: stubs::ops_open,
+    tostr: stubs::tostr,
+    ops_set: stubs::ops_set,
+};
+
+static AV_OPS: AvOps = AvOps {
+    size: size_of::<AvOps>(),
+    insert,
+    insertsvc: stubs::insertsvc,
+    insertsym: stubs::insertsym,
+    remove,
+    lookup,
+    straddr,
+    av_set: stubs::av_set,
+};
+
+/// # Safety
+///
+/// `av` was made in `open` and is not closed.
+unsafe fn object<'a>(av: *mut FidAv) -> &'a AvObject {
+    // SAFETY: an object begins with what the caller sees of it.
+    unsafe { &*av.cast::<AvObject>() }
+}
+
+/// Opens an address vector. Those that processes share by name there are not.
+pub(crate) unsafe extern "C" fn open(
+    domain: *mut FidDomain,
+    attr: *mut AvAttr,
+    av: *mut *mut FidAv,
+    context: *mut c_void,
+) -> c_int {
+    call(|| {
+        // SAFETY: null, or readable.
+        if let Some(attr) = unsafe { attr.as_ref() }
+            && !attr.name.is_null()
+        {
+            return Err(Errno::NOSYS);
+        }
+        // SAFETY: a domain of ours.
+        let shared = unsafe { DomainObject::shared(domain) };
+        let slot = place(&mut shared.lock().avs, Av::default());
+        let raw = FidAv { fid: Fid { class: FI_CLASS_AV, context, ops: &OPS }, ops: &AV_OPS };
+        // SAFETY: writable.
+        unsafe { av.write(Box::into_raw(Box::new(AvObject { raw, shared, slot })).cast()) };
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    call(|| {
+        // SAFETY: `fid` is the first field of an object made in `open`, which its owner gives back.
+        let object = unsafe { Box::from_raw(fid.cast::<AvObject>()) };
+        let mut state = object.shared.lock();
+        state.avs[object.slot] = None;
+        state.members.iter_mut().flatten().filter(|member| member.av == Some(object.slot)).for_each(|m| m.av = None);
+        Ok(())
+    })
+}
+
+/// An event queue may be bound; nothing is ever told there, since insertions are over when the call is.
+unsafe extern "C" fn bind(_fid: *mut Fid, _eq: *mut Fid, _flags: u64) -> c_int {
+    0
+}
+
+unsafe extern "C" fn insert(
+    av: *mut FidAv,
+    names: *const c_void,
+    count: usize,
+    answers: *mut u64,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    let mut inserted = 0;
+    let code = call(|| {
+        // SAFETY: an address vector of ours.
+        let AvObject { shared, slot, .. } = unsafe { object(av) };
+        let mut state = shared.lock();
+        for at in 0..count {
+            // SAFETY: `count` names of our length stand there, at any address.
+            let bytes = unsafe { names.cast::<[u8; NAME_BYTES]>().add(at).read_unaligned() };
+            let name = Name::parse(&bytes);
+            let vector = state.avs[*slot].as_mut().ok_or(Errno::INVAL)?;
+            let number = name.map(|name| vector.insert(name));
+            if let Some(number) = number {
+                inserted += 1;
+                let first = vector.first(number);
+                let members = state.members.iter_mut().flatten();
+                members.filter(|member| member.av == Some(*slot)).for_each(|m| m.endpoint.insert(number, name, first));
+            }
+            if !answers.is_null() {
+                // SAFETY: there is room for `count` numbers.
+                unsafe { answers.add(at).write(number.map_or(FI_ADDR_NOTAVAIL, |number| number as u64)) };
+            }
+            if flags & FI_SYNC_ERR != 0 && !context.is_null() {
+                // SAFETY: with this flag the context is room for `count` errors.
+                unsafe { context.cast::<c_int>().add(at).write(if name.is_some() { 0 } else { Errno::INVAL.0 }) };
+            }
+        }
+        Ok(())
+    });
+    if code < 0 { code } else { inserted }
+}
+
+unsafe extern "C" fn remove(av: *mut FidAv, numbers: *mut u64, count: usize, _flags: u64) -> c_int {
+    call(|| {
+        // SAFETY: an address vector of ours.
+        let AvObject { shared, slot, .. } = unsafe { object(av) };
+        let mut state = shared.lock();
+        for at in 0..count {
+            // SAFETY: `count` numbers stand there.
+            let number = unsafe { *numbers.add(at) } as usize;
+            let vector = state.avs[*slot].as_mut().ok_or(Errno::INVAL)?;
+            vector.remove(number)?;
+            let members = state.members.iter_mut().flatten();
+            members.filter(|member| member.av == Some(*slot)).for_each(|m| m.endpoint.insert(number, None, number));
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn lookup(av: *mut FidAv, number: u64, name: *mut c_void, len: *mut usize) -> c_int {
+    call(|| {
+        // SAFETY: an address vector of ours.
+        let AvObject { shared, slot, .. } = unsafe { object(av) };
+        let state = shared.lock();
+        let vector = state.avs[*slot].as_ref().ok_or(Errno::INVAL)?;
+        let found = vector.name(usize::try_from(number).map_err(|_| Errno::INVAL)?).ok_or(Errno::INVAL)?;
+        // SAFETY: `len` says how much room there is, and may be written.
+        unsafe { put(&found.emit(), name, len) };
+        Ok(())
+    })
+}
+
+/// Writes as much as there is room for, and how much there is.
+///
+/// # Safety
+///
+/// `len` is writable, and there is room for so many bytes at `into`.
+pub(crate) unsafe fn put(bytes: &[u8], into: *mut c_void, len: *mut usize) {
+    // SAFETY: as promised.
+    unsafe {
+        let room = len.replace(bytes.len());
+        if !into.is_null() {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), into.cast(), bytes.len().min(room));
+        }
+    }
+}
+
+unsafe extern "C" fn straddr(_av: *mut FidAv, name: *const c_void, buf: *mut c_char, len: *mut usize) -> *const c_char {
+    // SAFETY: a name of our length stands there, at any address.
+    let bytes = unsafe { name.cast::<[u8; NAME_BYTES]>().read_unaligned() };
+    let mut text = Name::parse(&bytes).map_or_else(|| "?".to_owned(), |name| name.to_string()).into_bytes();
+    text.push(0);
+    // SAFETY: `len` says how much room there is; the text ends with a zero wherever it is cut.
+    unsafe {
+        let room = *len;
+        put(&text, buf.cast(), len);
+        if room > 0 && room < text.len() {
+            buf.add(room - 1).write(0);
+        }
+    }
+    buf
+}

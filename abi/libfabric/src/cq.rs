@@ -1,0 +1,450 @@
+//! Completion queues.
+//!
+//! A queue has no entries of its own: they lie with the endpoints that are bound to it, and reading it is having everything
+//! happen that can at these, and taking what came of it.
+
+use crate::abi::consts::{
+    FI_CLASS_CQ, FI_CQ_COND_NONE, FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_DATA, FI_CQ_FORMAT_MSG, FI_CQ_FORMAT_TAGGED,
+    FI_CQ_FORMAT_UNSPEC, FI_GETWAIT, FI_GETWAITOBJ, FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_YIELD, version,
+};
+use crate::abi::objects::{Fid, FidCq, FidDomain};
+use crate::abi::requests::{CqAttr, CqEntry, CqErrEntry};
+use crate::abi::tables::{CqOps, Ops};
+use crate::domain::DomainObject;
+use crate::engine::events::{Event, Side};
+use crate::errno::{Errno, call, number};
+use crate::shared::{Locked, Shared, State, place};
+use crate::stubs;
+use crate::waiting::{self, Idle};
+use rustix::fd::AsRawFd;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// From this version on error entries say who sent what.
+const WITH_SOURCE: u32 = version(1, 20);
+
+/// How long who may sleep looks before.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// A queue, under the lock.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    /// The endpoints bound to it, by which side.
+    sources: Vec<(usize, Side)>,
+    /// The same endpoints, each once.
+    members: Vec<usize>,
+    signalled: bool,
+    idle: Idle,
+}
+
+impl Queue {
+    /// An endpoint is bound to it.
+    pub(crate) fn bind(&mut self, member: usize, side: Side) {
+        self.sources.push((member, side));
+        if !self.members.contains(&member) {
+            self.members.push(member);
+        }
+    }
+
+    /// An endpoint is closed.
+    pub(crate) fn forget(&mut self, member: usize) {
+        self.sources.retain(|(bound, _)| *bound != member);
+        self.members.retain(|bound| *bound != member);
+    }
+}
+
+#[repr(C)]
+pub(crate) struct CqObject {
+    raw: FidCq,
+    shared: Arc<Shared>,
+    pub(crate) slot: usize,
+    format: c_int,
+    wait: c_int,
+}
+
+static OPS: Ops = Ops {
+    size: size_of::<Ops>(),
+    close,
+    bind: stubs::bind,
+    control,
+    ops_open: stubs::ops_open,
+    tostr: stubs::tostr,
+    ops_set: stubs::ops_set,
+};
+
+static CQ_OPS: CqOps = CqOps { size: size_of::<CqOps>(), read, readfrom, readerr, sread, sreadfrom, signal, strerror };
+
+/// # Safety
+///
+/// `cq` was made in `open` and is not closed.
+unsafe fn object<'a>(cq: *mut FidCq) -> &'a CqObject {
+    // SAFETY: an object begins with what the caller sees of it.
+    unsafe { &*cq.cast::<CqObject>() }
+}
+
+/// Opens a queue. It grows as it has to, whatever size is asked for.
+pub(crate) unsafe extern "C" fn open(
+    domain: *mut FidDomain,
+    attr: *mut CqAttr,
+    cq: *mut *mut FidCq,
+    context: *mut c_void,
+) -> c_int {
+    call(|| {
+        // SAFETY: null, or readable.
+        let (format, wait, cond) = unsafe { attr.as_ref() }
+            .map_or((FI_CQ_FORMAT_UNSPEC, FI_WAIT_NONE, FI_CQ_COND_NONE), |a| (a.format, a.wait_obj, a.wait_cond));
+        let format = if format == FI_CQ_FORMAT_UNSPEC { FI_CQ_FORMAT_TAGGED } else { format };
+        if !(FI_CQ_FORMAT_CONTEXT..=FI_CQ_FORMAT_TAGGED).contains(&format)
+            || !matches!(wait, FI_WAIT_NONE | FI_WAIT_UNSPEC | FI_WAIT_FD | FI_WAIT_YIELD)
+            || cond != FI_CQ_COND_NONE
+        {
+            return Err(Errno::NOSYS);
+        }
+        // SAFETY: a domain of ours.
+        let shared = unsafe { DomainObject::shared(domain) };
+        let slot = place(&mut shared.lock().queues, Queue::default());
+        let raw = FidCq { fid: Fid { class: FI_CLASS_CQ, context, ops: &OPS }, ops: &CQ_OPS };
+        // SAFETY: writable.
+        unsafe { cq.write(Box::into_raw(Box::new(CqObject { raw, shared, slot, format, wait })).cast()) };
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    call(|| {
+        // SAFETY: `fid` is the first field of an object made in `open`, which its owner gives back.
+        let object = unsafe { Box::from_raw(fid.cast::<CqObject>()) };
+        object.shared.lock().queues[object.slot] = None;
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
+    call(|| {
+        // SAFETY: a queue of ours.
+        let object = unsafe { object(fid.cast()) };
+        match command {
+            // SAFETY: the argument is room for a descriptor.
+            FI_GETWAIT => unsafe { copy_fd(&object.shared, object.wait, arg) },
+            FI_GETWAITOBJ => {
+                // SAFETY: the argument is room for a number.
+                unsafe { arg.cast::<c_int>().write(object.wait) };
+                Ok(())
+            }
+            _ => Err(Errno::NOSYS),
+        }
+    })
+}
+
+/// Tells a program what to sleep on.
+///
+/// # Safety
+///
+/// `arg` is room for a descriptor.
+pub(crate) unsafe fn copy_fd(shared: &Shared, wait: c_int, arg: *mut c_void) -> Result<(), Errno> {
+    if wait == FI_WAIT_NONE || wait == FI_WAIT_YIELD {
+        return Err(Errno::NODATA);
+    }
+    // SAFETY: as promised.
+    unsafe { arg.cast::<c_int>().write(shared.bell.fd().as_raw_fd()) };
+    Ok(())
+}
+
+/// Whether a program may sleep on the descriptor of an object. Those that nothing can be awaited on are no obstacle.
+///
+/// # Safety
+///
+/// `fid` is an object of ours.
+pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<(), Errno> {
+    // SAFETY: as promised.
+    if unsafe { (*fid).class } != FI_CLASS_CQ {
+        return Ok(());
+    }
+    // SAFETY: its class says that it is a queue.
+    let object = unsafe { object(fid.cast()) };
+    let mut state = object.shared.lock();
+    object.shared.bell.silence();
+    turn(&mut state, object.slot)?;
+    if has_entry(&mut state, object.slot) || !state.arm_all() || has_entry(&mut state, object.slot) {
+        return Err(Errno::AGAIN);
+    }
+    state.watch();
+    Ok(())
+}
+
+/// Everything happens that can at the queue's endpoints.
+#[inline]
+fn turn(state: &mut State, slot: usize) -> Result<(), Errno> {
+    let State { members, queues, .. } = state;
+    let queue = queues.get(slot).and_then(Option::as_ref).ok_or(Errno::OPBADSTATE)?;
+    for &member in &queue.members {
+        if let Some(member) = members.get_mut(member).and_then(Option::as_mut) {
+            member.endpoint.turn();
+        }
+    }
+    Ok(())
+}
+
+fn has_entry(state: &mut State, slot: usize) -> bool {
+    let State { members, queues, .. } = state;
+    let Some(queue) = queues.get(slot).and_then(Option::as_ref) else { return false };
+    queue.sources.iter().any(|&(member, side)| {
+        let member = members.get_mut(member).and_then(Option::as_mut);
+        member.is_some_and(|member| !member.endpoint.hub().events.queue(side).is_empty())
+    })
+}
+
+/// Room for entries in the caller's format.
+struct Room {
+    at: *mut c_void,
+    format: c_int,
+    count: usize,
+    sources: *mut u64,
+}
+
+impl Room {
+    /// # Safety
+    ///
+    /// There is room for `count` entries of `format`, `at` is below it, and `sources` is null or has as much.
+    #[inline]
+    unsafe fn write(&self, at: usize, event: &Event) {
+        let Event { context, flags, len, buf, data, tag, .. } = *event;
+        let entry = CqEntry { op_context: context, flags, len, buf, data, tag };
+        let bytes = match self.format {
+            FI_CQ_FORMAT_CONTEXT => 8,
+            FI_CQ_FORMAT_MSG => 24,
+            FI_CQ_FORMAT_DATA => 40,
+            _ => size_of::<CqEntry>(),
+        };
+        // SAFETY: an entry of a shorter format is the beginning of the longest, and so long; there is room for it, as promised.
+        unsafe {
+            let place = self.at.cast::<u8>().add(at * bytes);
+            std::ptr::copy_nonoverlapping((&raw const entry).cast::<u8>(), place, bytes);
+            if !self.sources.is_null() {
+                self.sources.add(at).write(event.source);
+            }
+        }
+    }
+}
+
+/// Takes entries. An error if there are none, or the first one is of something that went wrong.
+///
+/// # Safety
+///
+/// As for [`Room::write`].
+#[inline]
+unsafe fn take(state: &mut State, slot: usize, room: &Room) -> Result<usize, Errno> {
+    let State { members, queues, .. } = state;
+    let queue = queues.get_mut(slot).and_then(Option::as_mut).ok_or(Errno::OPBADSTATE)?;
+    let mut taken = 0;
+    for &(member, side) in &queue.sources {
+        let Some(member) = members.get_mut(member).and_then(Option::as_mut) else { continue };
+        let events = member.endpoint.hub().events.queue(side);
+        while taken < room.count
+            && let Some(event) = events.front()
+        {
+            if event.error != 0 {
+                return if taken == 0 { Err(Errno::AVAIL) } else { Ok(taken) };
+            }
+            // SAFETY: passed on; `taken` is below the count.
+            unsafe { room.write(taken, event) };
+            taken += 1;
+            events.pop_front();
+        }
+    }
+    if taken == 0 { Err(Errno::AGAIN) } else { Ok(taken) }
+}
+
+unsafe extern "C" fn read(cq: *mut FidCq, buf: *mut c_void, count: usize) -> isize {
+    // SAFETY: passed on.
+    unsafe { readfrom(cq, buf, count, std::ptr::null_mut()) }
+}
+
+unsafe extern "C" fn readfrom(cq: *mut FidCq, buf: *mut c_void, count: usize, sources: *mut u64) -> isize {
+    number(|| {
+        // SAFETY: a queue of ours.
+        let object = unsafe { object(cq) };
+        let room = Room { at: buf, format: object.format, count, sources };
+        let mut state = object.shared.lock();
+        // SAFETY: the caller has room for `count` entries of the queue's format.
+        let mut taken = unsafe { look(&mut state, object.slot, &room) };
+        if taken == Err(Errno::AGAIN) {
+            let queue = state.queues[object.slot].as_mut().ok_or(Errno::OPBADSTATE)?;
+            if let Some(limit) = queue.idle.nothing()
+                && count > 0
+            {
+                state = sleep(state, object.slot, limit);
+                // SAFETY: as above.
+                taken = unsafe { look(&mut state, object.slot, &room) };
+            }
+        } else if let Some(queue) = state.queues[object.slot].as_mut() {
+            queue.idle.found();
+        }
+        taken.map(|taken| taken as isize)
+    })
+}
+
+/// Takes what is there; if nothing is, everything happens that can first.
+///
+/// # Safety
+///
+/// As for [`take`].
+#[inline]
+unsafe fn look(state: &mut State, slot: usize, room: &Room) -> Result<usize, Errno> {
+    // SAFETY: passed on.
+    match unsafe { take(state, slot, room) } {
+        Err(Errno::AGAIN) => {
+            turn(state, slot)?;
+            // SAFETY: passed on.
+            unsafe { take(state, slot, room) }
+        }
+        taken => taken,
+    }
+}
+
+/// Sleeps until there may be an entry, `limit` at most.
+fn sleep(mut state: Locked<'_>, slot: usize, limit: Duration) -> Locked<'_> {
+    if state.arm_all() && !has_entry(&mut state, slot) { state.sleep(limit) } else { state }
+}
+
+unsafe extern "C" fn readerr(cq: *mut FidCq, entry: *mut CqErrEntry, _flags: u64) -> isize {
+    number(|| {
+        // SAFETY: a queue of ours.
+        let object = unsafe { object(cq) };
+        let mut state = object.shared.lock();
+        let State { members, queues, .. } = &mut *state;
+        let queue = queues.get(object.slot).and_then(Option::as_ref).ok_or(Errno::OPBADSTATE)?;
+        for &(member, side) in &queue.sources {
+            let Some(member) = members.get_mut(member).and_then(Option::as_mut) else { continue };
+            if let Some(event) = member.endpoint.hub().events.queue(side).pop_front_if(|event| event.error != 0) {
+                // SAFETY: the caller has room for an entry as its version of the API has it.
+                unsafe { write_error(entry, &event, object.shared.api_version) };
+                return Ok(1);
+            }
+        }
+        Err(Errno::AGAIN)
+    })
+}
+
+/// # Safety
+///
+/// There is room for an entry as this version has it.
+unsafe fn write_error(entry: *mut CqErrEntry, event: &Event, api_version: u32) {
+    let Event { context, flags, len, buf, data, tag, source, error, excess } = *event;
+    // SAFETY: as promised. From `WITH_SOURCE` on there is one more field behind.
+    unsafe {
+        (*entry).op_context = context;
+        (*entry).flags = flags;
+        (*entry).len = len;
+        (*entry).buf = buf;
+        (*entry).data = data;
+        (*entry).tag = tag;
+        (*entry).olen = excess;
+        (*entry).err = error;
+        (*entry).prov_errno = error;
+        (*entry).err_data_size = 0;
+        if api_version >= WITH_SOURCE {
+            entry.add(1).cast::<u64>().write(source);
+        }
+    }
+}
+
+unsafe extern "C" fn sread(
+    cq: *mut FidCq,
+    buf: *mut c_void,
+    count: usize,
+    cond: *const c_void,
+    timeout: c_int,
+) -> isize {
+    // SAFETY: passed on.
+    unsafe { sreadfrom(cq, buf, count, std::ptr::null_mut(), cond, timeout) }
+}
+
+unsafe extern "C" fn sreadfrom(
+    cq: *mut FidCq,
+    buf: *mut c_void,
+    count: usize,
+    sources: *mut u64,
+    _cond: *const c_void,
+    timeout: c_int,
+) -> isize {
+    number(|| {
+        // SAFETY: a queue of ours.
+        let object = unsafe { object(cq) };
+        if object.wait == FI_WAIT_NONE {
+            return Err(Errno::NOSYS);
+        }
+        let room = Room { at: buf, format: object.format, count, sources };
+        let deadline = waiting::deadline(timeout);
+        let begun = Instant::now();
+        let mut state = object.shared.lock();
+        loop {
+            // SAFETY: the caller has room for `count` entries of the queue's format.
+            match unsafe { look(&mut state, object.slot, &room) } {
+                Err(Errno::AGAIN) => {}
+                taken => return taken.map(|taken| taken as isize),
+            }
+            let queue = state.queues[object.slot].as_mut().ok_or(Errno::OPBADSTATE)?;
+            let now = Instant::now();
+            if std::mem::take(&mut queue.signalled) || deadline.is_some_and(|deadline| now >= deadline) {
+                return Err(Errno::AGAIN);
+            }
+            if now.duration_since(begun) < SPIN {
+                drop(state); // Others may want it.
+                state = object.shared.lock();
+            } else {
+                state = sleep(state, object.slot, waiting::left(deadline));
+            }
+        }
+    })
+}
+
+unsafe extern "C" fn signal(cq: *mut FidCq) -> c_int {
+    call(|| {
+        // SAFETY: a queue of ours.
+        let object = unsafe { object(cq) };
+        let mut state = object.shared.lock();
+        state.queues[object.slot].as_mut().ok_or(Errno::OPBADSTATE)?.signalled = true;
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn strerror(
+    _cq: *mut FidCq,
+    errno: c_int,
+    _data: *const c_void,
+    buf: *mut c_char,
+    len: usize,
+) -> *const c_char {
+    // SAFETY: passed on.
+    unsafe { text(errno, buf, len) }
+}
+
+/// What an error means, for people.
+///
+/// # Safety
+///
+/// `buf` is null, or there is room for `len` bytes.
+pub(crate) unsafe fn text(errno: c_int, buf: *mut c_char, len: usize) -> *const c_char {
+    let text = match Errno(errno) {
+        Errno::CONNABORTED => c"the peer is gone",
+        Errno::HOSTUNREACH => c"the peer cannot be reached",
+        Errno::TRUNC => c"the message was longer than the receive",
+        Errno::CANCELED => c"the receive was cancelled",
+        Errno::NOMSG => c"no such message has arrived",
+        Errno::KEYREJECTED => c"nobody has registered memory under this key",
+        Errno::ACCES => c"the memory is not registered for that",
+        _ => c"the operation failed",
+    };
+    if !buf.is_null() && len > 0 {
+        let bytes = text.to_bytes();
+        let kept = bytes.len().min(len - 1);
+        // SAFETY: there is room for `len` bytes, as promised.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), buf.cast(), kept);
+            buf.add(kept).write(0);
+        }
+    }
+    text.as_ptr()
+}

@@ -1,0 +1,159 @@
+//! What becomes of operations: entries for completion queues, and counters.
+
+use std::collections::VecDeque;
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// An operation is over, or something came from outside.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Event {
+    pub(crate) context: *mut c_void,
+    pub(crate) flags: u64,
+    pub(crate) len: usize,
+    pub(crate) buf: *mut c_void,
+    pub(crate) data: u64,
+    pub(crate) tag: u64,
+    /// Who sent it, as the address vector has it.
+    pub(crate) source: u64,
+    /// 0, or what went wrong.
+    pub(crate) error: c_int,
+    /// Bytes for which there was no room.
+    pub(crate) excess: usize,
+}
+
+// SAFETY: the pointers are the program's words; nothing of ours looks behind them.
+unsafe impl Send for Event {}
+
+impl Event {
+    /// Of an operation with this context: all else is as for one that says nothing more.
+    #[inline]
+    pub(crate) const fn of(context: *mut c_void, flags: u64) -> Self {
+        let (buf, source) = (std::ptr::null_mut(), crate::abi::consts::FI_ADDR_NOTAVAIL);
+        Self { context, flags, len: 0, buf, data: 0, tag: 0, source, error: 0, excess: 0 }
+    }
+}
+
+/// A completion counter.
+#[derive(Debug, Default)]
+pub(crate) struct Counter {
+    pub(crate) value: AtomicU64,
+    pub(crate) errors: AtomicU64,
+}
+
+impl Counter {
+    fn count(&self, failed: bool) {
+        // Whoever reads it holds the lock under which it was counted, or looks again.
+        let of = if failed { &self.errors } else { &self.value };
+        of.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// What a counter counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counted {
+    Send,
+    Recv,
+    Read,
+    Write,
+    RemoteRead,
+    RemoteWrite,
+}
+
+/// Which of an endpoint's two queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Transmit,
+    Receive,
+}
+
+/// Where an endpoint's events go.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    queues: [VecDeque<Event>; 2],
+    /// Whether a completion queue is bound to the side, and whether it wants only what asks for it.
+    bound: [bool; 2],
+    selective: [bool; 2],
+    counters: [Option<Arc<Counter>>; 6],
+    /// Events so far, those that no queue wants among them.
+    pub(crate) count: u64,
+}
+
+impl Events {
+    /// A completion queue is bound to this side.
+    pub(crate) fn bind(&mut self, side: Side, selective: bool) {
+        (self.bound[side as usize], self.selective[side as usize]) = (true, selective);
+    }
+
+    pub(crate) fn is_bound(&self, side: Side) -> bool {
+        self.bound[side as usize]
+    }
+
+    pub(crate) fn bind_counter(&mut self, counted: Counted, counter: Arc<Counter>) {
+        self.counters[counted as usize] = Some(counter);
+    }
+
+    pub(crate) fn has_counters(&self) -> bool {
+        self.counters.iter().any(Option::is_some)
+    }
+
+    /// Whether an operation of this side is told of when it is over: always, or, with selective completion, if it asks for it.
+    #[inline]
+    pub(crate) fn wants(&self, side: Side, asks: bool) -> bool {
+        self.bound[side as usize] && (asks || !self.selective[side as usize])
+    }
+
+    /// An operation is over that the program only counts.
+    pub(crate) fn counted(&mut self, counted: Counted, failed: bool) {
+        self.count += 1;
+        if let Some(counter) = &self.counters[counted as usize] {
+            counter.count(failed);
+        }
+    }
+
+    /// An operation is over. Errors are told of in any case.
+    #[inline]
+    pub(crate) fn over(&mut self, side: Side, counted: Counted, tell: bool, event: Event) {
+        self.count += 1;
+        if let Some(counter) = &self.counters[counted as usize] {
+            counter.count(event.error != 0);
+        }
+        if tell || (event.error != 0 && self.bound[side as usize]) {
+            self.queues[side as usize].push_back(event);
+        }
+    }
+
+    /// Tells of something that no counter counts.
+    pub(crate) fn tell(&mut self, side: Side, event: Event) {
+        self.count += 1;
+        if self.bound[side as usize] {
+            self.queues[side as usize].push_back(event);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn queue(&mut self, side: Side) -> &mut VecDeque<Event> {
+        &mut self.queues[side as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selective_completion_tells_of_what_asks_and_of_errors() {
+        let mut events = Events::default();
+        let counter = Arc::new(Counter::default());
+        events.bind_counter(Counted::Send, Arc::clone(&counter));
+        assert!(!events.wants(Side::Transmit, true), "nobody would read it");
+        events.bind(Side::Transmit, true);
+        assert!(events.wants(Side::Transmit, true) && !events.wants(Side::Transmit, false));
+        let event = Event::of(std::ptr::null_mut(), 0);
+        events.over(Side::Transmit, Counted::Send, false, event);
+        assert!(events.queue(Side::Transmit).is_empty());
+        events.over(Side::Transmit, Counted::Send, false, Event { error: 5, ..event });
+        assert_eq!(events.queue(Side::Transmit).len(), 1);
+        assert_eq!((counter.value.load(Ordering::Relaxed), counter.errors.load(Ordering::Relaxed)), (1, 1));
+    }
+}

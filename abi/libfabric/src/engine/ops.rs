@@ -1,0 +1,208 @@
+//! Operations under way, by the tokens under which the client library and other endpoints know them.
+
+use crate::engine::events::Counted;
+use crate::engine::head::PARAMETER_BITS;
+use crate::engine::pieces::Pieces;
+use crate::engine::receive::{Meta, Receive};
+use crate::engine::regions::Region;
+use crate::errno::Errno;
+use isthmus_client::{DomainId, EndpointAddress};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// Of a client's token: the message is over when there is room for it, and counts toward those that wait for that.
+pub(crate) const EAGER: u64 = 1 << 60;
+/// Of a client's token: the operation goes on after it, unless it fails.
+pub(crate) const ASIDE: u64 = 1 << 61;
+
+/// Of a client's token: with the message, memory that the operation was lent comes back.
+pub(crate) const PAYLOAD: u64 = 1 << 62;
+
+/// Bits of an operation's place in the table.
+const INDEX_BITS: u32 = 24;
+
+/// Names an operation: place and generation, in as many bits as the parameter of a head has. Never zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OpId(u64);
+
+impl OpId {
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Of a client's token or the parameter of a head.
+    pub(crate) const fn of(bits: u64) -> Self {
+        Self(bits & ((1 << PARAMETER_BITS) - 1))
+    }
+}
+
+/// What the program is told when an operation of its own is over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Report {
+    pub(crate) context: *mut c_void,
+    pub(crate) flags: u64,
+    pub(crate) tell: bool,
+    /// The program was told that it is over when it asked for it, and has no context to hear more: whatever becomes of it is only counted.
+    pub(crate) injected: bool,
+    pub(crate) counted: Counted,
+    pub(crate) len: usize,
+}
+
+/// How far an operation is that somebody else says the end of. It is not over before all memory that the client library was lent for it
+/// has come back, whatever that somebody says.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Progress {
+    /// Buffers that the client library has.
+    pub(crate) lent: u8,
+    /// It was answered: further answers mean nothing.
+    pub(crate) answered: bool,
+    /// How it ended, told as soon as nothing is lent.
+    pub(crate) verdict: Option<Option<Errno>>,
+}
+
+/// An operation.
+#[derive(Debug)]
+pub(crate) enum Op {
+    /// A send. Acknowledged: it is over when `to` says so.
+    Send { report: Report, to: EndpointAddress, acknowledged: bool, progress: Progress },
+    /// A receive whose payload is on its way into it.
+    Receive { receive: Receive, meta: Meta },
+    /// A request to `to`, whose reply goes `into`.
+    Request { report: Report, to: EndpointAddress, into: Pieces, progress: Progress },
+    /// A write of somebody else's, on its way into a region.
+    Deposit(Deposit),
+    /// An atomic operation of somebody else's, on its way to us.
+    Collect { peer: u32, request: u64, words: [u64; 4] },
+    /// An answer that is read out of a region.
+    Serve { region: Arc<Region>, to: DomainId },
+}
+
+/// A write of somebody else's.
+#[derive(Debug)]
+pub(crate) struct Deposit {
+    pub(crate) region: Arc<Region>,
+    pub(crate) place: *mut u8,
+    pub(crate) len: u64,
+    pub(crate) peer: u32,
+    pub(crate) request: u64,
+    pub(crate) data: Option<u64>,
+}
+
+// SAFETY: contexts are the program's words; the place is in a region, of which `Region` says why threads do not matter.
+unsafe impl Send for Op {}
+
+#[derive(Debug)]
+enum Place {
+    Free { next: Option<u32> },
+    Taken(Op),
+}
+
+/// The table of operations.
+#[derive(Debug, Default)]
+pub(crate) struct Ops {
+    places: Vec<(u32, Place)>,
+    free: Option<u32>,
+}
+
+impl Ops {
+    /// Enters an operation.
+    #[inline]
+    pub(crate) fn insert(&mut self, op: Op) -> OpId {
+        let index = match self.free {
+            Some(index) => {
+                let (_, place) = &mut self.places[index as usize];
+                if let Place::Free { next } = *place {
+                    self.free = next;
+                }
+                *place = Place::Taken(op);
+                index
+            }
+            None => {
+                self.places.push((1, Place::Taken(op)));
+                (self.places.len() - 1) as u32
+            }
+        };
+        OpId(u64::from(self.places[index as usize].0) << INDEX_BITS | u64::from(index))
+    }
+
+    fn index(&self, id: OpId) -> Option<usize> {
+        let index = (id.0 & ((1 << INDEX_BITS) - 1)) as usize;
+        let (generation, _) = self.places.get(index)?;
+        (u64::from(*generation) == id.0 >> INDEX_BITS).then_some(index)
+    }
+
+    /// The operation, if it is still under way.
+    pub(crate) fn find(&self, id: OpId) -> Option<&Op> {
+        match &self.places[self.index(id)?].1 {
+            Place::Taken(op) => Some(op),
+            Place::Free { .. } => None,
+        }
+    }
+
+    /// How far an operation is, if it is one that somebody else says the end of.
+    pub(crate) fn progress(&mut self, id: OpId) -> Option<&mut Progress> {
+        let index = self.index(id)?;
+        match &mut self.places[index].1 {
+            Place::Taken(Op::Send { progress, .. } | Op::Request { progress, .. }) => Some(progress),
+            _ => None,
+        }
+    }
+
+    /// Takes an operation out: its name means nothing any more.
+    #[inline]
+    pub(crate) fn take(&mut self, id: OpId) -> Option<Op> {
+        let index = self.index(id)?;
+        let (generation, place) = &mut self.places[index];
+        let Place::Taken(_) = place else { return None };
+        let taken = std::mem::replace(place, Place::Free { next: self.free });
+        *generation = generation.wrapping_add(1).max(1);
+        self.free = Some(index as u32);
+        match taken {
+            Place::Taken(op) => Some(op),
+            Place::Free { .. } => None,
+        }
+    }
+
+    /// All that are under way and fit.
+    pub(crate) fn those(&self, fits: impl Fn(&Op) -> bool) -> Vec<OpId> {
+        let taken = self.places.iter().enumerate().filter_map(|(index, (generation, place))| match place {
+            Place::Taken(op) if fits(op) => Some(OpId(u64::from(*generation) << INDEX_BITS | index as u64)),
+            _ => None,
+        });
+        taken.collect()
+    }
+
+    /// Whether any that is under way fits.
+    pub(crate) fn any(&self, fits: impl Fn(&Op) -> bool) -> bool {
+        self.places.iter().any(|(_, place)| matches!(place, Place::Taken(op) if fits(op)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn serve() -> Op {
+        let region = Arc::new(Region::new(std::ptr::null_mut(), 0, 0));
+        Op::Serve { region, to: DomainId::new(1).expect("not zero") }
+    }
+
+    #[test]
+    fn a_name_means_one_operation() {
+        let mut ops = Ops::default();
+        let (first, second) = (ops.insert(serve()), ops.insert(serve()));
+        assert!(first != second && first.bits() != 0);
+        assert!(ops.take(first).is_some() && ops.take(first).is_none());
+        let third = ops.insert(serve());
+        assert!(ops.find(first).is_none(), "its place has another one now");
+        assert!(ops.find(third).is_some() && ops.find(second).is_some());
+        assert_eq!(OpId::of(third.bits() | EAGER | ASIDE), third);
+        assert_eq!(ops.those(|_| true).len(), 2);
+    }
+
+    #[test]
+    fn made_up_names_mean_nothing() {
+        let mut ops = Ops::default();
+        assert!(ops.take(OpId::of(0)).is_none() && ops.take(OpId::of(u64::MAX)).is_none());
+    }
+}

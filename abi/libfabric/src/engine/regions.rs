@@ -1,0 +1,113 @@
+//! Memory that others may read and write: registered regions, by key.
+
+use crate::abi::consts::{FI_REMOTE_READ, FI_REMOTE_WRITE};
+use crate::engine::events::Counter;
+use crate::errno::Errno;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A registered region. It lives until it is closed and nothing that is under way uses it any more.
+#[derive(Debug)]
+pub(crate) struct Region {
+    start: *mut u8,
+    len: u64,
+    access: u64,
+    /// Counts what others write.
+    pub(crate) counter: Mutex<Option<Arc<Counter>>>,
+}
+
+// SAFETY: the program registered the memory for whoever may access it; every access of ours is under the lock of its domain.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+/// What a request wants to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+    Both,
+}
+
+impl Region {
+    pub(crate) fn new(start: *mut u8, len: usize, access: u64) -> Self {
+        Self { start, len: len as u64, access, counter: Mutex::new(None) }
+    }
+
+    /// Where `len` bytes at `offset` lie, if they do and may be accessed so.
+    fn place(&self, offset: u64, len: u64, access: Access) -> Result<*mut u8, Errno> {
+        let wanted = match access {
+            Access::Read => FI_REMOTE_READ,
+            Access::Write => FI_REMOTE_WRITE,
+            Access::Both => FI_REMOTE_READ | FI_REMOTE_WRITE,
+        };
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        if !inside || self.access & wanted != wanted {
+            return Err(Errno::ACCES);
+        }
+        // It lies inside, so the sum is an address of the region.
+        Ok(self.start.wrapping_add(offset as usize))
+    }
+}
+
+/// The regions of a domain.
+#[derive(Debug, Default)]
+pub(crate) struct Regions(Mutex<HashMap<u64, Arc<Region>>>);
+
+impl Regions {
+    fn table(&self) -> MutexGuard<'_, HashMap<u64, Arc<Region>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enters a region under a key.
+    pub(crate) fn enter(&self, key: u64, region: Arc<Region>) -> Result<(), Errno> {
+        match self.table().entry(key) {
+            std::collections::hash_map::Entry::Occupied(_) => Err(Errno::NOKEY),
+            std::collections::hash_map::Entry::Vacant(place) => {
+                place.insert(region);
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn remove(&self, key: u64) {
+        self.table().remove(&key);
+    }
+
+    /// The place that a request names.
+    pub(crate) fn find(
+        &self,
+        key: u64,
+        offset: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<(Arc<Region>, *mut u8), Errno> {
+        let region = self.table().get(&key).cloned().ok_or(Errno::KEYREJECTED)?;
+        let place = region.place(offset, len, access)?;
+        Ok((region, place))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_stays_inside_and_does_what_it_may() {
+        let mut bytes = [0_u8; 16];
+        let regions = Regions::default();
+        let region = Arc::new(Region::new(bytes.as_mut_ptr(), 16, FI_REMOTE_READ));
+        regions.enter(7, Arc::clone(&region)).expect("the key is free");
+        assert_eq!(regions.enter(7, region), Err(Errno::NOKEY));
+        let find = |key, offset, len, access| regions.find(key, offset, len, access).map(|_| ()).err();
+        assert_eq!(find(7, 0, 16, Access::Read), None);
+        assert_eq!(find(7, 16, 0, Access::Read), None);
+        assert_eq!(find(7, 1, 16, Access::Read), Some(Errno::ACCES));
+        assert_eq!(find(7, u64::MAX, 2, Access::Read), Some(Errno::ACCES));
+        assert_eq!(find(7, 0, 1, Access::Write), Some(Errno::ACCES));
+        assert_eq!(find(7, 0, 1, Access::Both), Some(Errno::ACCES));
+        assert_eq!(find(8, 0, 1, Access::Read), Some(Errno::KEYREJECTED));
+        regions.remove(7);
+        assert_eq!(find(7, 0, 1, Access::Read), Some(Errno::KEYREJECTED));
+    }
+}

@@ -1,0 +1,165 @@
+//! What others ask of this endpoint: writes, reads and atomic operations on registered regions, and the answers.
+
+use crate::abi::consts::{FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA};
+use crate::engine::arithmetic::{self, What};
+use crate::engine::events::{Counted, Event, Side};
+use crate::engine::head::{BULK, Words, parameter};
+use crate::engine::hub::{Expected, Hub};
+use crate::engine::ops::{Deposit, Op, OpId};
+use crate::engine::regions::{Access, Region};
+use crate::errno::Errno;
+use isthmus_client::EndpointAddress;
+use std::sync::Arc;
+
+/// An answer to a request.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) to: EndpointAddress,
+    pub(crate) request: u64,
+    pub(crate) answer: Answer,
+}
+
+/// What is answered.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// It is done.
+    Done,
+    /// It was refused.
+    Refused(Errno),
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// These bytes of a region.
+    Region(Arc<Region>, Place),
+}
+
+/// Bytes of a region, which were found inside it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) start: *mut u8,
+    pub(crate) len: usize,
+}
+
+// SAFETY: in a region, of which `Region` says why threads do not matter.
+unsafe impl Send for Place {}
+
+impl Reply {
+    pub(crate) const fn done(to: EndpointAddress, request: u64) -> Self {
+        Self { to, request, answer: Answer::Done }
+    }
+}
+
+impl Hub {
+    fn answer(&mut self, peer: u32, request: u64, answer: Answer) {
+        let to = self.peers[peer as usize].address;
+        self.outbox.push_back(Reply { to, request, answer });
+    }
+
+    /// A write. None where its head cannot be read.
+    pub(crate) fn serve_write(&mut self, peer: u32, tag: u64, mut words: Words<'_>) -> Option<()> {
+        let request = parameter(tag);
+        let data = words.data(tag)?;
+        let (key, offset, len) = (words.word()?, words.word()?, words.word()?);
+        let bytes = words.payload();
+        let bulk = tag & BULK != 0;
+        let found = self.regions.find(key, offset, len, Access::Write);
+        let found =
+            found.and_then(|found| if bulk || bytes.len() as u64 == len { Ok(found) } else { Err(Errno::INVAL) });
+        match found {
+            Err(errno) => {
+                self.answer(peer, request, Answer::Refused(errno));
+                if bulk {
+                    self.peers[peer as usize].expected = Some(Expected::Nowhere);
+                }
+            }
+            Ok((region, place)) => {
+                let deposit = Deposit { region, place, len, peer, request, data };
+                if bulk {
+                    self.expect(peer, Op::Deposit(deposit));
+                } else {
+                    // SAFETY: `place` has `len` bytes in a region that is registered for writing by others; `bytes` are ours.
+                    unsafe { std::ptr::copy(bytes.as_ptr(), place, bytes.len()) };
+                    self.deposited(deposit, len);
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// A write has all its bytes where they belong, if it brought as many as it said.
+    pub(crate) fn deposited(&mut self, deposit: Deposit, len: u64) {
+        let Deposit { region, peer, request, data, .. } = deposit;
+        let whole = len == deposit.len;
+        self.answer(peer, request, if whole { Answer::Done } else { Answer::Refused(Errno::INVAL) });
+        if let Ok(counter) = region.counter.lock()
+            && let Some(counter) = counter.as_ref()
+        {
+            counter.value.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+        let flags = FI_RMA | FI_REMOTE_WRITE | if data.is_some() { FI_REMOTE_CQ_DATA } else { 0 };
+        let source = self.peers[peer as usize].source;
+        let event =
+            Event { len: len as usize, data: data.unwrap_or(0), source, ..Event::of(std::ptr::null_mut(), flags) };
+        let tell = data.is_some() && self.events.is_bound(Side::Receive);
+        self.events.over(Side::Receive, Counted::RemoteWrite, tell, event);
+    }
+
+    /// A read.
+    pub(crate) fn serve_read(&mut self, peer: u32, tag: u64, mut words: Words<'_>) -> Option<()> {
+        let (key, offset, len) = (words.word()?, words.word()?, words.word()?);
+        let answer = match self.regions.find(key, offset, len, Access::Read) {
+            Ok((region, start)) => Answer::Region(region, Place { start, len: len as usize }),
+            Err(errno) => Answer::Refused(errno),
+        };
+        self.answer(peer, parameter(tag), answer);
+        let event = Event::of(std::ptr::null_mut(), 0);
+        self.events.over(Side::Receive, Counted::RemoteRead, false, event);
+        Some(())
+    }
+
+    /// An atomic operation.
+    pub(crate) fn serve_atomic(&mut self, peer: u32, tag: u64, mut words: Words<'_>) -> Option<()> {
+        let request = parameter(tag);
+        let words4 = [words.word()?, words.word()?, words.word()?, words.word()?];
+        if tag & BULK != 0 {
+            if words4[3] > arithmetic::OPERAND_BYTES_MAX {
+                self.answer(peer, request, Answer::Refused(Errno::MSGSIZE));
+                self.peers[peer as usize].expected = Some(Expected::Nowhere);
+            } else {
+                self.expect(peer, Op::Collect { peer, request, words: words4 });
+            }
+            return Some(());
+        }
+        self.operate(peer, request, words4, words.payload());
+        Some(())
+    }
+
+    /// The operands of an atomic operation are here.
+    pub(crate) fn collected(&mut self, id: OpId, bytes: &[u8]) {
+        if let Some(Op::Collect { peer, request, words }) = self.ops.take(id) {
+            self.operate(peer, request, words, bytes);
+        }
+    }
+
+    fn operate(&mut self, peer: u32, request: u64, words: [u64; 4], operands: &[u8]) {
+        let answer = self.try_operate(words, operands).unwrap_or_else(Answer::Refused);
+        self.answer(peer, request, answer);
+    }
+
+    fn try_operate(&mut self, words: [u64; 4], operands: &[u8]) -> Result<Answer, Errno> {
+        let [key, offset, what, len] = words;
+        let what = What::parse(what)?;
+        if operands.len() as u64 != len || what.operand_bytes() != operands.len() {
+            return Err(Errno::INVAL);
+        }
+        let access = if what.reads() { Access::Both } else { Access::Write };
+        let access = if what.only_reads() { Access::Read } else { access };
+        let (_region, place) = self.regions.find(key, offset, what.target_bytes() as u64, access)?;
+        let mut before = vec![0; if what.fetches() { what.target_bytes() } else { 0 }];
+        // SAFETY: the place has `target_bytes` bytes in a region registered for this access; nothing of ours touches them
+        // meanwhile, since the domain is locked; the operands are as long as they have to be, as was checked.
+        unsafe { what.apply(place, operands, &mut before) };
+        let event = Event::of(std::ptr::null_mut(), 0);
+        self.events.over(Side::Receive, Counted::RemoteWrite, false, event);
+        Ok(if what.fetches() { Answer::Bytes(before) } else { Answer::Done })
+    }
+}

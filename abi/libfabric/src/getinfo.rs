@@ -1,0 +1,400 @@
+//! `fi_getinfo()`: what there is, for whom it is enough, and how it is answered.
+//!
+//! What is answered belongs to libfabric, which frees each part of it with `free()`: so each part is from `calloc()`.
+
+use crate::abi::consts::*;
+use crate::abi::info::{DomainAttr, EpAttr, FabricAttr, Info, RxAttr, TxAttr};
+use crate::engine::name::NAME_BYTES;
+use crate::engine::pieces::PIECES_MAX;
+use crate::engine::send::INJECT_MAX;
+use crate::errno::{Errno, call};
+use isthmus_client::{AttachError, Inquirer, Options};
+use isthmus_layout::limits::{MESSAGE_BYTES_MAX, SLAB_MESSAGE_BYTES_MAX};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The name of the daemon's program.
+const DAEMON: &str = "isthmusd";
+
+/// What fabric and domain are called.
+const NAME: &CStr = crate::provider::NAME;
+
+const TX_CAPS: u64 = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE;
+const RX_CAPS: u64 = FI_MSG
+    | FI_TAGGED
+    | FI_RMA
+    | FI_ATOMIC
+    | FI_RECV
+    | FI_REMOTE_READ
+    | FI_REMOTE_WRITE
+    | FI_MULTI_RECV
+    | FI_DIRECTED_RECV
+    | FI_SOURCE
+    | FI_RMA_EVENT;
+const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
+const CAPS: u64 = TX_CAPS | RX_CAPS | DOMAIN_CAPS;
+
+const TX_FLAGS: u64 = FI_COMPLETION
+    | FI_INJECT
+    | FI_INJECT_COMPLETE
+    | FI_TRANSMIT_COMPLETE
+    | FI_DELIVERY_COMPLETE
+    | FI_MATCH_COMPLETE
+    | FI_COMMIT_COMPLETE
+    | FI_MORE;
+const RX_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV | FI_MORE;
+
+const ORDERS: u64 = FI_ORDER_STRICT | FI_ORDER_RMA_AND_ATOMIC;
+
+/// Our own; nobody else speaks it.
+const PROTOCOL: u32 = FI_PROV_SPECIFIC | 0x4953;
+const ADDR_FORMAT: u32 = FI_PROV_SPECIFIC | 0x4953;
+const PROTOCOL_VERSION: u32 = 1;
+
+/// All bits of a tag are the program's.
+const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+
+/// Operations a program may count on having under way.
+const QUEUE_SIZE: usize = 2048;
+/// Of each kind of object, more than any program has.
+const PLENTY: usize = 1024;
+const MESSAGE_MAX: usize = MESSAGE_BYTES_MAX as usize;
+/// Up to here operations keep the orders we promise; longer ones overtake each other.
+const ORDER_MAX: usize = SLAB_MESSAGE_BYTES_MAX as usize;
+
+/// Domain attributes are longer in later versions: what they have beyond 1.17 reads as zero.
+const DOMAIN_ATTR_BYTES: usize = 512;
+
+/// How to attach: as the environment says, and with the daemon that lies beside this library, should one have to be started.
+pub(crate) fn options() -> Result<Options, AttachError> {
+    let options = Options::from_environment()?;
+    Ok(Options { daemon: beside_us(), ..options })
+}
+
+/// The daemon's program, where this library is installed or was built: in its folder, beside it, or in `bin` beside its `lib`.
+fn beside_us() -> Option<PathBuf> {
+    let mut found = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
+    let place = crate::provider::fi_prov_ini as *const c_void;
+    // SAFETY: any address may be asked about; the answer is written where there is room for it.
+    if unsafe { libc::dladdr(place, found.as_mut_ptr()) } == 0 {
+        return None;
+    }
+    // SAFETY: written, as the answer says; the name is a string of the loader's that outlives us.
+    let name = unsafe { CStr::from_ptr(found.assume_init().dli_fname) };
+    let folder = Path::new(OsStr::from_bytes(name.to_bytes())).parent()?;
+    let above = folder.ancestors().skip(1).take(2);
+    let places =
+        std::iter::once(folder.to_owned()).chain(above.flat_map(|above| [above.to_owned(), above.join("bin")]));
+    places.map(|place| place.join(DAEMON)).find(|path| path.is_file())
+}
+
+/// How often a daemon is looked for.
+const TRIES: u32 = 3;
+
+/// Whether an endpoint could attach: a daemon answers, or one can be started.
+fn is_reachable() -> bool {
+    let Ok(options) = options() else { return false };
+    // An attempt may end by a signal of the program's, and a rank that finds no provider ends its whole job.
+    if (0..TRIES).any(|_| Inquirer::connect(&options).is_ok()) {
+        return true;
+    }
+    if options.no_autostart || options.socket.is_some() {
+        return false;
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    options.daemon.is_some() || std::env::split_paths(&path).any(|folder| folder.join(DAEMON).is_file())
+}
+
+/// What libfabric asks us.
+pub(crate) unsafe extern "C" fn getinfo(
+    version: u32,
+    node: *const c_char,
+    _service: *const c_char,
+    flags: u64,
+    hints: *const Info,
+    infos: *mut *mut Info,
+) -> c_int {
+    call(|| {
+        // There are no names of hosts here: addresses are what `fi_getname()` says.
+        if !node.is_null() && flags & FI_SOURCE_GIVEN == 0 {
+            return Err(Errno::NODATA);
+        }
+        // SAFETY: null, or hints as libfabric has them.
+        let hints = unsafe { hints.as_ref() };
+        let mut wishes = Wishes { version, ..Wishes::default() };
+        if let Some(hints) = hints {
+            // SAFETY: as above.
+            unsafe { wishes.read(hints)? };
+        }
+        if !is_reachable() {
+            return Err(Errno::NODATA);
+        }
+        // SAFETY: writable.
+        unsafe { infos.write(answer(&wishes)?) };
+        Ok(())
+    })
+}
+
+/// What a caller wants of what we leave to it.
+#[derive(Debug, Default)]
+struct Wishes {
+    version: u32,
+    threading: c_int,
+    control_progress: c_int,
+    data_progress: c_int,
+    av_type: c_int,
+    mr_mode: c_int,
+    tx_flags: u64,
+    rx_flags: u64,
+}
+
+/// What is needed is among what there is.
+fn within(wanted: u64, have: u64) -> Result<(), Errno> {
+    if wanted & !have == 0 { Ok(()) } else { Err(Errno::NODATA) }
+}
+
+fn at_most(wanted: usize, have: usize) -> Result<(), Errno> {
+    if wanted <= have { Ok(()) } else { Err(Errno::NODATA) }
+}
+
+fn one_of<T: PartialEq>(wanted: T, have: &[T]) -> Result<(), Errno> {
+    if have.contains(&wanted) { Ok(()) } else { Err(Errno::NODATA) }
+}
+
+/// # Safety
+///
+/// `name` is null or a string.
+unsafe fn is_ours(name: *const c_char) -> Result<(), Errno> {
+    // SAFETY: as promised.
+    if name.is_null() || unsafe { CStr::from_ptr(name) } == NAME { Ok(()) } else { Err(Errno::NODATA) }
+}
+
+impl Wishes {
+    /// # Safety
+    ///
+    /// The hints are as libfabric has them: each part is null or complete.
+    unsafe fn read(&mut self, hints: &Info) -> Result<(), Errno> {
+        within(hints.caps, CAPS)?;
+        one_of(hints.addr_format, &[FI_FORMAT_UNSPEC, ADDR_FORMAT])?;
+        // SAFETY: as promised.
+        let (tx, rx, ep, domain, fabric) = unsafe {
+            (
+                hints.tx_attr.as_ref(),
+                hints.rx_attr.as_ref(),
+                hints.ep_attr.as_ref(),
+                hints.domain_attr.as_ref(),
+                hints.fabric_attr.as_ref(),
+            )
+        };
+        tx.map_or(Ok(()), |tx| self.read_tx(tx))?;
+        rx.map_or(Ok(()), |rx| self.read_rx(rx))?;
+        ep.map_or(Ok(()), read_ep)?;
+        // SAFETY: as promised.
+        domain.map_or(Ok(()), |domain| unsafe { self.read_domain(domain) })?;
+        // SAFETY: as promised.
+        fabric.map_or(Ok(()), |fabric| unsafe { is_ours(fabric.name) })
+    }
+
+    fn read_tx(&mut self, tx: &TxAttr) -> Result<(), Errno> {
+        within(tx.caps, TX_CAPS | DOMAIN_CAPS)?;
+        within(tx.op_flags, TX_FLAGS)?;
+        within(tx.msg_order, ORDERS)?;
+        within(tx.comp_order, 0)?;
+        at_most(tx.inject_size, INJECT_MAX)?;
+        at_most(tx.size, QUEUE_SIZE)?;
+        at_most(tx.iov_limit, PIECES_MAX)?;
+        at_most(tx.rma_iov_limit, 1)?;
+        self.tx_flags = tx.op_flags;
+        Ok(())
+    }
+
+    fn read_rx(&mut self, rx: &RxAttr) -> Result<(), Errno> {
+        within(rx.caps, RX_CAPS | DOMAIN_CAPS)?;
+        within(rx.op_flags, RX_FLAGS)?;
+        within(rx.msg_order, ORDERS)?;
+        within(rx.comp_order, 0)?;
+        at_most(rx.size, QUEUE_SIZE)?;
+        at_most(rx.iov_limit, PIECES_MAX)?;
+        self.rx_flags = rx.op_flags;
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// The name is null or a string.
+    unsafe fn read_domain(&mut self, domain: &DomainAttr) -> Result<(), Errno> {
+        // SAFETY: as promised.
+        unsafe { is_ours(domain.name)? };
+        // Nothing happens outside of calls.
+        one_of(domain.data_progress, &[FI_PROGRESS_UNSPEC, FI_PROGRESS_MANUAL])?;
+        one_of(domain.control_progress, &[FI_PROGRESS_UNSPEC, FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL])?;
+        within(domain.caps, DOMAIN_CAPS)?;
+        if domain.mr_mode == FI_MR_BASIC {
+            return Err(Errno::NODATA);
+        }
+        at_most(domain.mr_key_size, size_of::<u64>())?;
+        at_most(domain.cq_data_size, size_of::<u64>())?;
+        at_most(domain.max_ep_tx_ctx, 1)?;
+        at_most(domain.max_ep_rx_ctx, 1)?;
+        at_most(domain.max_ep_stx_ctx, 0)?;
+        at_most(domain.max_ep_srx_ctx, 0)?;
+        at_most(domain.mr_iov_limit, 1)?;
+        (self.threading, self.av_type) = (domain.threading, domain.av_type);
+        (self.control_progress, self.data_progress) = (domain.control_progress, domain.data_progress);
+        // The mode of before 1.5 that is ours stays what it was called; of the later ones we need none.
+        self.mr_mode =
+            if domain.mr_mode == FI_MR_SCALABLE && self.version < version(1, 5) { FI_MR_SCALABLE } else { 0 };
+        Ok(())
+    }
+}
+
+fn read_ep(ep: &EpAttr) -> Result<(), Errno> {
+    one_of(ep.kind, &[FI_EP_UNSPEC, FI_EP_RDM])?;
+    one_of(ep.protocol, &[0, PROTOCOL])?;
+    at_most(ep.max_msg_size, MESSAGE_MAX)?;
+    at_most(ep.msg_prefix_size, 0)?;
+    at_most(ep.max_order_raw_size, ORDER_MAX)?;
+    at_most(ep.max_order_war_size, ORDER_MAX)?;
+    at_most(ep.max_order_waw_size, ORDER_MAX)?;
+    at_most(ep.tx_ctx_cnt, 1)?;
+    at_most(ep.rx_ctx_cnt, 1)
+}
+
+/// Zeroed memory that `free()` frees.
+fn zeroed<T>(bytes: usize) -> Result<*mut T, Errno> {
+    // SAFETY: any size may be asked for.
+    let memory = unsafe { libc::calloc(1, bytes) };
+    if memory.is_null() { Err(Errno::NOMEM) } else { Ok(memory.cast()) }
+}
+
+/// A value in memory that `free()` frees.
+fn boxed<T>(value: T) -> Result<*mut T, Errno> {
+    let place = zeroed::<T>(size_of::<T>())?;
+    // SAFETY: there is room, aligned for anything.
+    unsafe { place.write(value) };
+    Ok(place)
+}
+
+fn named() -> Result<*mut c_char, Errno> {
+    let bytes = NAME.to_bytes_with_nul();
+    let place = zeroed::<u8>(bytes.len())?;
+    // SAFETY: there is room for as many.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
+    Ok(place.cast())
+}
+
+/// What is answered. Where memory runs out half-way the rest of it is lost, and that is the least of the program's sorrows.
+fn answer(wishes: &Wishes) -> Result<*mut Info, Errno> {
+    let fabric = FabricAttr {
+        fabric: std::ptr::null_mut(),
+        name: named()?,
+        // Libfabric writes its own.
+        prov_name: std::ptr::null_mut(),
+        prov_version: 0,
+        api_version: 0,
+    };
+    let info = Info {
+        next: std::ptr::null_mut(),
+        caps: CAPS,
+        mode: 0,
+        addr_format: ADDR_FORMAT,
+        src_addrlen: NAME_BYTES,
+        dest_addrlen: 0,
+        src_addr: zeroed(NAME_BYTES)?,
+        dest_addr: std::ptr::null_mut(),
+        handle: std::ptr::null_mut(),
+        tx_attr: boxed(tx_attr(wishes))?,
+        rx_attr: boxed(rx_attr(wishes))?,
+        ep_attr: boxed(ep_attr())?,
+        domain_attr: domain_attr(wishes)?,
+        fabric_attr: boxed(fabric)?,
+        nic: std::ptr::null_mut(),
+    };
+    boxed(info)
+}
+
+fn tx_attr(wishes: &Wishes) -> TxAttr {
+    TxAttr {
+        caps: TX_CAPS | DOMAIN_CAPS,
+        mode: 0,
+        op_flags: wishes.tx_flags,
+        msg_order: ORDERS,
+        comp_order: 0,
+        inject_size: INJECT_MAX,
+        size: QUEUE_SIZE,
+        iov_limit: PIECES_MAX,
+        rma_iov_limit: 1,
+        tclass: FI_TC_UNSPEC,
+    }
+}
+
+fn rx_attr(wishes: &Wishes) -> RxAttr {
+    RxAttr {
+        caps: RX_CAPS | DOMAIN_CAPS,
+        mode: 0,
+        op_flags: wishes.rx_flags,
+        msg_order: ORDERS,
+        comp_order: 0,
+        total_buffered_recv: 0,
+        size: QUEUE_SIZE,
+        iov_limit: PIECES_MAX,
+    }
+}
+
+fn ep_attr() -> EpAttr {
+    EpAttr {
+        kind: FI_EP_RDM,
+        protocol: PROTOCOL,
+        protocol_version: PROTOCOL_VERSION,
+        max_msg_size: MESSAGE_MAX,
+        msg_prefix_size: 0,
+        max_order_raw_size: ORDER_MAX,
+        max_order_war_size: ORDER_MAX,
+        max_order_waw_size: ORDER_MAX,
+        mem_tag_format: TAG_FORMAT,
+        tx_ctx_cnt: 1,
+        rx_ctx_cnt: 1,
+        auth_key_size: 0,
+        auth_key: std::ptr::null_mut(),
+    }
+}
+
+fn domain_attr(wishes: &Wishes) -> Result<*mut DomainAttr, Errno> {
+    let or = |wish: c_int, otherwise: c_int| if wish == 0 { otherwise } else { wish };
+    const _: () = assert!(FI_THREAD_UNSPEC == 0 && FI_PROGRESS_UNSPEC == 0);
+    let attr = DomainAttr {
+        domain: std::ptr::null_mut(),
+        name: named()?,
+        threading: or(wishes.threading, FI_THREAD_DOMAIN),
+        control_progress: or(wishes.control_progress, FI_PROGRESS_MANUAL),
+        data_progress: or(wishes.data_progress, FI_PROGRESS_MANUAL),
+        resource_mgmt: FI_RM_ENABLED,
+        av_type: wishes.av_type,
+        mr_mode: wishes.mr_mode,
+        mr_key_size: size_of::<u64>(),
+        cq_data_size: size_of::<u64>(),
+        cq_cnt: PLENTY,
+        ep_cnt: PLENTY,
+        tx_ctx_cnt: PLENTY,
+        rx_ctx_cnt: PLENTY,
+        max_ep_tx_ctx: 1,
+        max_ep_rx_ctx: 1,
+        max_ep_stx_ctx: 0,
+        max_ep_srx_ctx: 0,
+        cntr_cnt: PLENTY,
+        mr_iov_limit: 1,
+        caps: DOMAIN_CAPS,
+        mode: 0,
+        auth_key: std::ptr::null_mut(),
+        auth_key_size: 0,
+        max_err_data: 0,
+        mr_cnt: usize::from(u16::MAX),
+        tclass: FI_TC_UNSPEC,
+    };
+    const _: () = assert!(size_of::<DomainAttr>() <= DOMAIN_ATTR_BYTES);
+    let place = zeroed::<DomainAttr>(DOMAIN_ATTR_BYTES)?;
+    // SAFETY: there is room, aligned for anything.
+    unsafe { place.write(attr) };
+    Ok(place)
+}

@@ -1,0 +1,38 @@
+//! What libfabric finds when it opens the library.
+
+use crate::abi::consts::version;
+use crate::abi::info::Provider;
+use crate::{fabric, getinfo};
+use std::cell::UnsafeCell;
+
+/// The provider's name.
+pub(crate) const NAME: &std::ffi::CStr = c"isthmus";
+
+/// Our own version; libfabric takes the highest of providers with one name.
+const VERSION: u32 = version(0, 1);
+
+/// Higher than any that there is: what we do follows the version that `fi_getinfo()` is asked for.
+const FI_VERSION: u32 = version(99, 0);
+
+/// Storage that libfabric writes to.
+#[repr(transparent)]
+struct Static(UnsafeCell<Provider>);
+
+// SAFETY: only libfabric touches it once it has the pointer, and it does so under its own lock.
+unsafe impl Sync for Static {}
+
+static PROVIDER: Static = Static(UnsafeCell::new(Provider {
+    version: VERSION,
+    fi_version: FI_VERSION,
+    context: [std::ptr::null_mut(); 4],
+    name: NAME.as_ptr(),
+    getinfo: getinfo::getinfo,
+    fabric: fabric::open,
+    cleanup: None,
+}));
+
+/// What libfabric calls when it has opened the library.
+#[unsafe(no_mangle)]
+pub extern "C" fn fi_prov_ini() -> *mut std::ffi::c_void {
+    PROVIDER.0.get().cast()
+}

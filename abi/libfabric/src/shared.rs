@@ -1,0 +1,185 @@
+//! What the objects of a domain have in common, and the lock that covers it.
+//!
+//! ```text
+//!   domain, endpoint, av, cq, cntr, mr ── each an object of C with an Arc of this
+//!        └── lock ──► State: members (endpoints and what is bound to them), address vectors, queues
+//! ```
+//!
+//! There is one lock for all of a domain. With `FI_THREAD_DOMAIN` nobody ever waits for it; with `FI_THREAD_SAFE` it is what makes that
+//! true. Who sleeps does so without it, and is nudged by whoever lets go of it.
+
+use crate::abi::consts::FI_ADDR_UNSPEC;
+use crate::address::Av;
+use crate::cq::Queue;
+use crate::engine::endpoint::Endpoint;
+use crate::engine::regions::Regions;
+use crate::errno::Errno;
+use crate::waiting::Bell;
+use isthmus_client::{EndpointAddress, Options};
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// An endpoint, and what is bound to it.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) av: Option<usize>,
+    /// Flags of calls that have none of their own.
+    pub(crate) tx_flags: u64,
+    pub(crate) rx_flags: u64,
+    /// Receives may say from whom; else what they say means nothing.
+    pub(crate) directed: bool,
+    pub(crate) enabled: bool,
+}
+
+/// Everything that the lock covers.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) members: Vec<Option<Member>>,
+    pub(crate) avs: Vec<Option<Av>>,
+    pub(crate) queues: Vec<Option<Queue>>,
+    /// Threads that sleep.
+    sleepers: u32,
+    /// A program may be sleeping on the descriptor.
+    pub(crate) watched: bool,
+}
+
+/// A place of a list for something new.
+pub(crate) fn place<T>(list: &mut Vec<Option<T>>, thing: T) -> usize {
+    let free = list.iter().position(Option::is_none).unwrap_or_else(|| {
+        list.push(None);
+        list.len() - 1
+    });
+    list[free] = Some(thing);
+    free
+}
+
+impl State {
+    /// An endpoint, to be used.
+    #[inline]
+    pub(crate) fn member(&mut self, at: usize) -> Result<&mut Member, Errno> {
+        self.members.get_mut(at).and_then(Option::as_mut).ok_or(Errno::OPBADSTATE)
+    }
+
+    /// An endpoint and where a destination of its address vector is.
+    #[inline]
+    pub(crate) fn route(&mut self, at: usize, to: u64) -> Result<(&mut Member, EndpointAddress), Errno> {
+        let member = self.members.get_mut(at).and_then(Option::as_mut).ok_or(Errno::OPBADSTATE)?;
+        let index = usize::try_from(to).map_err(|_| Errno::INVAL)?;
+        match member.endpoint.place(index) {
+            Some(address) => Ok((member, address)),
+            None => {
+                let av = member.av.and_then(|av| self.avs.get(av)?.as_ref()).ok_or(Errno::NOAV)?;
+                let name = av.name(index).ok_or(Errno::INVAL)?;
+                let address = member.endpoint.look_for(index, name, av.first(index))?;
+                Ok((member, address))
+            }
+        }
+    }
+
+    /// From whom a receive is to take: the number that stands for this one. A peer of another host is known only when it was looked
+    /// for; one that is not there sends nothing.
+    pub(crate) fn source(&mut self, at: usize, from: u64) -> Result<u64, Errno> {
+        let _ = self.route(at, from);
+        let member = self.members.get(at).and_then(Option::as_ref).ok_or(Errno::OPBADSTATE)?;
+        if !member.directed {
+            return Ok(FI_ADDR_UNSPEC);
+        }
+        let av = member.av.and_then(|av| self.avs.get(av)?.as_ref()).ok_or(Errno::NOAV)?;
+        Ok(av.first(usize::try_from(from).map_err(|_| Errno::INVAL)?) as u64)
+    }
+
+    /// Everything happens that can, at every endpoint.
+    pub(crate) fn turn_all(&mut self) {
+        self.members.iter_mut().flatten().for_each(|member| member.endpoint.turn());
+    }
+
+    /// Has descriptors tell of everything from now on. False if there is something already.
+    pub(crate) fn arm_all(&mut self) -> bool {
+        let mut quiet = true;
+        for member in self.members.iter_mut().flatten() {
+            quiet &= member.endpoint.arm(); // Each of them, whatever the others answer.
+        }
+        quiet
+    }
+}
+
+/// What the objects of a domain share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    pub(crate) bell: Bell,
+    pub(crate) regions: Arc<Regions>,
+    pub(crate) options: Options,
+    /// Of the API that the program was built with.
+    pub(crate) api_version: u32,
+}
+
+impl Shared {
+    pub(crate) fn new(options: Options, api_version: u32) -> Result<Self, Errno> {
+        let (state, regions) = (Mutex::default(), Arc::default());
+        Ok(Self { state, bell: Bell::new()?, regions, options, api_version })
+    }
+
+    /// The lock. One that a panic left behind is taken all the same: what was begun then fails, the rest goes on.
+    #[inline]
+    pub(crate) fn lock(&self) -> Locked<'_> {
+        let guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked { guard: Some(guard), shared: self }
+    }
+}
+
+/// The lock, held.
+pub(crate) struct Locked<'a> {
+    guard: Option<MutexGuard<'a, State>>,
+    shared: &'a Shared,
+}
+
+impl Locked<'_> {
+    /// Lets go of the lock, after which whoever holds it rings the bell for a program that sleeps on the descriptor.
+    pub(crate) fn watch(mut self) {
+        self.watched = true;
+        self.guard = None; // What this thread has done it knows.
+    }
+
+    /// Sleeps until something happens or `limit` is over, without the lock. Endpoints were armed before.
+    pub(crate) fn sleep(mut self, limit: Duration) -> Self {
+        self.sleepers += 1;
+        // The bell is one for all, and who hears it first silences it.
+        let limit = if self.sleepers > 1 { limit.min(Duration::from_millis(10)) } else { limit };
+        self.guard = None;
+        self.shared.bell.sleep(limit);
+        self.guard = Some(self.shared.state.lock().unwrap_or_else(PoisonError::into_inner));
+        self.sleepers -= 1;
+        self
+    }
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    #[inline]
+    fn deref(&self) -> &State {
+        self.guard.as_deref().expect("held but for the time of a sleep")
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut State {
+        self.guard.as_deref_mut().expect("held but for the time of a sleep")
+    }
+}
+
+impl Drop for Locked<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(state) = self.guard.as_deref_mut()
+            && (state.sleepers > 0 || state.watched)
+        {
+            state.watched = false;
+            self.shared.bell.ring();
+        }
+    }
+}

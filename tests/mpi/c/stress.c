@@ -1,0 +1,186 @@
+/*
+ * What hurts: very many messages, very long ones, many ranks, threads, children, a rank that dies.
+ *
+ *   mpirun -n 2..64 stress CASE
+ */
+#include "check.h"
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* 100,000 messages of 1 KiB that nobody has asked for, received from the last to the first sixteenth. */
+static void hundred_thousand_unexpected(void)
+{
+	enum { MANY = 100000, BYTES = 1024, GROUPS = 16 };
+	unsigned char bytes[BYTES];
+	if (rank == 1) {
+		for (int at = 0; at < MANY; at++) {
+			fill(bytes, BYTES, at);
+			MPI_Send(bytes, BYTES, MPI_BYTE, 0, at % GROUPS, MPI_COMM_WORLD);
+		}
+		MPI_Send(NULL, 0, MPI_BYTE, 0, 99, MPI_COMM_WORLD);
+	} else if (rank == 0) {
+		MPI_Recv(NULL, 0, MPI_BYTE, 1, 99, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		for (int group = GROUPS - 1; group >= 0; group--)
+			for (int at = group; at < MANY; at += GROUPS) {
+				MPI_Recv(bytes, BYTES, MPI_BYTE, 1, group, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+				CHECK(is_filled(bytes, BYTES, at));
+			}
+	}
+}
+
+/* One message of 3 GiB, twice: the first time its pages are nobody's, the second time they may be shared. */
+static void three_gigabytes(void)
+{
+	size_t len = 3ul << 30;
+	unsigned char *bytes;
+	MPI_Datatype megabyte;
+	if (rank > 1)
+		return;
+	bytes = malloc(len);
+	CHECK(bytes);
+	MPI_Type_contiguous(1 << 20, MPI_BYTE, &megabyte);
+	MPI_Type_commit(&megabyte);
+	for (int turn = 0; turn < 2; turn++) {
+		if (rank == 0) {
+			for (size_t at = 0; at < len; at += 4096)
+				bytes[at] = pattern(turn, at), bytes[at + 4095] = pattern(turn, at + 1);
+			MPI_Send(bytes, 3 << 10, megabyte, 1, 1, MPI_COMM_WORLD);
+			MPI_Recv(NULL, 0, MPI_BYTE, 1, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		} else {
+			memset(bytes, 0, len);
+			MPI_Recv(bytes, 3 << 10, megabyte, 0, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+			for (size_t at = 0; at < len; at += 4096)
+				CHECK(bytes[at] == pattern(turn, at) && bytes[at + 4095] == pattern(turn, at + 1));
+			MPI_Send(NULL, 0, MPI_BYTE, 0, 2, MPI_COMM_WORLD);
+		}
+	}
+	MPI_Type_free(&megabyte);
+	free(bytes);
+}
+
+/* Children in the middle of transfers: by fork, system and popen; they write what they have of their parent's memory. */
+static void children(void)
+{
+	enum { BYTES = 300000 };
+	int other = rank ^ 1;
+	unsigned char *out = malloc(BYTES), *in = malloc(BYTES);
+	if (other >= size)
+		other = MPI_PROC_NULL;
+	for (int turn = 0; turn < 30; turn++) {
+		MPI_Request requests[2];
+		int status = 0;
+		fill(out, BYTES, rank + turn);
+		memset(in, 0, BYTES);
+		MPI_Irecv(in, BYTES, MPI_BYTE, other, turn, MPI_COMM_WORLD, &requests[0]);
+		MPI_Isend(out, BYTES, MPI_BYTE, other, turn, MPI_COMM_WORLD, &requests[1]);
+		if (turn % 3 == 0) {
+			pid_t child = fork();
+			if (child == 0) {
+				int right = is_filled(out, BYTES, rank + turn);
+				memset(out, 7, BYTES);
+				memset(in, 7, BYTES);
+				_exit(right ? 42 : 1);
+			}
+			CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 42);
+		} else if (turn % 3 == 1) {
+			CHECK(system("exit 0") == 0);
+		} else {
+			FILE *pipe = popen("echo said", "r");
+			char line[16] = "";
+			CHECK(pipe && fgets(line, sizeof line, pipe) && !strcmp(line, "said\n"));
+			pclose(pipe);
+		}
+		MPI_Waitall(2, requests, MPI_STATUSES_IGNORE);
+		CHECK(other == MPI_PROC_NULL || is_filled(in, BYTES, other + turn));
+		CHECK(is_filled(out, BYTES, rank + turn));
+	}
+	free(out);
+	free(in);
+}
+
+/* Everybody to everybody, many times: more processes than processors. */
+static void crowd(void)
+{
+	int *out = malloc(size * sizeof(int)), *in = malloc(size * sizeof(int)), sum;
+	for (int turn = 0; turn < 20; turn++) {
+		for (int to = 0; to < size; to++)
+			out[to] = rank * 1000 + to + turn;
+		MPI_Alltoall(out, 1, MPI_INT, in, 1, MPI_INT, MPI_COMM_WORLD);
+		for (int from = 0; from < size; from++)
+			CHECK(in[from] == from * 1000 + rank + turn);
+		MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+		CHECK(sum == size * (size - 1) / 2);
+	}
+	free(out);
+	free(in);
+}
+
+enum { THREADS = 4, THREAD_TURNS = 300 };
+
+static void *thread(void *number)
+{
+	int own = (int)(intptr_t)number, right = (rank + 1) % size, left = (rank + size - 1) % size;
+	unsigned char *out = malloc(100000), *in = malloc(100000);
+	for (int turn = 0; turn < THREAD_TURNS; turn++) {
+		int len = turn % 10 == 0 ? 100000 : turn % 3 == 0 ? 5000 : 8;
+		fill(out, len, rank * 1000 + own * 100 + turn);
+		MPI_Sendrecv(out, len, MPI_BYTE, right, own, in, len, MPI_BYTE, left, own, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		CHECK(is_filled(in, len, left * 1000 + own * 100 + turn));
+	}
+	free(out);
+	free(in);
+	return NULL;
+}
+
+static void threads(void)
+{
+	pthread_t all[THREADS];
+	int provided;
+	MPI_Query_thread(&provided);
+	CHECK(provided == MPI_THREAD_MULTIPLE);
+	for (intptr_t at = 0; at < THREADS; at++)
+		CHECK(pthread_create(&all[at], NULL, thread, (void *)at) == 0);
+	for (int at = 0; at < THREADS; at++)
+		pthread_join(all[at], NULL);
+}
+
+/* The last rank is killed; the others wait for a message from it, and must not wait for ever. */
+static void killed(void)
+{
+	int value = 0;
+	MPI_Barrier(MPI_COMM_WORLD);
+	if (rank == size - 1)
+		raise(SIGKILL);
+	MPI_Recv(&value, 1, MPI_INT, size - 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+	CHECK(!"a message from the dead");
+}
+
+/* Rank 1 computes for some seconds before it has anything to do with the others. */
+static void late(void)
+{
+	int value = rank, sum;
+	if (rank == 1)
+		sleep(3);
+	MPI_Allreduce(&value, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+	CHECK(sum == size * (size - 1) / 2);
+}
+
+static const struct test tests[] = {
+	{ "hundred_thousand_unexpected", hundred_thousand_unexpected },
+	{ "three_gigabytes", three_gigabytes },
+	{ "children", children },
+	{ "crowd", crowd },
+	{ "threads", threads },
+	{ "killed", killed },
+	{ "late", late },
+	{ NULL, NULL },
+};
+
+int main(int argc, char **argv)
+{
+	int provided, wanted = argc > 1 && !strcmp(argv[1], "threads") ? MPI_THREAD_MULTIPLE : MPI_THREAD_SINGLE;
+	MPI_Init_thread(&argc, &argv, wanted, &provided);
+	return run_tests(argc, argv, tests);
+}

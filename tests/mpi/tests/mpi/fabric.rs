@@ -1,0 +1,161 @@
+//! libfabric itself: its own programs, and calls that no MPI makes.
+
+use std::path::Path;
+
+use isthmus_testbed::{Deadline, Launch, Sandbox, eventually_some};
+
+use crate::build::{library, plain_program};
+use crate::run::{daemon, patience, with_provider};
+
+/// Whether a program of Debian's libfabric is here.
+fn is_here(program: &str) -> bool {
+    let here = Path::new("/usr/bin").join(program).is_file();
+    if !here {
+        eprintln!("skipped: there is no {program} (scripts/setup)");
+    }
+    here
+}
+
+#[test]
+fn fi_info_shows_the_provider_and_what_it_can() {
+    if !is_here("fi_info") {
+        return;
+    }
+    let (_scratch, daemon) = daemon();
+    let info = with_provider(daemon.beside("/usr/bin/fi_info")).args(["-p", "isthmus", "-v"]);
+    let lines = info.spawn().unwrap().finish(patience()).unwrap().expect_success();
+    let has = |wanted: &str| assert!(lines.iter().any(|line| line.contains(wanted)), "{wanted}: {lines:#?}");
+    has("prov_name: isthmus");
+    has("type: FI_EP_RDM");
+    has("threading: FI_THREAD_DOMAIN");
+    has("FI_DIRECTED_RECV");
+    has("mem_tag_format: 0xaaaaaaaaaaaaaaaa");
+    // Nothing is layered over it that programs might take for it.
+    assert!(!lines.iter().any(|line| line.contains("isthmus;")), "{lines:#?}");
+}
+
+#[test]
+fn without_a_daemon_there_is_nothing_to_choose() {
+    if !is_here("fi_info") {
+        return;
+    }
+    let info = with_provider(Launch::new("/usr/bin/fi_info")).args(["-p", "isthmus"]);
+    let info = info.env("ISTHMUS_SOCKET", "/nonexistent/isthmus.sock").env("ISTHMUS_AUTOSTART", "0");
+    let finished = info.spawn().unwrap().finish(patience()).unwrap();
+    assert!(!finished.exit.success() && finished.lines.is_empty(), "{:?}", finished.lines);
+}
+
+/// A port that nobody listens on now.
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+#[track_caller]
+fn ping_pong(arguments: &[&str]) {
+    if !is_here("fi_pingpong") {
+        return;
+    }
+    let (_scratch, daemon) = daemon();
+    let port = free_port().to_string();
+    let ping = |side: &str| {
+        let launch = with_provider(daemon.beside("/usr/bin/fi_pingpong"))
+            .args(["-p", "isthmus", "-e", "rdm", "-I", "50", "-S", "all", "-c"]);
+        launch.args(arguments).args([side, &port])
+    };
+    let mut server = ping("-B").spawn().unwrap();
+    // The client does not try again, so it is started again until the server is there.
+    let client = eventually_some(patience(), || {
+        assert!(server.try_wait().unwrap().is_none(), "{}", server.stderr());
+        let finished = ping("-P").arg("127.0.0.1").spawn().unwrap().finish(Deadline::secs(100)).unwrap();
+        finished.exit.success().then_some(finished)
+    });
+    let client = client.unwrap();
+    assert!(client.lines.iter().any(|line| line.starts_with("6m")), "{:?}", client.lines);
+    server.finish(patience()).unwrap().expect_success();
+}
+
+#[test]
+fn fi_pingpong_sends_tagged_messages_of_every_size() {
+    ping_pong(&["-m", "tagged"]);
+}
+
+#[test]
+fn fi_pingpong_sends_plain_messages_of_every_size() {
+    ping_pong(&["-m", "msg"]);
+}
+
+/// Cases of `c/fabric.c`, each a test.
+macro_rules! cases {
+    ($($case:ident)*) => {
+        $(#[test]
+        fn $case() {
+            run(stringify!($case));
+        })*
+
+        #[test]
+        fn there_are_no_other_cases() {
+            if is_here("fi_info") {
+                let listed = Launch::new(plain_program("fabric")).arg("--list").spawn().unwrap();
+                let listed = listed.finish(patience()).unwrap().expect_success();
+                assert_eq!(listed, [$(stringify!($case)),*]);
+            }
+        }
+    };
+}
+
+cases!(names tagged_and_plain cq_data peek_claim_discard multi_recv truncated cancelled selective inject_is_ours
+       acknowledged writes reads counters atomics refused_requests waiting wait_descriptor gone_peer many_pieces);
+
+#[track_caller]
+fn run(case: &str) {
+    if !is_here("fi_info") {
+        return;
+    }
+    let program = plain_program("fabric");
+    let (_scratch, daemon) = daemon();
+    let launch = with_provider(daemon.beside(program)).env("FI_PROVIDER", "isthmus").arg(case);
+    let lines = launch.spawn().unwrap().finish(patience()).unwrap().expect_success();
+    assert_eq!(lines, ["done"], "{case}");
+}
+
+/// Introduces two processes to each other and lets them talk.
+#[track_caller]
+fn introduce(launches: [Launch; 2]) {
+    let [mut one, mut other] = launches.map(|launch| launch.talking().spawn().unwrap());
+    let names = [&mut one, &mut other].map(|proc| proc.wait_prefix("name ", patience()).unwrap().replace("name ", ""));
+    one.say(&names[1]).unwrap();
+    other.say(&names[0]).unwrap();
+    for proc in [&mut one, &mut other] {
+        proc.wait_line("talked", patience()).unwrap();
+    }
+    for mut proc in [one, other] {
+        proc.say("bye").unwrap();
+        assert_eq!(proc.finish(patience()).unwrap().expect_success(), ["done"]);
+    }
+}
+
+/// Two containers with nothing in common but the daemon's socket, and a container with a process outside.
+#[test]
+fn containers_talk_with_each_other_and_with_processes() {
+    if !is_here("fi_info") {
+        return;
+    }
+    if let Err(why) = Sandbox::check() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let program = plain_program("fabric");
+    let (_scratch, daemon) = daemon();
+    let inside = |hostname: &str| {
+        let sandbox = Sandbox::new().hostname(hostname).bind(library(), "/provider");
+        // Debian's libfabric needs a library that is found through a link there.
+        let sandbox = sandbox.bind("/etc/alternatives", "/etc/alternatives");
+        let launch = with_provider(daemon.apart(sandbox, &program)).env("FI_PROVIDER_PATH", "/provider");
+        launch.env("FI_PROVIDER", "isthmus").arg("talk")
+    };
+    let outside = || with_provider(daemon.beside(&program)).env("FI_PROVIDER", "isthmus").arg("talk");
+    introduce([inside("one"), inside("other")]);
+    introduce([inside("one"), outside()]);
+    introduce([outside(), outside()]);
+}

@@ -1,0 +1,116 @@
+//! What jobs live through: a rank that dies, no daemon, a daemon that dies, switched-off paths.
+
+use std::path::Path;
+
+use isthmus_testbed::{Daemon, Launch, Scratch, binary, eventually};
+
+use crate::build::{library, program};
+use crate::mpis::Mpi;
+use crate::run::{daemon, job, launched, patience, run_beside, succeed, with_provider};
+
+fn all() -> impl Iterator<Item = Mpi> {
+    [Mpi::debian_open_mpi(), Mpi::open_mpi_wheel(), Mpi::mpich_wheel()].into_iter().flatten()
+}
+
+/// A job in which a rank is killed ends, and says that it did not end well.
+#[test]
+fn a_killed_rank_ends_the_job() {
+    for mpi in all() {
+        let program = program("stress", &mpi);
+        let (_scratch, daemon) = daemon();
+        let finished = job(&daemon, &mpi, 3).arg(program).arg("killed").spawn().unwrap().finish(patience()).unwrap();
+        assert!(!finished.exit.success(), "{}: {:?}", mpi.name, finished.lines);
+        assert!(!finished.lines.iter().any(|line| line.starts_with("done")), "{}: {:?}", mpi.name, finished.lines);
+        // The daemon serves the next job as if nothing had been.
+        run_beside(&daemon, &mpi, 2, &self::program("messages", &mpi), &["ring_of_lengths"]);
+    }
+}
+
+/// Without channels everything goes through the daemon.
+#[test]
+fn messages_go_through_the_daemon_where_channels_are_off() {
+    for mpi in all() {
+        let program = program("messages", &mpi);
+        let (_scratch, daemon) = daemon();
+        succeed(&mpi, &job(&daemon, &mpi, 2).env("ISTHMUS_CHANNELS", "0").arg(program));
+    }
+}
+
+/// Without the cache of buffers long messages go in pieces.
+#[test]
+fn messages_go_in_pieces_where_the_cache_is_off() {
+    for mpi in all() {
+        let program = program("messages", &mpi);
+        let (_scratch, daemon) = daemon();
+        succeed(&mpi, &job(&daemon, &mpi, 2).env("ISTHMUS_RCACHE", "0").arg(program));
+    }
+}
+
+/// Where no daemon answers, the provider starts the one that lies beside it.
+#[test]
+fn a_daemon_is_started_where_there_is_none() {
+    let daemon = binary("isthmusd", "isthmusd").unwrap();
+    if Path::new("/run/isthmus/isthmus.sock").exists() {
+        eprintln!("skipped: a daemon for all users is running here");
+        return;
+    }
+    for mpi in all() {
+        let scratch = Scratch::new().unwrap();
+        let folder = scratch.dir("lib").unwrap();
+        std::os::unix::fs::symlink(library().join("libisthmus-fi.so"), folder.join("libisthmus-fi.so")).unwrap();
+        std::os::unix::fs::symlink(&daemon, folder.join("isthmusd")).unwrap();
+        let launch =
+            with_provider(Launch::new(&mpi.launcher)).env_remove("ISTHMUS_SOCKET").env_remove("ISTHMUS_AUTOSTART");
+        let launch = launch.env("XDG_RUNTIME_DIR", scratch.path()).env("FI_PROVIDER_PATH", &folder);
+        succeed(&mpi, &launched(launch, &mpi, 2).arg(program("messages", &mpi)).arg("ring_of_lengths"));
+        // It leaves when nobody is attached; its socket goes with it.
+        let socket = scratch.join("isthmus/isthmus.sock");
+        eventually(patience(), || !socket.exists()).unwrap();
+    }
+}
+
+/// Whom the daemon knows, as the command line shows it.
+fn domains(daemon: &Daemon) -> String {
+    let isthmus = binary("isthmus", "isthmus").unwrap();
+    let finished =
+        daemon.beside(isthmus).args(["domain", "list", "--json"]).spawn().unwrap().finish(patience()).unwrap();
+    finished.expect_success().join("").split_whitespace().collect()
+}
+
+/// What a killed rank had, and those that were killed because of it, is gone with them.
+#[test]
+fn nothing_is_left_behind() {
+    for mpi in all() {
+        let program = program("stress", &mpi);
+        let (_scratch, daemon) = daemon();
+        let nobody = domains(&daemon);
+        let finished = job(&daemon, &mpi, 3).arg(program).arg("killed").spawn().unwrap().finish(patience()).unwrap();
+        assert!(!finished.exit.success());
+        eventually(patience(), || domains(&daemon) == nobody).unwrap();
+    }
+}
+
+/// What `isthmus env` and `isthmus mpirun` set is enough for each MPI.
+#[test]
+fn the_command_line_knows_the_variables() {
+    let isthmus = binary("isthmus", "isthmus").unwrap();
+    for mpi in all() {
+        let program = program("messages", &mpi);
+        let (_scratch, daemon) = daemon();
+        // Of the test's own variables only those that let it say so, and run here.
+        let theirs = |(name, _): &&(&str, &str)| {
+            ["VERBOSE", "ROOT", "SUBSCRIBE", "SUMMARY"].iter().any(|part| name.to_uppercase().contains(part))
+        };
+        let told = |launch: Launch| {
+            let launch = with_provider(launch).env_remove("FI_PROVIDER_PATH");
+            mpi.variables.iter().filter(theirs).fold(launch, |launch, (name, value)| launch.env(name, value))
+        };
+        let launcher = mpi.launcher.to_string_lossy();
+        let run = told(daemon.beside(&isthmus)).args(["mpirun", "--launcher", &launcher, "--provider"]).arg(library());
+        succeed(&mpi, &run.args(["--", "-n", "2"]).arg(&program).arg("ring_of_lengths"));
+        let name = if mpi.name == "mpich" { "mpich" } else { "openmpi" };
+        let script = r#"set -e; eval "$("$1" env "$2" --provider "$3")"; exec "$4" -n 2 "$5" ring_of_lengths"#;
+        let shell = told(daemon.beside("/bin/sh")).args(["-c", script, "sh"]).arg(&isthmus).arg(name).arg(library());
+        succeed(&mpi, &shell.arg(&mpi.launcher).arg(&program));
+    }
+}

@@ -1,0 +1,10 @@
+//! The provider under the programs it is for; see the library's documentation.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod build;
+mod cases;
+mod fabric;
+mod life;
+mod mpis;
+mod others;
+mod run;

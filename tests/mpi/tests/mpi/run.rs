@@ -1,0 +1,76 @@
+//! A daemon, and jobs beside it.
+
+use std::path::Path;
+
+use isthmus_testbed::{Daemon, Deadline, Finished, Launch, Scratch, binary};
+
+use crate::build::{library, program};
+use crate::mpis::Mpi;
+
+const CONFIG: &str = "[daemon]\nsocket = \"{socket}\"\nruntime_dir = \"{state}\"\n";
+
+/// Bounds hangs. Jobs of many ranks on two processors take their time.
+pub(crate) fn patience() -> Deadline {
+    Deadline::secs(280)
+}
+
+/// A daemon of this test's own.
+pub(crate) fn daemon() -> (Scratch, Daemon) {
+    let scratch = Scratch::new().unwrap();
+    binary("isthmusd", "isthmusd").unwrap(); // Building it is not part of anybody's patience.
+    let daemon = Daemon::on(&scratch).config(CONFIG).start(patience()).unwrap();
+    (scratch, daemon)
+}
+
+/// Whether variables of whoever runs these tests would change what is tested.
+fn is_of_mpi(name: &str) -> bool {
+    ["FI_", "OMPI_", "PRTE_", "PMIX_", "PMI_", "MPIR_CVAR_", "I_MPI_", "HYDRA_"]
+        .iter()
+        .any(|start| name.starts_with(start))
+}
+
+/// A launch with our provider and none of the variables that somebody may have set for MPIs.
+pub(crate) fn with_provider(launch: Launch) -> Launch {
+    let set = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(|name| is_of_mpi(name));
+    set.fold(launch, Launch::env_remove).env("FI_PROVIDER_PATH", library())
+}
+
+/// The launcher of an MPI with so many ranks; the program and its arguments are to be added.
+pub(crate) fn job(daemon: &Daemon, mpi: &Mpi, ranks: u32) -> Launch {
+    launched(with_provider(daemon.beside(&mpi.launcher)), mpi, ranks)
+}
+
+/// The same for a launch of the MPI's launcher.
+pub(crate) fn launched(launch: Launch, mpi: &Mpi, ranks: u32) -> Launch {
+    let launch = mpi.variables.iter().fold(launch, |launch, (name, value)| launch.env(name, value));
+    launch.args(["-n", &ranks.to_string()])
+}
+
+/// Runs a job, which must end well, on our provider.
+#[track_caller]
+pub(crate) fn succeed(mpi: &Mpi, launch: &Launch) -> Finished {
+    let finished = launch.spawn().unwrap().finish(patience()).unwrap();
+    let said = format!("{}\n{}", finished.lines.join("\n"), finished.stderr);
+    assert!(finished.exit.success(), "{}: {:?}\n{said}", mpi.name, finished.exit);
+    assert!(said.contains(mpi.proof), "{} does not say that it used our provider:\n{said}", mpi.name);
+    finished
+}
+
+/// Runs cases of a program of ours.
+#[track_caller]
+pub(crate) fn run(mpi: Option<Mpi>, ranks: u32, name: &str, cases: &[&str]) {
+    let Some(mpi) = mpi else { return };
+    let program = program(name, &mpi);
+    let (_scratch, daemon) = daemon();
+    run_beside(&daemon, &mpi, ranks, &program, cases);
+}
+
+/// The same beside a daemon.
+#[track_caller]
+pub(crate) fn run_beside(daemon: &Daemon, mpi: &Mpi, ranks: u32, program: &Path, cases: &[&str]) {
+    let finished = succeed(mpi, &job(daemon, mpi, ranks).arg(program).args(cases));
+    let done =
+        finished.lines.iter().find_map(|line| line.strip_prefix("done ")).and_then(|ran| ran.parse::<usize>().ok());
+    let ran = done.unwrap_or_else(|| panic!("{}: {:?}\n{}", mpi.name, finished.lines, finished.stderr));
+    assert!(ran > 0 && (cases.is_empty() || ran == cases.len()), "{}: {ran} of {cases:?}", mpi.name);
+}
