@@ -11,7 +11,7 @@
 
 use crate::breach::Breach;
 use crate::counters::DomainCounters;
-use crate::wire::{MxBoardNumber, MxEndpoint, NewCapture, NewMxBoard};
+use crate::wire::{MxBoardNumber, MxConnect, MxEndpoint, NewCapture, NewMxBoard};
 use isthmus_channel::Ends;
 use isthmus_layout::board::Place;
 use isthmus_layout::control::Owner;
@@ -119,20 +119,7 @@ pub enum Command {
         endpoint: u8,
     },
     /// A domain connects to an endpoint of another host. [`Event::MxConnected`] answers.
-    ConnectMx {
-        /// What the answer carries.
-        request: u64,
-        /// By which of its numbers it is known there.
-        board: MxBoardNumber,
-        /// See `board`.
-        endpoint: u8,
-        /// The board there.
-        nic: NicId,
-        /// The endpoint there.
-        number: u8,
-        /// What it wants to see.
-        key: u32,
-    },
+    ConnectMx(MxConnect),
     /// A domain lets messages to somebody on another host be sent straight out of its memory.
     GrantStranger {
         /// For whom.

@@ -83,4 +83,4 @@ pub use command::{BoardNumber, Command, Event, Listener, NewDomain, Permit, Work
 pub use counters::{DomainCounters, PerReason, WorkerCounters};
 pub use router::{HELD_DOMAIN_MAX, HELD_WORKER_MAX};
 pub use service::{Options, Service, StartError, WORKERS_MAX};
-pub use wire::{LinkView, MxBoardNumber, MxEndpoint, MxView, NewCapture, NewMxBoard, Wake};
+pub use wire::{LinkView, MxBoardNumber, MxConnect, MxEndpoint, MxView, NewCapture, NewMxBoard, Wake};

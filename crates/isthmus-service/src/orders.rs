@@ -47,7 +47,7 @@ impl Worker {
             Command::AddMxBoard(_)
             | Command::OpenMx(_)
             | Command::CloseMx { .. }
-            | Command::ConnectMx { .. }
+            | Command::ConnectMx(_)
             | Command::Capture(_)
             | Command::GrantStranger { .. }
             | Command::RevokeStranger { .. } => self.obey_about_wire(command),

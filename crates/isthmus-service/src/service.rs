@@ -147,7 +147,7 @@ impl Service {
             Command::AddMxBoard(_)
             | Command::OpenMx(_)
             | Command::CloseMx { .. }
-            | Command::ConnectMx { .. }
+            | Command::ConnectMx(_)
             | Command::Capture(_)
             | Command::GrantStranger { .. }
             | Command::RevokeStranger { .. } => self.post(WIRE_WORKER, Task::Command(command)),

@@ -11,6 +11,7 @@
 
 mod board;
 mod capture;
+mod endpoints;
 mod port;
 mod view;
 
@@ -84,6 +85,23 @@ pub struct MxEndpoint {
     pub session: SessionId,
     /// Random, told to nobody.
     pub secret: u32,
+}
+
+/// A connect from one of our endpoints to one of another host.
+#[derive(Clone, Copy, Debug)]
+pub struct MxConnect {
+    /// What the answer carries.
+    pub request: u64,
+    /// The board of ours.
+    pub board: MxBoardNumber,
+    /// The endpoint there, as which its domain is known.
+    pub endpoint: u8,
+    /// The board of the other host.
+    pub nic: NicId,
+    /// The endpoint there.
+    pub number: u8,
+    /// What that wants to see.
+    pub key: u32,
 }
 
 /// Who stands for whom.
@@ -168,6 +186,12 @@ impl Wire {
         }
     }
 
+    /// The endpoint of ours that a stranger talks to.
+    fn gateway_of(&mut self, stranger: DomainId) -> Option<&mut Gateway> {
+        let (board, endpoint) = self.numbers.strangers.get(&stranger)?;
+        self.boards.get_mut(board)?.gateway(*endpoint)
+    }
+
     fn obey(&mut self, worker: &mut Worker, command: Command) {
         let now = self.now();
         match command {
@@ -189,37 +213,24 @@ impl Wire {
                     gone.for_each(|(stranger, _)| worker.router.remove_there(stranger, Reason::MxSevered));
                 }
             }
-            Command::ConnectMx { request, board, endpoint, nic, number, key } => {
-                let found = self.boards.get_mut(&board);
-                let Some(board) = found else {
-                    return worker.tell(Event::MxConnected { request, outcome: Err(Reason::MxNoBoard) });
-                };
-                board.connect(
-                    now,
-                    EndpointNumber(endpoint),
-                    nic,
-                    EndpointNumber(number),
-                    key,
-                    request,
-                    &mut self.numbers,
-                    worker,
-                );
-            }
-            Command::Capture(new) => self.capture(*new),
+            Command::ConnectMx(connect) => match self.boards.get_mut(&connect.board) {
+                Some(board) => board.connect(now, &connect, &mut self.numbers, worker),
+                None => {
+                    let outcome = Err(Reason::MxNoBoard);
+                    worker.tell(Event::MxConnected { request: connect.request, outcome });
+                }
+            },
             Command::GrantStranger { stranger, region, memory } => {
-                if let Some((board, endpoint)) = self.numbers.strangers.get(&stranger)
-                    && let Some(gateway) = self.boards.get_mut(board).and_then(|board| board.gateway(*endpoint))
-                {
+                if let Some(gateway) = self.gateway_of(stranger) {
                     gateway.grant(stranger, region, memory);
                 }
             }
             Command::RevokeStranger { stranger, region } => {
-                if let Some((board, endpoint)) = self.numbers.strangers.get(&stranger)
-                    && let Some(gateway) = self.boards.get_mut(board).and_then(|board| board.gateway(*endpoint))
-                {
+                if let Some(gateway) = self.gateway_of(stranger) {
                     gateway.revoke(stranger, region);
                 }
             }
+            Command::Capture(new) => self.capture(*new),
             _ => {}
         }
     }

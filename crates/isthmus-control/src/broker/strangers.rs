@@ -10,7 +10,7 @@ use isthmus_layout::ids::{DomainId, EndpointAddress, EndpointIndex, NicId, Regio
 use isthmus_layout::limits::PEER_REGIONS_MAX;
 use isthmus_layout::reason::Reason;
 use isthmus_mx::wire::SessionId as MxSession;
-use isthmus_service::{Command, Event, MxBoardNumber, MxEndpoint, MxView};
+use isthmus_service::{Command, Event, MxBoardNumber, MxConnect as ConnectOrder, MxEndpoint, MxView};
 use isthmus_shm::rehome::PeerRegion;
 
 use super::grants::sealed;
@@ -138,7 +138,8 @@ impl Broker {
         self.strangers.next += 1;
         self.strangers.connects.insert(request, Connect { session, serial, asked: asked.clone() });
         let (board, endpoint, key) = (MxBoardNumber(own.board), own.endpoint as u8, asked.key);
-        self.workers.tell(Command::ConnectMx { request, board, endpoint, nic, number, key });
+        let connect = ConnectOrder { request, board, endpoint, nic, number, key };
+        self.workers.tell(Command::ConnectMx(connect));
         Ok(())
     }
 

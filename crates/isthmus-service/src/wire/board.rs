@@ -1,15 +1,16 @@
 //! One board: its links on one side, its endpoints on the other.
 
 use super::capture::Captures;
+use super::endpoints::{Endpoints, Served};
 use super::port::{Change, Port};
 use super::view::{LinkView, MxView};
-use super::{MxBoardNumber, MxEndpoint, NewMxBoard, Numbers, Side, link_number};
+use super::{MxBoardNumber, MxConnect, MxEndpoint, NewMxBoard, Numbers, Side, link_number};
 use crate::command::Event;
 use crate::sleeper::Sleeper;
 use crate::worker::Worker;
 use isthmus_gateway::Gateway;
+use isthmus_layout::DomainId;
 use isthmus_layout::reason::Reason;
-use isthmus_layout::{DomainId, NicId};
 use isthmus_mx::board::{Board, Received};
 use isthmus_mx::net::{self, Address, Time, Tuning};
 use isthmus_mx::wire::{self, EndpointNumber, Sizes};
@@ -36,49 +37,6 @@ const LINGER_US: u64 = 5_000_000;
 
 /// The view is this old at most while frames pass.
 const VIEW_US: u64 = 100_000;
-
-/// An endpoint and its domain.
-#[derive(Debug)]
-pub(super) struct Served {
-    pub(super) gateway: Gateway,
-    domain: DomainId,
-    /// It stands in line to send.
-    in_line: bool,
-    /// The domain has closed it; when that is over.
-    until: Option<Time>,
-}
-
-/// Endpoints by number.
-#[derive(Debug, Default)]
-pub(super) struct Endpoints(Vec<Option<Box<Served>>>);
-
-impl Endpoints {
-    pub(super) fn get(&self, endpoint: EndpointNumber) -> Option<&Served> {
-        self.0.get(usize::from(endpoint.0))?.as_deref()
-    }
-
-    /// Whose it is.
-    pub(super) fn owner(&self, endpoint: EndpointNumber) -> Option<DomainId> {
-        self.get(endpoint).map(|served| served.domain)
-    }
-
-    fn get_mut(&mut self, endpoint: EndpointNumber) -> Option<&mut Served> {
-        self.0.get_mut(usize::from(endpoint.0))?.as_deref_mut()
-    }
-
-    fn insert(&mut self, endpoint: EndpointNumber, served: Served) {
-        let at = usize::from(endpoint.0);
-        if self.0.len() <= at {
-            self.0.resize_with(at + 1, || None);
-        }
-        self.0[at] = Some(Box::new(served));
-    }
-
-    fn all(&self) -> impl Iterator<Item = (EndpointNumber, &Served)> {
-        // An endpoint's number has eight bits.
-        self.0.iter().enumerate().filter_map(|(at, served)| Some((EndpointNumber(at as u8), served.as_deref()?)))
-    }
-}
 
 /// One board.
 #[derive(Debug)]
@@ -171,31 +129,22 @@ impl MxBoard {
 
     /// Lets go of endpoints that were closed and have nothing left to bring anywhere, or have tried for long.
     fn bury(&mut self, now: Time) {
-        for at in 0..self.endpoints.0.len() {
-            let over = |served: &Served| served.until.is_some_and(|until| until <= now || served.gateway.is_over());
-            if self.endpoints.0[at].as_deref().is_some_and(|served| over(served) && !served.in_line) {
-                self.endpoints.0[at] = None;
-                self.board.close(EndpointNumber(at as u8));
+        let over = |served: &Served| served.until.is_some_and(|until| until <= now || served.gateway.is_over());
+        for endpoint in self.endpoints.numbers() {
+            if self.endpoints.get(endpoint).is_some_and(|served| over(served) && !served.in_line) {
+                self.endpoints.remove(endpoint);
+                self.board.close(endpoint);
             }
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the fields of one command, and what everything here needs")]
-    pub(super) fn connect(
-        &mut self,
-        now: Time,
-        from: EndpointNumber,
-        nic: NicId,
-        number: EndpointNumber,
-        key: u32,
-        request: u64,
-        numbers: &mut Numbers,
-        worker: &mut Worker,
-    ) {
+    /// Connects one of our endpoints to one of another host.
+    pub(super) fn connect(&mut self, now: Time, connect: &MxConnect, numbers: &mut Numbers, worker: &mut Worker) {
+        let &MxConnect { request, endpoint, nic, number, key, .. } = connect;
         let refused = |reason| Event::MxConnected { request, outcome: Err(reason) };
         let Some(peer) = self.board.find(nic) else { return (worker.listener)(refused(Reason::MxNoNic)) };
-        let to = Address { peer, endpoint: number };
-        let known = self.with(now, from, None, numbers, worker, |gateway, now, side| {
+        let to = Address { peer, endpoint: EndpointNumber(number) };
+        let known = self.with(now, EndpointNumber(endpoint), None, numbers, worker, |gateway, now, side| {
             gateway.connect(now, to, key, request, side);
         });
         if known.is_none() {
@@ -244,7 +193,7 @@ impl MxBoard {
         self.fetching = fetching;
         let share = FETCH_BYTES / fetching.max(1) as u32; // A board has 255 endpoints at most.
         let share = share.min(self.tuning.fetch_bytes_max);
-        self.endpoints.0.iter_mut().flatten().for_each(|served| served.gateway.set_fetch_bytes_max(share));
+        self.endpoints.all_mut().for_each(|served| served.gateway.set_fetch_bytes_max(share));
     }
 
     /// Sends, receives, looks at the clock, and sends again. True if anything was done.
@@ -328,8 +277,7 @@ impl MxBoard {
             return false;
         }
         self.deadline = None;
-        for at in 0..self.endpoints.0.len() {
-            let endpoint = EndpointNumber(at as u8);
+        for endpoint in self.endpoints.numbers() {
             let due = self.endpoints.get(endpoint).and_then(|served| served.gateway.next_deadline());
             if due.is_some_and(|due| due <= now) {
                 self.with(now, endpoint, None, numbers, worker, |gateway, now, side| gateway.tick(now, side));

@@ -10,7 +10,7 @@
 //! there is.
 
 use super::MxBoardNumber;
-use super::board::Endpoints;
+use super::endpoints::Endpoints;
 use isthmus_capture::{Direction, InterfaceIndex, Offered, SNAP_BYTES_MAX, Tap};
 use isthmus_layout::DomainId;
 use isthmus_link::{Frame, Refused};

@@ -1,7 +1,7 @@
 //! A link of a board, and the frames that wait to be sent by it.
 
-use super::board::Endpoints;
 use super::capture::Captures;
+use super::endpoints::Endpoints;
 use isthmus_layout::limits::MX_ENDPOINTS_MAX;
 use isthmus_link::{Frame, Link, Next, SEND_MAX, State};
 use isthmus_mx::net::{Source, Time};
