@@ -33,7 +33,7 @@ local TRUC_TYPES = { [0x55] = "ack" }
 
 mxoe.prefs.dialect = Pref.enum("Dialect", OPEN_MX, "Nothing in a frame says it, and MEDIUM and PULL differ: what the boards are set to",
     { { "open-mx", "Open-MX mode", OPEN_MX }, { "mx", "MX mode", MX } }, false)
-mxoe.prefs.frame_bytes_max = Pref.uint("Longest frame in Open-MX mode", 9014,
+mxoe.prefs.frame_bytes_max = Pref.uint("Longest frame in Open-MX mode", 9000,
     "In bytes, Ethernet header included: places of fragments and numbers of frames follow from it (MTU + 14, or what Open-MX calls the MTU)")
 mxoe.prefs.block_frames = Pref.uint("Frames of a block in Open-MX mode", 32, "That one PULL asks for at most")
 mxoe.prefs.ethertype = Pref.uint("Another ethertype", ETHERTYPE, "Of boards that were built with another one; in decimal. 34527 is always shown")

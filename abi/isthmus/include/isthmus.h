@@ -53,6 +53,7 @@ enum isth_reason {
     ISTH_REASON_CHANNELS_FORBIDDEN    =  42, /* the policy keeps this pair on the ordinary path */
     ISTH_REASON_GRANTS_FORBIDDEN      =  43, /* the policy does not let regions be granted */
     ISTH_REASON_OTHER_OWNER           =  44, /* the two domains belong to different users, and between them nothing stays granted */
+    ISTH_REASON_CAPTURE_FORBIDDEN     =  45, /* frames are those of all users, and only root and the daemon's own user may see them */
     ISTH_REASON_NAME_TAKEN            =  60, /* another domain has this name */
     ISTH_REASON_NAME_INVALID          =  61, /* this name cannot be a domain's: a letter d and digits mean a domain by its number */
     ISTH_REASON_DOMAINS_FULL          =  62, /* the daemon has as many domains as it takes */
@@ -127,7 +128,13 @@ enum isth_reason {
     ISTH_REASON_MX_ENDPOINT_CLOSED    = 214, /* nobody has this MX endpoint number */
     ISTH_REASON_MX_BAD_KEY            = 215, /* the MX endpoint was opened with another key */
     ISTH_REASON_MX_NO_NUMBER          = 216, /* this endpoint has no MX endpoint number, and had none lately */
-    ISTH_REASON_MX_OWNER_FULL         = 217  /* this user has as many MX endpoint numbers as the daemon gives to one */
+    ISTH_REASON_MX_OWNER_FULL         = 217, /* this user has as many MX endpoint numbers as the daemon gives to one */
+    ISTH_REASON_OTHER_HOST            = 230, /* the peer is on another host, so there is no memory to share */
+    ISTH_REASON_MX_UNREACHABLE        = 231, /* the MX board is known, but did not answer for too long */
+    ISTH_REASON_MX_SEVERED            = 232, /* the MX endpoint on another host is not the one it was, or did not answer for too long */
+    ISTH_REASON_MX_BROKEN             = 233, /* the transfer of a long message from another host came to no end */
+    ISTH_REASON_MX_PARTNERS_FULL      = 234, /* the MX endpoint knows as many endpoints of other hosts as it may */
+    ISTH_REASON_MX_NO_LINKS           = 235  /* the MX board has no links to other hosts, so no frames pass it */
 };
 
 /**

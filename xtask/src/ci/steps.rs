@@ -45,6 +45,7 @@ pub(super) const STEPS: [Step; 17] = [
 const SHM: &str = "isthmus-shm";
 const LAYOUT: &str = "isthmus-layout";
 const SUITES: &str = "isthmus-suites";
+const LINK: &str = "isthmus-link";
 const HOSTS: &str = "isthmus-hosts";
 const MPI: &str = "isthmus-mpi-tests";
 
@@ -79,7 +80,8 @@ fn clippy(log: &Log) -> Result<Outcome> {
     if !cmd::succeeds("cargo", &["clippy", "--version"]) {
         return Ok(Outcome::skipped("clippy is not installed"));
     }
-    log.run(cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+    let clippy = |what: &[&str]| log.run(cargo(&[&["clippy", "--all-targets"], what, &["--", "-D", "warnings"]].concat()));
+    Ok(clippy(&["--workspace"])?.and(clippy(&["--workspace", "--all-features"])?))
 }
 
 fn build(log: &Log) -> Result<Outcome> {
@@ -112,7 +114,8 @@ fn test(log: &Log) -> Result<Outcome> {
     let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
     command.args([SUITES, HOSTS, MPI].iter().flat_map(|package| ["--exclude", package]));
     command.args(["--", "--show-output"]);
-    log.run_tests(command)
+    let features = cargo(&["test", "--package", LINK, "--all-features", "--no-fail-fast", "--", "--show-output"]);
+    Ok(log.run_tests(command)?.and(log.run_tests(features)?))
 }
 
 fn suites(log: &Log) -> Result<Outcome> {

@@ -1,0 +1,82 @@
+//! What guests are made of: QEMU, a kernel and a busybox of Debian, which `scripts/setup --guests` puts into `target/guests`.
+//!
+//! The kernel is the one for clouds: small, quick to unpack itself (its image is made with LZ4), and with virtio.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use isthmus_mx_tests::build;
+
+/// Modules that a guest needs, in the order in which it loads them. Some kernels have some of them built in.
+const MODULES: [&str; 8] = [
+    "virtio_ring",
+    "virtio",
+    "virtio_pci_modern_dev",
+    "virtio_pci_legacy_dev",
+    "virtio_pci",
+    "failover",
+    "net_failover",
+    "virtio_net",
+];
+
+const QEMU: &str = "/usr/bin/qemu-system-x86_64";
+
+/// The parts of a guest, as they are on this machine.
+#[derive(Debug)]
+pub struct Kit {
+    pub(crate) qemu: PathBuf,
+    pub(crate) busybox: PathBuf,
+    pub(crate) kernel: PathBuf,
+    pub(crate) modules: Vec<PathBuf>,
+    release: String,
+}
+
+impl Kit {
+    /// The parts, or which of them is missing.
+    pub fn find() -> Result<Self, String> {
+        let folder = build::root().join("target/guests");
+        let needed = |path: PathBuf| match path.is_file() {
+            true => Ok(path),
+            false => Err(missing(&path)),
+        };
+        let qemu = needed(QEMU.into())?;
+        let busybox = needed(folder.join("busybox/bin/busybox"))?;
+        let boot = folder.join("kernel/boot");
+        let files = fs::read_dir(&boot).map_err(|_| missing(&boot))?;
+        let mut names = files.flatten().filter_map(|file| file.file_name().into_string().ok());
+        let release = names.find_map(|name| name.strip_prefix("vmlinuz-").map(str::to_owned));
+        let release = release.ok_or_else(|| missing(&boot.join("vmlinuz")))?;
+        let kernel = boot.join(format!("vmlinuz-{release}"));
+        let modules = modules(&folder.join("kernel/lib/modules").join(&release))?;
+        Ok(Self { qemu, busybox, kernel, modules, release })
+    }
+
+    /// Which kernel guests run.
+    pub fn release(&self) -> &str {
+        &self.release
+    }
+}
+
+fn missing(path: &Path) -> String {
+    let path = path.strip_prefix(build::root()).unwrap_or(path);
+    format!("{} is not there: `make test-guests` fetches what guests need", path.display())
+}
+
+/// The files of those modules that are not built in.
+fn modules(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let list = |name: &str| {
+        let path = folder.join(name);
+        fs::read_to_string(&path).map_err(|_| missing(&path))
+    };
+    let (separate, built_in) = (list("modules.order")?, list("modules.builtin")?);
+    let mut files = Vec::new();
+    for module in MODULES {
+        let named = |path: &&str| path.ends_with(&format!("/{module}.ko"));
+        match separate.lines().find(named) {
+            Some(path) => files.push(folder.join(path)),
+            None if built_in.lines().any(|path| named(&path)) => {}
+            None => return Err(format!("the kernel in {} has no {module}", folder.display())),
+        }
+    }
+    Ok(files)
+}

@@ -1,0 +1,25 @@
+//! MX between two machines: guests of QEMU with virtio cards that are connected, each with a kernel and an `isthmusd` of its own.
+//!
+//! ```text
+//!  ┌ guest0 ──────────────────────┐                                ┌ guest1 ──────────────────────┐
+//!  │ mx_pingpong ── isthmusd ── eth0 ══ virtio ══ QEMU ═ datagrams ═ QEMU ══ virtio ══ eth0 ── …   │
+//!  │ shell on the serial console  │                                │                              │
+//!  └──────────▲───────────────────┘                                └──────────────▲───────────────┘
+//!             └───────────── orders and what comes of them: Guest ───────────────┘
+//! ```
+//!
+//! Processors are emulated: nothing of the host is needed but QEMU, no network of it is touched, and no privilege is used. A guest's
+//! whole file system is an archive with our programs, so it starts in seconds. What it takes is in `target/guests`, fetched by
+//! `make test-guests`; without it, tests say `skipped: why`.
+
+#![forbid(unsafe_code)]
+
+mod cpio;
+mod guest;
+mod kit;
+mod pair;
+mod system;
+
+pub use guest::{Done, Guest, patience};
+pub use kit::Kit;
+pub use pair::Pair;

@@ -1,0 +1,75 @@
+//! Two guests whose cards are connected, each with its own daemon.
+
+use std::path::{Path, PathBuf};
+
+use isthmus_testbed::{Scratch, eventually};
+use serde_json::Value;
+
+use crate::guest::{Guest, patience};
+use crate::kit::Kit;
+use crate::system;
+
+/// How guests are to be.
+#[derive(Debug)]
+pub(crate) struct Plan<'a> {
+    pub(crate) kit: &'a Kit,
+    pub(crate) folder: &'a Path,
+    pub(crate) mtu: u32,
+}
+
+impl Plan<'_> {
+    pub(crate) fn files(&self) -> PathBuf {
+        self.folder.join("files.cpio")
+    }
+}
+
+/// Two guests, gone with all their files when dropped. Methods panic where something fails: that fails the test.
+#[derive(Debug)]
+pub struct Pair {
+    /// The guests, which are called `guest0` and `guest1`.
+    pub guests: [Guest; 2],
+    _scratch: Scratch,
+}
+
+impl Pair {
+    /// Boots two guests, with these settings of their boards, and waits until their daemons know each other.
+    pub fn start(kit: &Kit, mtu: u32, settings: &str) -> Self {
+        let scratch = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
+        let plan = Plan { kit, folder: scratch.path(), mtu };
+        let config = format!("[[mx.board]]\nlinks = [{{ interface = \"eth0\" }}]\n{settings}");
+        system::write(kit, &config, plan.folder, &plan.files());
+        let mut guests = [0, 1].map(|number| Guest::boot(&plan, number));
+        for guest in &mut guests {
+            let uptime_s = guest.ready();
+            println!("# guest{} is up after {uptime_s} s of its time", guest.number);
+            guest.run(&format!("network {} {mtu} && daemon", guest.number));
+        }
+        let mut pair = Self { guests, _scratch: scratch };
+        pair.meet();
+        pair
+    }
+
+    /// Waits until each daemon knows the other's board, and can send to it.
+    pub fn meet(&mut self) {
+        let [one, other] = &mut self.guests;
+        for (guest, name) in [(&mut *one, "guest1:0"), (other, "guest0:0")] {
+            let mut said = String::new();
+            let met = eventually(patience(), || {
+                guest.begin("isthmus peer list --json");
+                said = guest.end().lines.join("\n");
+                knows(&said, name)
+            });
+            if met.is_err() {
+                let log = guest.run("cat /tmp/isthmusd.log").join("\n");
+                panic!("guest{} does not find {name}: {said}\n{log}", guest.number);
+            }
+        }
+    }
+}
+
+/// Whether a list of peers has one of that name who can be reached.
+fn knows(list: &str, name: &str) -> bool {
+    let Ok(list) = serde_json::from_str::<Value>(list) else { return false };
+    let peers = list["peers"].as_array();
+    peers.is_some_and(|peers| peers.iter().any(|peer| peer["name"] == name && peer["link"] == "eth0"))
+}

@@ -1,0 +1,107 @@
+//! Two guests, each with its own daemon: messages, what they cost, and a daemon that is killed.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use isthmus_guests::{Done, Guest, Kit, Pair};
+use isthmus_testbed::binary;
+
+/// Guests of one test at a time: an emulated processor takes a whole one.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+fn kit() -> Option<(Kit, MutexGuard<'static, ()>)> {
+    match Kit::find() {
+        Ok(kit) => Some((kit, MACHINE.lock().unwrap_or_else(PoisonError::into_inner))),
+        Err(why) => {
+            println!("skipped: {why}");
+            None
+        }
+    }
+}
+
+/// A program's two sides: serving on one guest, and what the other one says of it.
+#[track_caller]
+fn both(pair: &mut Pair, name: &str, arguments: &str) -> Vec<String> {
+    let [client, server] = &mut pair.guests;
+    let order = call(server, name, arguments);
+    let lines = client.run(&order);
+    server.run("served");
+    lines
+}
+
+/// Starts the serving side, and returns what the client is to be told.
+#[track_caller]
+fn call(server: &mut Guest, name: &str, arguments: &str) -> String {
+    let said = server.run(&format!("serve {name} -w"));
+    let endpoint = said.iter().find_map(|line| line.strip_prefix("endpoint ")).unwrap_or_else(|| panic!("{said:?}"));
+    format!("{name} -w -d {} -r {endpoint} {arguments}", server.board())
+}
+
+/// What the kernels' own protocols make of the same cards, for comparison.
+fn baseline(pair: &mut Pair) {
+    let [client, server] = &mut pair.guests;
+    let ping = client.run("ping -q -c 50 -A -s 8 10.86.223.2");
+    println!("# ICMP echo, 8 bytes: {}", ping.last().unwrap());
+    server.run("sink");
+    let took = client.run("clock 'dd if=/dev/zero bs=64k count=512 2>/dev/null | nc 10.86.223.2 9'");
+    assert_eq!(server.run("sunk"), ["33554432"]);
+    let centiseconds: u32 = took.last().unwrap().strip_prefix("centiseconds ").unwrap().parse().unwrap();
+    println!("# TCP, 32 MiB one way: {:.1} MB/s", f64::from(32 << 20) / 1e4 / f64::from(centiseconds.max(1)));
+}
+
+#[test]
+fn every_byte_comes_between_two_guests() {
+    let Some((kit, _alone)) = kit() else { return };
+    let mut pair = Pair::start(&kit, 9000, "");
+    println!("# bridged: virtio-net, MTU 9000, Linux {}, emulated processors, both sides sleeping", kit.release());
+    println!("# {}", binary("isthmusd", "isthmusd").unwrap().display());
+    let lines = both(&mut pair, "mx_pingpong", "-n 5 -W 3 -v -S 0 -E 1048576");
+    println!("{}", lines.join("\n"));
+    assert_eq!(lines.len(), 1 + 1 + 21, "{lines:?}"); // A heading, nothing, and powers of two.
+    for size in ["8", "32768", "1048576"] {
+        let lines = both(&mut pair, "mx_stream", &format!("-s {size} -N 40 -v"));
+        println!("{}", lines.join("\n"));
+        assert!(lines[1].trim_start().starts_with(&format!("{size} ")), "{lines:?}");
+    }
+    baseline(&mut pair);
+}
+
+#[test]
+fn guests_speak_as_myricoms_hosts_do() {
+    let Some((kit, _alone)) = kit() else { return };
+    let mut pair = Pair::start(&kit, 9000, "dialect = \"mx\"\n");
+    let lines = both(&mut pair, "mx_pingpong", "-n 1 -W 1 -v -S 1 -E 1048576");
+    assert_eq!(lines.len(), 1 + 21, "{lines:?}");
+}
+
+/// Whether a program was told that the other side is gone.
+fn unreachable(done: &Done) -> bool {
+    done.lines.iter().any(|line| line.ends_with("the endpoint cannot be reached"))
+}
+
+#[test]
+fn a_killed_daemon_is_an_error_on_the_other_guest() {
+    const LONG: u32 = 64 << 20;
+    let Some((kit, _alone)) = kit() else { return };
+    let mut pair = Pair::start(&kit, 1500, "resend_ms = 100\ngive_up_s = 5\n");
+    let [client, server] = &mut pair.guests;
+    // Whose daemon is gone waits for the next one; whose peer is gone hears of it when it has been silent for give_up_s.
+    let order = call(server, "mx_pingpong", &format!("-n 100 -W 0 -S {LONG} -E {LONG}"));
+    client.begin(&format!("clock '{order}'"));
+    server.begin(&format!("strike {}", LONG / 8));
+    assert_eq!(server.end().code, 128 + 9);
+    let done = client.end();
+    println!("{}", done.lines.join("\n"));
+    assert_ne!(done.code, 0);
+    assert!(unreachable(&done), "{:?}", done.lines);
+    server.run("daemon");
+    pair.meet();
+    let [_, server] = &mut pair.guests;
+    server.begin("served");
+    let served = server.end();
+    println!("{}", served.lines.join("\n"));
+    assert_ne!(served.code, 0);
+    assert!(unreachable(&served), "{:?}", served.lines);
+    // After all that, it works.
+    both(&mut pair, "mx_pingpong", "-n 1 -W 1 -v -S 1 -E 65536");
+}
