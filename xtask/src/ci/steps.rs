@@ -80,7 +80,8 @@ fn clippy(log: &Log) -> Result<Outcome> {
     if !cmd::succeeds("cargo", &["clippy", "--version"]) {
         return Ok(Outcome::skipped("clippy is not installed"));
     }
-    let clippy = |what: &[&str]| log.run(cargo(&[&["clippy", "--all-targets"], what, &["--", "-D", "warnings"]].concat()));
+    let clippy =
+        |what: &[&str]| log.run(cargo(&[&["clippy", "--all-targets"], what, &["--", "-D", "warnings"]].concat()));
     Ok(clippy(&["--workspace"])?.and(clippy(&["--workspace", "--all-features"])?))
 }
 
