@@ -115,7 +115,8 @@ fn test(log: &Log) -> Result<Outcome> {
     let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
     command.args([SUITES, HOSTS, MPI].iter().flat_map(|package| ["--exclude", package]));
     command.args(["--", "--show-output"]);
-    let features = cargo(&["test", "--package", LINK, "--all-features", "--no-fail-fast", "--", "--show-output"]);
+    let features =
+        cargo(&["test", "--package", LINK, "--all-features", "--no-fail-fast", "--", "xdp", "--show-output"]);
     Ok(log.run_tests(command)?.and(log.run_tests(features)?))
 }
 
