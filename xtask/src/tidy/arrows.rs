@@ -38,7 +38,7 @@ const XEN: &str = "isthmus-platform-xen";
 pub(super) const ENGINES: [&str; 4] = [MX, VERBS, OVERLAY, SOCKETS];
 
 /// Each package and what it may depend on; `abi` stands for every crate below abi/.
-const ALLOWED: [(&str, &[&str]); 23] = [
+const ALLOWED: [(&str, &[&str]); 24] = [
     (LAYOUT, &[]),
     (SHM, &[LAYOUT]),
     (PLATFORM, &[LAYOUT, SHM]),
@@ -62,6 +62,7 @@ const ALLOWED: [(&str, &[&str]); 23] = [
     ("abi", &[CLIENT, LAYOUT, SHM, MX]),
     ("xtask", &[]),
     ("isthmus-testbed", &[LAYOUT, SHM, PLATFORM, CHANNEL, SERVICE, CLIENT, CONTROL, NETBED]),
+    ("isthmus-mpi-tests", &["isthmus-hosts", NETBED]),
 ];
 
 /// What any crate may use in its own tests, beside what it may use anyway.

@@ -4,6 +4,7 @@
 mod build;
 mod cases;
 mod fabric;
+mod hosts;
 mod life;
 mod mpis;
 mod others;

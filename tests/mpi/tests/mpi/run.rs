@@ -68,9 +68,16 @@ pub(crate) fn run(mpi: Option<Mpi>, ranks: u32, name: &str, cases: &[&str]) {
 /// The same beside a daemon.
 #[track_caller]
 pub(crate) fn run_beside(daemon: &Daemon, mpi: &Mpi, ranks: u32, program: &Path, cases: &[&str]) {
-    let finished = succeed(mpi, &job(daemon, mpi, ranks).arg(program).args(cases));
+    run_cases(mpi, job(daemon, mpi, ranks), program, cases);
+}
+
+/// The same by a launch that needs only the program.
+#[track_caller]
+pub(crate) fn run_cases(mpi: &Mpi, launch: Launch, program: &Path, cases: &[&str]) -> Finished {
+    let finished = succeed(mpi, &launch.arg(program).args(cases));
     let done =
         finished.lines.iter().find_map(|line| line.strip_prefix("done ")).and_then(|ran| ran.parse::<usize>().ok());
     let ran = done.unwrap_or_else(|| panic!("{}: {:?}\n{}", mpi.name, finished.lines, finished.stderr));
     assert!(ran > 0 && (cases.is_empty() || ran == cases.len()), "{}: {ran} of {cases:?}", mpi.name);
+    finished
 }
