@@ -9,11 +9,11 @@
 //! ```
 //!
 //! An endpoint is `FI_EP_RDM` and a domain of the client library with one client endpoint in it, which has an MX endpoint number, so that
-//! endpoints on other hosts are found by it. What goes over the channel is described in [`engine::head`]; there is no second
+//! endpoints on other hosts are found by it. What goes over the channel is described in `engine::head`; there is no second
 //! protocol below.
 //!
 //! This crate has no thread and no signal handler; everything happens inside calls. It does not link libfabric: what is shared are
-//! the structures of its headers ([`abi`]).
+//! the structures of its headers (module `abi`).
 //!
 //! The library is linked by `cargo xtask link-abi isthmus-libfabric --map abi/libfabric/libisthmus-fi.map --out libisthmus-fi.so`.
 
