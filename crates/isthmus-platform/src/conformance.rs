@@ -1,122 +1,130 @@
 //! The suite that every platform passes.
 //!
-//! Two sides of one platform, in one process or with a border between them; each check panics with what it missed. Tests of a
-//! platform call [`check_all`].
+//! Each check has two halves, one for the side that owns the memory or the doorbell and one for the side that was let in. The halves run in two
+//! places that share nothing but the platform: two threads of a process, two processes, a guest and its host. What they have to tell
+//! one another (a grant, a bell, a word) goes over a [`Border`].
+//!
+//! ```text
+//!   check          one side (the owner first)                 other side
+//!   ─────          ──────────────────────────                 ──────────
+//!   memory         allocate, grant ──── Grant ──────────────► map, look for zeroes
+//!                  map_own, look    ◄── Here ───────────────► look, write
+//! ```
+//!
+//! A half panics with what it missed; the other half then finds the border closed and panics as well. Tests of a platform call
+//! [`check_here`] where both sides fit into one process, or [`check_side`] on each side. A platform says by [`Conform`] what a liar would
+//! offer on it.
 
-use crate::{Listen, Platform, Ring};
+mod border;
+mod checks;
+
+pub use border::{Border, BorderClosed, Lines, Message, Portable, Thread, threads};
+
+use crate::{Platform, PlatformError};
 use isthmus_layout::RegionSize;
-use isthmus_layout::channel::{Direction, Geometry, SlabSize};
-use isthmus_layout::limits::SLAB_BYTES_MIN;
-use isthmus_shm::{Access, Consumer, Payload, Producer, RecordBuffer, SlabConsumer, SlabProducer, Window, Words};
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
-/// Long enough for any platform, emulated ones too; only a missing wake-up ever waits for it.
-const LIVENESS: Duration = Duration::from_secs(30);
-
-/// All checks, between `ours` and `theirs`; `them` is what we know the other side by, `us` what it knows us by.
-pub fn check_all<P: Platform>(ours: &P, them: &P::Peer, theirs: &P, us: &P::Peer) {
-    memory_starts_as_zeroes_and_is_shared(ours, them, theirs);
-    read_only_grants_show_later_writes(ours, them, theirs);
-    more_than_there_is_cannot_be_mapped(ours, them, theirs);
-    a_doorbell_wakes_once_for_many_rings(ours, them, theirs);
-    records_and_pieces_cross(ours, them, theirs);
-    both_sides_can_grant(theirs, us, ours);
+/// What a platform brings so that the suite can try to cheat on it.
+pub trait Conform: Platform {
+    /// Offers that look like grants of `memory` to `to`, of `size` bytes, and are none, each with what is wrong with it: the other side has to
+    /// refuse every one, and goes on working. Where a liar needs something that must not be dropped before, it is in `held`.
+    fn forgeries(
+        &self,
+        memory: &Self::Memory,
+        to: &Self::Peer,
+        size: RegionSize,
+        held: &mut Vec<Self::Memory>,
+    ) -> Result<Vec<(&'static str, Self::Grant)>, PlatformError>;
 }
 
-fn memory_starts_as_zeroes_and_is_shared<P: Platform>(ours: &P, them: &P::Peer, theirs: &P) {
-    let size = RegionSize(4 * 4096);
-    let memory = ours.allocate(size).expect("allocate");
-    let own = Window::new(ours.map_own(&memory).expect("map_own"));
-    let grant = ours.grant(&memory, them, Access::ReadWrite).expect("grant");
-    let peer = Window::new(theirs.map(grant, size, Access::ReadWrite).expect("map"));
-    let mut bytes = [0xff; 4096];
-    peer.copy_out(3 * 4096, &mut bytes);
-    assert!(bytes.iter().all(|&byte| byte == 0), "fresh memory is not zeroed");
-    for page in 0..4 {
-        own.store(page * 1024 + 1, page + 10, Relaxed);
-        peer.store(page * 1024 + 2, page + 20, Relaxed);
-        assert_eq!((peer.load(page * 1024 + 1, Relaxed), own.load(page * 1024 + 2, Relaxed)), (page + 10, page + 20));
-    }
+/// Which of the two sides this is: one starts as the owner, the other as who is let in; then they change places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Owns first.
+    One,
+    /// Is let in first.
+    Other,
 }
 
-fn read_only_grants_show_later_writes<P: Platform>(ours: &P, them: &P::Peer, theirs: &P) {
-    let size = RegionSize(4096);
-    let memory = ours.allocate(size).expect("allocate");
-    let own = Window::new(ours.map_own(&memory).expect("map_own"));
-    let grant = || ours.grant(&memory, them, Access::Read).expect("grant");
-    let peer = Window::new(theirs.map(grant(), size, Access::Read).expect("map"));
-    own.copy_in(100, b"later");
-    let mut bytes = [0; 5];
-    peer.copy_out(100, &mut bytes);
-    assert_eq!(&bytes, b"later");
-    assert!(theirs.map(grant(), size, Access::ReadWrite).is_err(), "a read-only grant was mapped writable");
+/// What one side has at hand: the platform, what it knows the other side by, and the way to talk to it.
+pub(crate) struct Party<'a, P: Platform> {
+    platform: &'a P,
+    them: &'a P::Peer,
+    border: &'a mut dyn Border<P>,
 }
 
-fn more_than_there_is_cannot_be_mapped<P: Platform>(ours: &P, them: &P::Peer, theirs: &P) {
-    let memory = ours.allocate(RegionSize(4096)).expect("allocate");
-    let grant = ours.grant(&memory, them, Access::ReadWrite).expect("grant");
-    assert!(theirs.map(grant, RegionSize(2 * 4096), Access::ReadWrite).is_err(), "mapped beyond the grant");
-}
-
-fn a_doorbell_wakes_once_for_many_rings<P: Platform>(ours: &P, them: &P::Peer, theirs: &P) {
-    let (listener, bell) = ours.doorbell(them).expect("doorbell");
-    let ringer = theirs.ringer(bell).expect("ringer");
-    while listener.wait(Duration::ZERO) {} // Some platforms ring once when the bell is hung.
-    ringer.ring();
-    ringer.ring();
-    assert!(listener.wait(LIVENESS), "nobody heard the doorbell");
-    assert!(!listener.wait(Duration::ZERO), "two rings before the first wait are one");
-    ringer.ring();
-    assert!(listener.wait(LIVENESS), "the doorbell works only once");
-}
-
-fn records_and_pieces_cross<P: Platform>(ours: &P, them: &P::Peer, theirs: &P) {
-    let geometry = Geometry { slab: SlabSize::new(SLAB_BYTES_MIN).expect("the smallest slab is one") };
-    let memory = ours.allocate(geometry.size()).expect("allocate");
-    let own = Window::new(ours.map_own(&memory).expect("map_own"));
-    let grant = ours.grant(&memory, them, Access::ReadWrite).expect("grant");
-    let peer = Window::new(theirs.map(grant, geometry.size(), Access::ReadWrite).expect("map"));
-    let at = geometry.direction(Direction::Zero);
-    let (mut producer, mut consumer) = (Producer::new(own.clone(), at), Consumer::new(peer.clone(), at));
-    let mut slab_out = SlabProducer::new(own.clone(), at, geometry.slab);
-    let mut slab_in = SlabConsumer::new(peer.clone(), at, geometry.slab);
-    let mut record = RecordBuffer::default();
-    for round in 0..1000_u32 {
-        let message: Vec<u8> = (0..round % 128).map(|at| (at + round) as u8).collect();
-        let piece = slab_out.reserve(1, 3000).expect("no fault").expect("everything came back");
-        own.copy_in(slab_out.byte(piece), &[round as u8; 3000]);
-        producer.push(7, &[round, piece.offset, piece.len], &message).expect("everything was consumed");
-        assert!(!producer.wake());
-        assert!(consumer.pop(&mut record).expect("no fault"), "record {round} did not arrive");
-        assert_eq!((record.kind(), record.words()[0]), (7, round));
-        let arrived: Vec<u8> = record.words()[3..].iter().flat_map(|word| word.to_le_bytes()).collect();
-        assert_eq!(arrived[..message.len()], message);
-        let span = slab_in.span(piece).expect("inside");
-        let mut bytes = [0; 3000];
-        peer.copy_out(span.start(), &mut bytes);
-        assert_eq!(bytes, [round as u8; 3000]);
-        if slab_in.give_back(piece) | consumer.owes() {
-            slab_in.publish();
-            assert!(!consumer.publish());
+/// Runs all checks on one side, in both roles; `them` is what this side knows the other by. `passed` hears of each check that passed
+/// on this side.
+///
+/// # Panics
+///
+/// Where a check fails, here or on the other side.
+pub fn check_side<P: Conform>(
+    side: Side,
+    platform: &P,
+    them: &P::Peer,
+    border: &mut dyn Border<P>,
+    passed: &mut dyn FnMut(&str),
+) {
+    let mut party = Party { platform, them, border };
+    for owner in [Side::One, Side::Other] {
+        for check in checks::all::<P>() {
+            let (half, role) = if side == owner { (check.owner, "owner") } else { (check.guest, "let in") };
+            half(&mut party);
+            party.meet();
+            passed(&format!("{} ({role})", check.name));
         }
     }
-    assert!(consumer.park().expect("no fault"));
-    producer.push(7, &[], &[]).expect("room");
-    assert!(producer.wake(), "a parked consumer was not noticed");
-    assert!(!producer.wake(), "noticed twice");
 }
 
-fn both_sides_can_grant<P: Platform>(ours: &P, them: &P::Peer, theirs: &P) {
-    memory_starts_as_zeroes_and_is_shared(ours, them, theirs);
+/// Runs all checks between two platforms of this process; `them` is what `ours` knows the other side by, `us` what `theirs` knows us by.
+///
+/// # Panics
+///
+/// Where a check fails.
+pub fn check_here<P>(ours: &P, them: &P::Peer, theirs: &P, us: &P::Peer)
+where
+    P: Conform + Sync,
+    P::Peer: Sync,
+    P::Grant: Send,
+    P::Bell: Send,
+{
+    let (mut here, mut there) = threads::<P>();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(move || check_side(Side::Other, theirs, us, &mut there, &mut |_| {}));
+        // A side that fails drops its end of the border, so that the other one ends as well.
+        let one = scope.spawn(move || check_side(Side::One, ours, them, &mut here, &mut |_| {}));
+        // The side that failed first says why; the other one only that it was left alone.
+        let (one, other) = (one.join(), other.join());
+        let failed = [one, other].into_iter().filter_map(Result::err);
+        if let Some(why) =
+            failed.min_by_key(|why| why.downcast_ref::<String>().is_some_and(|why| why.contains(border::CLOSED)))
+        {
+            std::panic::resume_unwind(why);
+        }
+    });
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::Local;
 
     #[test]
     fn local_passes() {
-        super::check_all(&Local, &(), &Local, &());
+        check_here(&Local, &(), &Local, &());
+    }
+
+    #[test]
+    fn each_check_is_heard_of_in_both_roles() {
+        let (mut here, mut there) = threads::<Local>();
+        let mut heard = Vec::new();
+        std::thread::scope(|scope| {
+            scope.spawn(move || check_side(Side::Other, &Local, &(), &mut there, &mut |_| {}));
+            check_side(Side::One, &Local, &(), &mut here, &mut |name| heard.push(name.to_owned()));
+        });
+        let names: Vec<&str> = checks::all::<Local>().iter().map(|check| check.name).collect();
+        assert_eq!(heard.len(), 2 * names.len());
+        assert!(heard[0].starts_with(names[0]) && heard[0].ends_with("(owner)"), "{heard:?}");
+        assert!(heard[names.len()].starts_with(names[0]) && heard[names.len()].ends_with("(let in)"), "{heard:?}");
     }
 }

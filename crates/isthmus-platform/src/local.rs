@@ -3,6 +3,7 @@
 //! All that two containers need in common is that socket. Memory has no name anywhere, so nothing is left when its last user is
 //! gone, however it went.
 
+use crate::conformance::Conform;
 use crate::seqpacket::{self, ReceiveError};
 use crate::{Listen, Platform, PlatformError, Ring};
 use isthmus_layout::RegionSize;
@@ -208,6 +209,23 @@ impl Platform for Local {
 
     fn ringer(&self, bell: OwnedFd) -> Result<Doorbell, PlatformError> {
         Ok(Doorbell::from(bell))
+    }
+}
+
+impl Conform for Local {
+    fn forgeries(
+        &self,
+        memory: &LocalMemory,
+        _to: &(),
+        size: RegionSize,
+        _held: &mut Vec<LocalMemory>,
+    ) -> Result<Vec<(&'static str, OwnedFd)>, PlatformError> {
+        let refused = |source| PlatformError::Refused { operation: "making a descriptor that is no grant", source };
+        let unsealed = rustix::fs::memfd_create("isthmus", MemfdFlags::CLOEXEC).map_err(refused)?;
+        rustix::fs::ftruncate(&unsealed, size.0).map_err(refused)?;
+        let small = memory_file(RegionSize(memory.size.0 - 1), SealFlags::SHRINK)?;
+        let (pipe, _) = rustix::pipe::pipe().map_err(refused)?;
+        Ok(vec![("memory that can shrink", unsealed), ("a byte too few", small), ("no memory at all", pipe)])
     }
 }
 
