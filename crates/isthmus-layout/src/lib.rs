@@ -6,6 +6,7 @@
 //!   channel ────── the memory of a channel: head page, two rings of cells, two slabs
 //!   board ──────── the page where a receiver sees which of its peers is active
 //!   record ─────── what the cells of a ring carry
+//!   border ─────── a guest's window, and what its daemon and the host's say in it
 //!   control ────── messages between a library and its daemon
 //!   environment ── the variables that the library looks at
 //!   reason ─────── why something was refused, took the slower path, or was ended
@@ -18,6 +19,7 @@
 extern crate alloc;
 
 pub mod board;
+pub mod border;
 pub mod channel;
 pub mod control;
 pub mod environment;

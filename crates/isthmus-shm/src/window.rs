@@ -61,9 +61,9 @@ pub struct Mapping {
 
 #[derive(Debug)]
 enum Backing {
-    /// A memory file of this kernel's.
+    /// A memory file that is this kernel's alone.
     File,
-    /// A platform's.
+    /// A platform's, which another kernel sees too.
     Pages,
     Heap(std::alloc::Layout),
 }
@@ -77,6 +77,22 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps `size` bytes of a sealed memory file. Where the seal is missing or the file too small it is not touched.
     pub fn new(memory: impl AsFd, size: RegionSize, access: Access) -> Result<Self, MapError> {
+        Self::part(memory, 0, size, access, Backing::File)
+    }
+
+    /// Maps `size` bytes at `at` of a sealed memory file which another kernel sees too, as a device's memory: whoever is there
+    /// cannot be made to fence from here. `at` is a multiple of the page size.
+    pub fn window(memory: impl AsFd, at: u64, size: RegionSize, access: Access) -> Result<Self, MapError> {
+        Self::part(memory, at, size, access, Backing::Pages)
+    }
+
+    fn part(
+        memory: impl AsFd,
+        at: u64,
+        size: RegionSize,
+        access: Access,
+        backing: Backing,
+    ) -> Result<Self, MapError> {
         let refused = |source| MapError::Refused { bytes: size.0, source };
         let seals = rustix::fs::fcntl_get_seals(&memory).map_err(|_| MapError::NotSealed)?;
         // Huge pages can be sealed too, but a peer may punch holes into them, and then there may be none left for our next touch.
@@ -85,8 +101,8 @@ impl Mapping {
             return Err(MapError::NotSealed);
         }
         let have = rustix::fs::fstat(&memory).map_err(refused)?.st_size as u64;
-        if have < size.0 {
-            return Err(MapError::TooSmall { need: size.0, have });
+        if at.checked_add(size.0).is_none_or(|end| have < end) {
+            return Err(MapError::TooSmall { need: at.saturating_add(size.0), have });
         }
         let protection = match access {
             Access::Read => ProtFlags::READ,
@@ -94,10 +110,10 @@ impl Mapping {
         };
         let bytes = usize::try_from(size.0).map_err(|_| refused(rustix::io::Errno::NOMEM))?;
         // SAFETY: a fresh mapping at an address of the kernel's choice disturbs no memory of ours.
-        let base = unsafe { rustix::mm::mmap(core::ptr::null_mut(), bytes, protection, MapFlags::SHARED, &memory, 0) };
+        let base = unsafe { rustix::mm::mmap(core::ptr::null_mut(), bytes, protection, MapFlags::SHARED, &memory, at) };
         let base =
             NonNull::new(base.map_err(refused)?.cast()).expect("the kernel maps nothing at address zero unasked");
-        Ok(Self { base, bytes, backing: Backing::File })
+        Ok(Self { base, bytes, backing })
     }
 
     /// Takes over a mapping that a platform made.

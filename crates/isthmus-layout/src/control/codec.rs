@@ -193,6 +193,11 @@ impl<'a> Reader<'a> {
         Ok(*taken)
     }
 
+    /// Takes all that is left.
+    pub fn rest(self) -> &'a [u8] {
+        self.rest
+    }
+
     /// Refuses anything that is left.
     pub fn end(self) -> Result<(), MalformedControl> {
         if self.rest.is_empty() { Ok(()) } else { Err(MalformedControl::Trailing(self.rest.len())) }

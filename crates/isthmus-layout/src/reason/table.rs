@@ -241,6 +241,10 @@ reasons! {
     "this domain was told to do without channels";
     "Unset `ISTHMUS_CHANNELS=0`.";
 
+    115 NoCommonMemory, "no-common-memory", Fallback:
+    "the two domains are on different machines, or one of them is in a guest, and have no memory in common";
+    "None needed: the daemon of the host copies between them.";
+
     /// Messages and what peers write into shared memory
     130 MessageTooLong, "message-too-long", Refusal:
     "the message is longer than any can be";

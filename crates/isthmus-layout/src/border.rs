@@ -1,0 +1,239 @@
+//! The border between a guest and its host: how the window that both see is divided, and what their daemons say in it.
+//!
+//! ```text
+//! byte 0       head page: magic, version, vectors; a word in which the guest calls, one in which the host answers
+//! byte 4096    the crossing: a channel's memory, the host sends on direction 0
+//! byte PIECES  pieces: rings, boards and channels of the guest's programs, handed out by the host's daemon
+//! ```
+//!
+//! A guest's daemon has no directory and decides nothing. It passes on what its programs say on its control socket, each message in a
+//! *frame* of the crossing, and what the host's daemon answers. Where a message carries file descriptors, the frame says instead what
+//! they are: a [`Handed`] is a piece of the window, or a vector of the device, for which the guest's daemon has its device make
+//! descriptors. Messages between domains never pass the crossing.
+
+use alloc::vec::Vec;
+
+use crate::channel::{Geometry, SlabSize};
+use crate::control::{Field, MalformedControl, Name, Reader};
+use crate::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX, PAGE_BYTES, SLAB_BYTES_MIN};
+
+/// What the head page begins with, as two words.
+pub const MAGIC: [u32; 2] = [u32::from_le_bytes(*b"ISTH"), u32::from_le_bytes(*b"WNDW")];
+/// The version of this layout.
+pub const VERSION: u32 = 1;
+/// Word of the head page: the first half of [`MAGIC`]; the second follows.
+pub const MAGIC_WORD: u32 = 0;
+/// Word of the head page: [`VERSION`].
+pub const VERSION_WORD: u32 = 2;
+/// Word of the head page: with what the guest begins a conversation, any number but the one that stands in [`ANSWER_WORD`] and 0.
+pub const CALL_WORD: u32 = 32;
+/// Word of the head page: the call that the crossing was made ready for. Whatever was said before is forgotten.
+pub const ANSWER_WORD: u32 = 64;
+
+/// Where the crossing lies.
+pub const CROSSING_AT: u64 = PAGE_BYTES as u64;
+/// The crossing's memory.
+pub const CROSSING: Geometry = Geometry { slab: SlabSize::new(2 * SLAB_BYTES_MIN).expect("a slab may be as large") };
+/// Where pieces begin.
+pub const PIECES_AT: u64 = (CROSSING_AT + CROSSING.size().0).next_multiple_of(PAGE_BYTES as u64);
+/// The smallest window: room for a domain or two.
+pub const WINDOW_BYTES_MIN: u64 = 1 << 20;
+
+/// The vector by which either side is told to look at the crossing. Toward the host, vector 1 + w wakes worker w; toward the guest, the
+/// vectors from 1 on are shared out among its domains.
+pub const CROSSING_VECTOR: u16 = 0;
+
+/// Bytes of the longest frame's content.
+pub const FRAME_BYTES_MAX: usize = CONTROL_BYTES_MAX + 1 + CONTROL_FDS_MAX * Handed::BYTES;
+
+/// A piece of a slab is at most a quarter of it.
+const _: () = assert!(FRAME_BYTES_MAX <= CROSSING.slab.bytes() as usize / 4);
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameKind {
+    /// A program has connected; the content is an [`Open`]. To the host alone.
+    Open,
+    /// A control message: [`Packet`].
+    Packet,
+    /// The connection is over. No content.
+    Closed,
+}
+
+impl FrameKind {
+    /// As the record's kind.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Open => 1,
+            Self::Packet => 2,
+            Self::Closed => 3,
+        }
+    }
+
+    /// None for what is no frame.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            1 => Some(Self::Open),
+            2 => Some(Self::Packet),
+            3 => Some(Self::Closed),
+            _ => None,
+        }
+    }
+}
+
+/// A program of the guest, as its daemon sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// Its user, in the guest. Whose its domains are on the host, the host's configuration says.
+    pub uid: u32,
+    /// Its process, in the guest; 0 where that cannot be seen.
+    pub pid: u32,
+    /// What its program is called.
+    pub program: Name,
+}
+
+impl Open {
+    /// Its bytes.
+    pub fn emit(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.uid.emit(&mut out);
+        self.pid.emit(&mut out);
+        self.program.emit(&mut out);
+        out
+    }
+
+    /// Takes all of `bytes`.
+    pub fn parse(bytes: &[u8]) -> Result<Self, MalformedControl> {
+        let mut from = Reader::new(bytes);
+        let open = Self { uid: u32::parse(&mut from)?, pid: u32::parse(&mut from)?, program: Name::parse(&mut from)? };
+        from.end()?;
+        Ok(open)
+    }
+}
+
+/// What takes the place of a file descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handed {
+    /// Memory: a piece of the window, in whole pages, to be mapped for reading and writing.
+    Piece {
+        /// Its first byte.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+    },
+    /// What rings this vector of a peer of the device: 0 is the host, any other is a guest.
+    Ringer {
+        /// Who is rung.
+        peer: u16,
+        /// The vector.
+        vector: u16,
+    },
+    /// Where rings of this vector of the guest's own device are heard.
+    Listener {
+        /// The vector.
+        vector: u16,
+    },
+}
+
+impl Handed {
+    /// Bytes of one.
+    pub const BYTES: usize = 24;
+
+    const PIECE: u16 = 1;
+    const RINGER: u16 = 2;
+    const LISTENER: u16 = 3;
+
+    fn emit(self, out: &mut Vec<u8>) {
+        let (kind, peer, vector, offset, bytes) = match self {
+            Self::Piece { offset, bytes } => (Self::PIECE, 0, 0, offset, bytes),
+            Self::Ringer { peer, vector } => (Self::RINGER, peer, vector, 0, 0),
+            Self::Listener { vector } => (Self::LISTENER, 0, vector, 0, 0),
+        };
+        [kind, peer, vector, 0].iter().for_each(|half| half.emit(out));
+        [offset, bytes].iter().for_each(|number| number.emit(out));
+    }
+
+    fn parse(from: &mut Reader<'_>) -> Result<Self, MalformedControl> {
+        let kind = u16::parse(from)?;
+        let (peer, vector, reserved) = (u16::parse(from)?, u16::parse(from)?, u16::parse(from)?);
+        let (offset, bytes) = (u64::parse(from)?, u64::parse(from)?);
+        if reserved != 0 {
+            return Err(MalformedControl::Reserved(reserved));
+        }
+        match kind {
+            Self::PIECE => Ok(Self::Piece { offset, bytes }),
+            Self::RINGER => Ok(Self::Ringer { peer, vector }),
+            Self::LISTENER => Ok(Self::Listener { vector }),
+            other => Err(MalformedControl::Kind(other)),
+        }
+    }
+}
+
+/// A control message, with what stands for its file descriptors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packet<'a> {
+    /// In their order. Only the host hands anything.
+    pub handed: Vec<Handed>,
+    /// The message as it goes over a control socket.
+    pub message: &'a [u8],
+}
+
+impl<'a> Packet<'a> {
+    /// Its bytes.
+    pub fn emit(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(1 + self.handed.len() * Handed::BYTES + self.message.len());
+        (self.handed.len() as u8).emit(&mut out);
+        self.handed.iter().for_each(|handed| handed.emit(&mut out));
+        out.extend_from_slice(self.message);
+        out
+    }
+
+    /// Takes all of `bytes`. What the message says is not looked at.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, MalformedControl> {
+        let mut from = Reader::new(bytes);
+        let have = usize::from(u8::parse(&mut from)?);
+        if have > CONTROL_FDS_MAX {
+            return Err(MalformedControl::List { have, most: CONTROL_FDS_MAX });
+        }
+        let handed = (0..have).map(|_| Handed::parse(&mut from)).collect::<Result<Vec<_>, _>>()?;
+        let message = from.rest();
+        if message.len() > CONTROL_BYTES_MAX {
+            return Err(MalformedControl::TooLong(message.len()));
+        }
+        Ok(Self { handed, message })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    #[test]
+    fn what_is_emitted_is_parsed() {
+        let open = Open { uid: 1000, pid: 7, program: Name::new("mx_pingpong").unwrap() };
+        assert_eq!(Open::parse(&open.emit()), Ok(open));
+        let handed = vec![
+            Handed::Piece { offset: PIECES_AT, bytes: 4096 },
+            Handed::Ringer { peer: 0, vector: 2 },
+            Handed::Listener { vector: 9 },
+        ];
+        let packet = Packet { handed, message: b"hello" };
+        assert_eq!(Packet::parse(&packet.emit()), Ok(packet));
+    }
+
+    #[test]
+    fn a_packet_cut_anywhere_is_refused_or_shorter() {
+        let handed = vec![Handed::Listener { vector: 1 }; CONTROL_FDS_MAX];
+        let whole = Packet { handed, message: b"" }.emit();
+        for cut in 0..whole.len() {
+            assert!(Packet::parse(&whole[..cut]).is_err(), "{cut}");
+        }
+        let mut more = whole.clone();
+        more[0] = CONTROL_FDS_MAX as u8 + 1;
+        assert_eq!(Packet::parse(&more), Err(MalformedControl::List { have: 9, most: 8 }));
+        let mut other = whole;
+        other[1] = 4;
+        assert_eq!(Packet::parse(&other), Err(MalformedControl::Kind(4)));
+    }
+}
