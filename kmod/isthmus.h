@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: (GPL-2.0 WITH Linux-syscall-note) OR MIT */
+/*
+ * What a guest's isthmusd and the driver of its ivshmem device say to one another; docs/spec/device.md tells it in words.
+ *
+ * Every structure has a fixed size, the same for 32 and 64 bits, begins with the version of this interface, and is refused (EINVAL)
+ * when that is another one or a reserved field is not zero.
+ */
+#ifndef ISTHMUS_H
+#define ISTHMUS_H
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+
+/* The version of this interface. */
+#define ISTHMUS_ABI		1
+
+/* statfs() answers this type for a piece, and for nothing that is not this driver's. */
+#define ISTHMUS_MAGIC		0x49535448
+
+/* isthmus_info.peer: the device has no number (yet). */
+#define ISTHMUS_NO_PEER		0xffffffffU
+
+/* How memory is cached, as a page table entry says. */
+#define ISTHMUS_MEMORY_UNKNOWN	0
+#define ISTHMUS_MEMORY_WB	1	/* write-back: as ordinary memory */
+#define ISTHMUS_MEMORY_WT	2	/* write-through */
+#define ISTHMUS_MEMORY_WP	3	/* write-protect */
+#define ISTHMUS_MEMORY_WC	4	/* write-combining */
+#define ISTHMUS_MEMORY_UC_MINUS	5	/* uncached, unless a register of the processor says write-combining */
+#define ISTHMUS_MEMORY_UC	6	/* uncached */
+
+/* isthmus_info.flags: memory_type was read from an entry of a program's mapping, not only from the kernel's own. */
+#define ISTHMUS_INFO_MAPPED	1
+
+struct isthmus_info {
+	__u32 abi;		/* answered: ISTHMUS_ABI */
+	__u32 driver;		/* the driver's version: major << 16 | minor */
+	__u64 window_bytes;
+	__u32 peer;		/* our number among the device's peers, or ISTHMUS_NO_PEER */
+	__u32 vectors;		/* which LISTEN takes: 0 to vectors - 1; 0: no interrupts */
+	__u32 memory_type;	/* ISTHMUS_MEMORY_... */
+	__u32 flags;		/* ISTHMUS_INFO_... */
+	__u64 window_address;	/* where the window lies in the guest's physical memory */
+	__u64 reserved[3];	/* answered: 0 */
+};
+
+#define ISTHMUS_READ		1
+#define ISTHMUS_READ_WRITE	3
+
+struct isthmus_piece {
+	__u32 abi;
+	__u32 access;		/* ISTHMUS_READ or ISTHMUS_READ_WRITE */
+	__u64 offset;		/* of the window; whole pages */
+	__u64 bytes;		/* whole pages, at least one */
+	__s32 descriptor;	/* answered */
+	__u32 reserved;
+};
+
+struct isthmus_withdraw {
+	__u32 abi;
+	__s32 descriptor;	/* of a piece of this device */
+};
+
+struct isthmus_listen {
+	__u32 abi;
+	__u32 vector;
+	__s32 descriptor;	/* an eventfd; -1: nobody listens any more */
+	__u32 reserved;
+};
+
+struct isthmus_ringer {
+	__u32 abi;
+	__u32 peer;		/* up to 65535 */
+	__u32 vector;		/* up to 65535 */
+	__s32 descriptor;	/* answered */
+};
+
+struct isthmus_ring {
+	__u32 abi;
+	__u32 peer;
+	__u32 vector;
+	__u32 reserved;
+};
+
+/* isthmus_extent.flags: the piece was withdrawn, or its device is gone: what is mapped shows other, private pages. */
+#define ISTHMUS_EXTENT_GONE	1
+
+struct isthmus_extent {
+	__u32 abi;		/* answered: ISTHMUS_ABI */
+	__u32 access;
+	__u64 bytes;		/* which can be mapped, from 0; never less */
+	__u32 memory_type;	/* of what was mapped last, or ISTHMUS_MEMORY_UNKNOWN */
+	__u32 flags;		/* ISTHMUS_EXTENT_... */
+	__u64 reserved;		/* answered: 0 */
+};
+
+/* To /dev/isthmusN. */
+#define ISTHMUS_INFO		_IOR(0xb1, 0x40, struct isthmus_info)
+#define ISTHMUS_PIECE		_IOWR(0xb1, 0x41, struct isthmus_piece)
+#define ISTHMUS_WITHDRAW	_IOW(0xb1, 0x42, struct isthmus_withdraw)
+#define ISTHMUS_LISTEN		_IOW(0xb1, 0x43, struct isthmus_listen)
+#define ISTHMUS_RINGER		_IOWR(0xb1, 0x44, struct isthmus_ringer)
+#define ISTHMUS_RING		_IOW(0xb1, 0x45, struct isthmus_ring)
+
+/* To a piece. */
+#define ISTHMUS_EXTENT		_IOR(0xb1, 0x48, struct isthmus_extent)
+
+#endif
