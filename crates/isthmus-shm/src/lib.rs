@@ -3,6 +3,7 @@
 //! ```text
 //!   words ── Words, Payload: what may be done with foreign memory
 //!   window ─ Mapping, Window: the real memory        liar ── Liar: the worst memory there could be
+//!   piece ── memory of a guest's window, by the descriptors of its driver
 //!   ring ─── records, a line at a time               slab ── bytes too many for a record
 //!   board ── which of many peers is active, and when to sleep
 //!   rehome ─ large buffers of the program moved onto pages that a peer may map
@@ -36,6 +37,7 @@ pub mod fault;
 pub mod fork_guard;
 mod gather;
 pub mod liar;
+pub mod piece;
 pub mod rehome;
 pub mod ring;
 pub mod slab;

@@ -4,6 +4,7 @@
 //! `&AtomicU32`, which may change behind its `&`. Everything else goes by [`Payload`]: bytes are copied and the copy is used.
 
 use crate::barrier::{self, Reach};
+use crate::piece;
 use crate::words::{Payload, Words};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
@@ -30,7 +31,8 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 pub enum MapError {
     /// Its owner could shrink it and have us killed by SIGBUS.
     #[error(
-        "the memory is no memory file of plain pages sealed against shrinking; its owner could end this process with SIGBUS"
+        "the memory is no memory file of plain pages sealed against shrinking, nor a piece of a guest's window; its owner could end \
+         this process with SIGBUS"
     )]
     NotSealed,
     /// It is smaller than was said.
@@ -75,7 +77,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `size` bytes of a sealed memory file. Where the seal is missing or the file too small it is not touched.
+    /// Maps `size` bytes of a sealed memory file, or of a piece of a guest's window (`kmod/`), from its start. Where it could shrink or is
+    /// too small it is not touched.
     pub fn new(memory: impl AsFd, size: RegionSize, access: Access) -> Result<Self, MapError> {
         Self::part(memory, 0, size, access, Backing::File)
     }
@@ -86,21 +89,13 @@ impl Mapping {
         Self::part(memory, at, size, access, Backing::Pages)
     }
 
-    fn part(
-        memory: impl AsFd,
-        at: u64,
-        size: RegionSize,
-        access: Access,
-        backing: Backing,
-    ) -> Result<Self, MapError> {
+    fn part(memory: impl AsFd, at: u64, size: RegionSize, access: Access, backing: Backing) -> Result<Self, MapError> {
         let refused = |source| MapError::Refused { bytes: size.0, source };
-        let seals = rustix::fs::fcntl_get_seals(&memory).map_err(|_| MapError::NotSealed)?;
-        // Huge pages can be sealed too, but a peer may punch holes into them, and then there may be none left for our next touch.
-        let plain = rustix::fs::fstatfs(&memory).is_ok_and(|found| found.f_type as u64 == TMPFS_MAGIC);
-        if !seals.contains(SealFlags::SHRINK) || !plain {
-            return Err(MapError::NotSealed);
-        }
-        let have = rustix::fs::fstat(&memory).map_err(refused)?.st_size as u64;
+        let (have, backing) = match piece::extent(&memory) {
+            // What others write there they may write under another kernel, whom no barrier of this one reaches.
+            Some(extent) => (extent.bytes, Backing::Pages),
+            None => (sealed_bytes(&memory)?, backing),
+        };
         if at.checked_add(size.0).is_none_or(|end| have < end) {
             return Err(MapError::TooSmall { need: at.saturating_add(size.0), have });
         }
@@ -120,8 +115,8 @@ impl Mapping {
     ///
     /// # Safety
     ///
-    /// `base` is the start of `bytes` bytes that are mapped readable and writable, stay so until `munmap`, which is left to
-    /// the new owner, and are used by nobody else in this process.
+    /// `base` is the start of `bytes` bytes that are mapped readable, and writable where they will be written, stay so until `munmap`, which is
+    /// left to the new owner, and are used by nobody else in this process.
     pub unsafe fn adopt(base: NonNull<u8>, bytes: usize) -> Self {
         Self { base, bytes, backing: Backing::Pages }
     }
@@ -162,6 +157,18 @@ impl Drop for Mapping {
     }
 }
 
+/// Bytes of a memory file which cannot become less.
+fn sealed_bytes(memory: impl AsFd) -> Result<u64, MapError> {
+    let seals = rustix::fs::fcntl_get_seals(&memory).map_err(|_| MapError::NotSealed)?;
+    // Huge pages can be sealed too, but a peer may punch holes into them, and then there may be none left for our next touch.
+    let plain = rustix::fs::fstatfs(&memory).is_ok_and(|found| found.f_type as u64 == TMPFS_MAGIC);
+    if !seals.contains(SealFlags::SHRINK) || !plain {
+        return Err(MapError::NotSealed);
+    }
+    let found = rustix::fs::fstat(&memory).map_err(|source| MapError::Refused { bytes: 0, source })?;
+    Ok(found.st_size as u64)
+}
+
 /// A view of a mapped region; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Window {
@@ -183,7 +190,8 @@ impl Window {
     fn word(&self, at: u32) -> &AtomicU32 {
         assert!((at as usize) < self.mapping.bytes / 4); // Ours: offsets were checked before they came here.
         // SAFETY: `at` is inside the mapping (asserted), which outlives `self`, is page aligned and cannot shrink (its file
-        // is sealed, or it belongs to a platform that promised so in `adopt`). Other domains reach these bytes by mappings of
+        // is sealed; or the driver of the guest's window says how large it is and never takes pages away without others in their
+        // place, see `piece`; or it belongs to a platform that promised so in `adopt`). Other domains reach these bytes by mappings of
         // their own; this program reaches them by atomics, so no access of ours races with another of ours, and by
         // `Payload`, whose spans are disjoint from the words that atomics are used on.
         unsafe { AtomicU32::from_ptr(self.mapping.base.as_ptr().add(4 * at as usize).cast()) }
