@@ -1,0 +1,185 @@
+//! What the driver in `kmod/` is asked, as `kmod/isthmus.h` has it; `docs/spec/device.md` tells it in words and tables.
+
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use rustix::io::Errno;
+use rustix::ioctl::{Getter, Opcode, Setter, Updater, ioctl, opcode};
+
+/// The version of the interface.
+pub const ABI: u32 = 1;
+
+/// `RawInfo::peer`: none.
+pub(crate) const NO_PEER: u32 = u32::MAX;
+
+/// `RawInfo::flags`: the memory type is that of a program's mapping.
+pub(crate) const INFO_MAPPED: u32 = 1;
+
+/// `struct isthmus_info`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RawInfo {
+    /// The version of the interface.
+    pub abi: u32,
+    /// The driver's version.
+    pub driver: u32,
+    /// Bytes of the window.
+    pub window_bytes: u64,
+    /// Our number among the peers.
+    pub peer: u32,
+    /// How many vectors can be listened to.
+    pub vectors: u32,
+    /// How the window is cached.
+    pub memory_type: u32,
+    /// More about that.
+    pub flags: u32,
+    /// Where the window lies.
+    pub window_address: u64,
+    /// Zero.
+    pub reserved: [u64; 3],
+}
+
+/// `struct isthmus_piece`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RawPiece {
+    /// The version of the interface.
+    pub abi: u32,
+    /// 1 to read, 3 to read and write.
+    pub access: u32,
+    /// First byte.
+    pub offset: u64,
+    /// How many.
+    pub bytes: u64,
+    /// Answered.
+    pub descriptor: RawFd,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// `struct isthmus_withdraw`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RawWithdraw {
+    /// The version of the interface.
+    pub abi: u32,
+    /// A piece.
+    pub descriptor: RawFd,
+}
+
+/// `struct isthmus_listen`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RawListen {
+    /// The version of the interface.
+    pub abi: u32,
+    /// Which vector.
+    pub vector: u32,
+    /// An eventfd, or -1.
+    pub descriptor: RawFd,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// `struct isthmus_ringer`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RawRinger {
+    /// The version of the interface.
+    pub abi: u32,
+    /// Who is rung.
+    pub peer: u32,
+    /// The vector.
+    pub vector: u32,
+    /// Answered.
+    pub descriptor: RawFd,
+}
+
+/// `struct isthmus_ring`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RawRing {
+    /// The version of the interface.
+    pub abi: u32,
+    /// Who is rung.
+    pub peer: u32,
+    /// The vector.
+    pub vector: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+const _: () = assert!(size_of::<RawInfo>() == 64 && size_of::<RawPiece>() == 32 && size_of::<RawWithdraw>() == 8);
+const _: () = assert!(size_of::<RawListen>() == 16 && size_of::<RawRinger>() == 16 && size_of::<RawRing>() == 16);
+
+const GROUP: u8 = 0xb1;
+
+/// Asks what the device is.
+pub const INFO: Opcode = opcode::read::<RawInfo>(GROUP, 0x40);
+/// Asks for a piece.
+pub const PIECE: Opcode = opcode::read_write::<RawPiece>(GROUP, 0x41);
+/// Takes a piece back.
+pub const WITHDRAW: Opcode = opcode::write::<RawWithdraw>(GROUP, 0x42);
+/// Says who hears a vector.
+pub const LISTEN: Opcode = opcode::write::<RawListen>(GROUP, 0x43);
+/// Asks for what rings.
+pub const RINGER: Opcode = opcode::read_write::<RawRinger>(GROUP, 0x44);
+/// Rings.
+pub const RING: Opcode = opcode::write::<RawRing>(GROUP, 0x45);
+
+/// A device's node, known to be the driver's: what is asked of it is answered by the driver.
+#[derive(Debug)]
+pub(crate) struct Node(OwnedFd);
+
+impl Node {
+    /// # Safety
+    ///
+    /// `file` is an open node of the driver, or of something that knows none of the numbers above.
+    pub(crate) unsafe fn new(file: OwnedFd) -> Self {
+        Self(file)
+    }
+
+    pub(crate) fn info(&self) -> Result<RawInfo, Errno> {
+        // SAFETY: the driver writes a `struct isthmus_info` of this size, of which any bytes are a value (`Node`).
+        unsafe { ioctl(&self.0, Getter::<INFO, RawInfo>::new()) }
+    }
+
+    pub(crate) fn piece(&self, access: u32, offset: u64, bytes: u64) -> Result<OwnedFd, Errno> {
+        let mut asked = RawPiece { abi: ABI, access, offset, bytes, descriptor: -1, reserved: 0 };
+        // SAFETY: the driver reads this structure and writes one field of it (`Node`).
+        unsafe { ioctl(&self.0, Updater::<PIECE, RawPiece>::new(&mut asked)) }?;
+        // SAFETY: where it says yes, the driver has opened this descriptor for us and nobody else knows it.
+        Ok(unsafe { OwnedFd::from_raw_fd(asked.descriptor) })
+    }
+
+    pub(crate) fn withdraw(&self, piece: BorrowedFd<'_>) -> Result<(), Errno> {
+        let asked = RawWithdraw { abi: ABI, descriptor: piece.as_raw_fd() };
+        // SAFETY: the driver reads this structure (`Node`). What our mappings of the piece show changes as foreign memory may.
+        unsafe { ioctl(&self.0, Setter::<WITHDRAW, RawWithdraw>::new(asked)) }
+    }
+
+    pub(crate) fn listen(&self, vector: u32, listener: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+        let descriptor = listener.map_or(-1, |listener| listener.as_raw_fd());
+        let asked = RawListen { abi: ABI, vector, descriptor, reserved: 0 };
+        // SAFETY: the driver reads this structure, and holds the eventfd by a count of its own (`Node`).
+        unsafe { ioctl(&self.0, Setter::<LISTEN, RawListen>::new(asked)) }
+    }
+
+    pub(crate) fn ringer(&self, peer: u32, vector: u32) -> Result<OwnedFd, Errno> {
+        let mut asked = RawRinger { abi: ABI, peer, vector, descriptor: -1 };
+        // SAFETY: the driver reads this structure and writes one field of it (`Node`).
+        unsafe { ioctl(&self.0, Updater::<RINGER, RawRinger>::new(&mut asked)) }?;
+        // SAFETY: where it says yes, the driver has opened this descriptor for us and nobody else knows it.
+        Ok(unsafe { OwnedFd::from_raw_fd(asked.descriptor) })
+    }
+
+    pub(crate) fn ring(&self, peer: u32, vector: u32) -> Result<(), Errno> {
+        let asked = RawRing { abi: ABI, peer, vector, reserved: 0 };
+        // SAFETY: the driver reads this structure (`Node`).
+        unsafe { ioctl(&self.0, Setter::<RING, RawRing>::new(asked)) }
+    }
+}
+
+impl AsFd for Node {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

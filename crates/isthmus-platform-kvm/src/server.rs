@@ -1,0 +1,384 @@
+//! The server of a guest's device: gives QEMU the window and the doorbells.
+//!
+//! ```text
+//!  socket ──► accept ──► version, number, window, bells ──► Connected(Guest) ─── … ───► Gone
+//!                │                                               the peer closes, or says anything
+//!                └─► Failed: somebody is there already, or there are no descriptors left
+//! ```
+//!
+//! There is one guest at a time behind a socket, and each connection has a window of its own, made for it: what one guest left no other ever
+//! sees. The host is peer 0 and the guest peer 1 ([`HOST`], [`GUEST`]). Nothing here waits for anybody; the server's descriptor
+//! ([`AsFd`]) is readable as long as [`IvshmemServer::poll`] has something to say. The messages are in `docs/spec/device.md`.
+
+use crate::shape::Shape;
+use isthmus_layout::RegionSize;
+use isthmus_platform::seqpacket::{self, SendError};
+use isthmus_platform::{Doorbell, PlatformError, local};
+use isthmus_shm::{Access, MapError, Mapping};
+use rustix::event::epoll;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
+use std::path::{Path, PathBuf};
+
+/// The host's number among a device's peers.
+pub const HOST: u16 = 0;
+
+/// The guest's.
+pub const GUEST: u16 = 1;
+
+/// The version of the protocol that QEMU speaks.
+const PROTOCOL: i64 = 0;
+
+/// What stands for the window where a peer's number would stand.
+const WINDOW: i64 = -1;
+
+/// Why there is no server.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// Another process answers there.
+    #[error("{}: another process serves this socket", .0.display())]
+    Taken(PathBuf),
+    /// The system refused.
+    #[error("{operation} {}: {source}", .path.display())]
+    Refused {
+        /// What was tried.
+        operation: &'static str,
+        /// With which path.
+        path: PathBuf,
+        /// What the system said.
+        source: Errno,
+    },
+}
+
+/// Why a connection came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// There is a guest already.
+    #[error("a guest is connected already")]
+    Occupied,
+    /// It went away, or spoke, before it had all that it needs.
+    #[error("it ended before the device was set up: {0}")]
+    Early(Departure),
+    /// There is no memory for its window, or there are no descriptors for its bells.
+    #[error(transparent)]
+    Resources(#[from] PlatformError),
+    /// What it needs could not be sent.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// The system had no descriptor for the connection itself, or similar.
+    #[error("accepting a connection: {0}")]
+    Accept(#[source] Errno),
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Departure {
+    /// The device is gone: unplugged, or QEMU has ended.
+    #[error("the device was unplugged, or QEMU has ended")]
+    Closed,
+    /// It said something, which is not QEMU's part.
+    #[error("it spoke, which no device does")]
+    Spoke,
+    /// We ended it ([`IvshmemServer::dismiss`]).
+    #[error("it was dismissed")]
+    Dismissed,
+}
+
+/// What happened.
+#[derive(Debug)]
+pub enum Event {
+    /// A guest has its device.
+    Connected(Guest),
+    /// The guest that was connected is there no more; the next connection has a window of its own.
+    Gone {
+        /// How.
+        how: Departure,
+        /// Its connection. Whoever drops it waits for what QEMU may have sent with it: a descriptor that takes its time to close.
+        socket: OwnedFd,
+    },
+    /// A connection came to nothing. A guest that is connected does not notice.
+    Failed {
+        /// Why.
+        why: ConnectError,
+        /// The connection, as in [`Event::Gone`].
+        socket: Option<OwnedFd>,
+    },
+}
+
+/// The host's half of a guest's device.
+#[derive(Debug)]
+pub struct Guest {
+    /// The window: a memory file of its own, sealed against shrinking and growing.
+    pub window: OwnedFd,
+    /// How large it is.
+    pub size: RegionSize,
+    /// What rings the guest's vectors: event descriptors, by vector.
+    pub outward: Vec<OwnedFd>,
+    /// Where the guest's rings of our vectors are heard: event descriptors, by vector.
+    pub inward: Vec<OwnedFd>,
+    /// QEMU's process, as the kernel says; None where it cannot be seen from here.
+    pub process: Option<i32>,
+}
+
+impl Guest {
+    fn new(shape: Shape, process: Option<i32>) -> Result<Self, PlatformError> {
+        let bells = |count: u16| (0..count).map(|_| event()).collect::<Result<Vec<_>, _>>();
+        let size = shape.window();
+        let window = local::memory(size)?;
+        let (outward, inward) = (bells(shape.guest_vectors())?, bells(shape.host_vectors())?);
+        Ok(Self { window, size, outward, inward, process })
+    }
+
+    /// Our mapping of a part of the window.
+    pub fn map(&self, at: u64, size: RegionSize, access: Access) -> Result<Mapping, MapError> {
+        Mapping::window(&self.window, at, size, access)
+    }
+
+    /// What rings a vector of the guest; None where it has no such vector.
+    pub fn ringer(&self, vector: u16) -> Option<Result<Doorbell, PlatformError>> {
+        self.outward.get(usize::from(vector)).map(copy)
+    }
+
+    /// Where rings of a vector of ours are heard; None where we have no such vector.
+    pub fn listener(&self, vector: u16) -> Option<Result<Doorbell, PlatformError>> {
+        self.inward.get(usize::from(vector)).map(copy)
+    }
+
+    /// What QEMU is told, message by message.
+    fn message(&self, nth: usize) -> Option<(i64, Option<BorrowedFd<'_>>)> {
+        match nth {
+            0 => Some((PROTOCOL, None)),
+            1 => Some((i64::from(GUEST), None)),
+            2 => Some((WINDOW, Some(self.window.as_fd()))),
+            _ => {
+                let host = self.inward.iter().map(|fd| (HOST, fd));
+                let guest = self.outward.iter().map(|fd| (GUEST, fd));
+                host.chain(guest).nth(nth - 3).map(|(peer, fd)| (i64::from(peer), Some(fd.as_fd())))
+            }
+        }
+    }
+}
+
+fn event() -> Result<OwnedFd, PlatformError> {
+    use rustix::event::{EventfdFlags, eventfd};
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map_err(|source| PlatformError::Refused { operation: "creating a doorbell", source })
+}
+
+fn copy(bell: &OwnedFd) -> Result<Doorbell, PlatformError> {
+    let copied = rustix::io::fcntl_dupfd_cloexec(bell, 0);
+    let refused = |source| PlatformError::Refused { operation: "copying a doorbell", source };
+    copied.map(Doorbell::from).map_err(refused)
+}
+
+/// A connection on its way.
+#[derive(Debug)]
+enum Connection {
+    /// Not everything has been sent.
+    Arriving { socket: OwnedFd, guest: Guest, sent: usize },
+    /// The guest is somebody else's now.
+    Settled { socket: OwnedFd },
+}
+
+impl Connection {
+    fn socket(&self) -> &OwnedFd {
+        match self {
+            Self::Arriving { socket, .. } | Self::Settled { socket } => socket,
+        }
+    }
+
+    fn into_socket(self) -> OwnedFd {
+        match self {
+            Self::Arriving { socket, .. } | Self::Settled { socket } => socket,
+        }
+    }
+
+    /// Whether it is over. Nothing is taken from it: what it may hold is not ours to close.
+    fn departure(&self) -> Option<Departure> {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        match rustix::net::recv(self.socket(), &mut [0_u8; 1], flags) {
+            Err(Errno::AGAIN | Errno::INTR) => None,
+            Ok((0, _)) | Err(_) => Some(Departure::Closed),
+            Ok(_) => Some(Departure::Spoke),
+        }
+    }
+}
+
+/// Serves one guest's device at a socket.
+#[derive(Debug)]
+pub struct IvshmemServer {
+    listener: OwnedFd,
+    shape: Shape,
+    connection: Option<Connection>,
+    ready: OwnedFd,
+    /// Given up for a moment where no descriptor is left: whoever knocks can then still be sent away.
+    spare: Option<OwnedFd>,
+    name: Option<Name>,
+}
+
+impl IvshmemServer {
+    /// Serves at `path`, which only those may connect to whom `mode` lets write (as of `chmod`). A socket that a dead process left there is
+    /// replaced.
+    pub fn listen(path: &Path, mode: u32, shape: Shape) -> Result<Self, ServerError> {
+        let refused = |operation| move |source| ServerError::Refused { operation, path: path.to_owned(), source };
+        let address = SocketAddrUnix::new(path).map_err(refused("binding a socket to"))?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        let listener = socket().map_err(refused("creating a socket for"))?;
+        // The file takes the socket's mode, so that nobody comes in before it has its own.
+        rustix::fs::fchmod(&listener, Mode::RUSR | Mode::WUSR).map_err(refused("protecting"))?;
+        match rustix::net::bind(&listener, &address) {
+            Err(Errno::ADDRINUSE) => {
+                let probe = socket().map_err(refused("creating a socket for"))?;
+                if rustix::net::connect(&probe, &address) != Err(Errno::CONNREFUSED) {
+                    return Err(ServerError::Taken(path.to_owned()));
+                }
+                rustix::fs::unlink(path).map_err(refused("removing"))?;
+                rustix::net::bind(&listener, &address)
+            }
+            bound => bound,
+        }
+        .map_err(refused("binding a socket to"))?;
+        let name = Name::of(path).map_err(refused("looking at"))?;
+        rustix::fs::chmod(path, Mode::from_raw_mode(mode)).map_err(refused("protecting"))?;
+        rustix::net::listen(&listener, 4).map_err(refused("listening at"))?;
+        let mut server = Self::over(listener, shape).map_err(refused("waiting for"))?;
+        server.name = Some(name);
+        Ok(server)
+    }
+
+    /// Serves at a stream socket that listens already and does not block.
+    pub fn over(listener: OwnedFd, shape: Shape) -> Result<Self, Errno> {
+        let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&ready, &listener, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        let spare = rustix::io::fcntl_dupfd_cloexec(&ready, 0)?;
+        Ok(Self { listener, shape, connection: None, ready, spare: Some(spare), name: None })
+    }
+
+    /// What each guest gets.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// What happened next; None: wait until the descriptor is readable. Never waits.
+    pub fn poll(&mut self) -> Option<Event> {
+        if let Some(how) = self.connection.as_ref().and_then(Connection::departure) {
+            return self.end(how);
+        }
+        if let Some(event) = self.accept() {
+            return Some(event);
+        }
+        self.advance()
+    }
+
+    /// Ends the connection. QEMU keeps a device that nobody answers; the next [`IvshmemServer::poll`] would have told of its end, this does.
+    pub fn dismiss(&mut self) -> Option<Event> {
+        self.end(Departure::Dismissed)
+    }
+
+    fn end(&mut self, how: Departure) -> Option<Event> {
+        let connection = self.connection.take()?;
+        let settled = matches!(connection, Connection::Settled { .. });
+        let socket = connection.into_socket();
+        let _ = epoll::delete(&self.ready, &socket);
+        let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
+        Some(match settled {
+            true => Event::Gone { how, socket },
+            false => Event::Failed { why: ConnectError::Early(how), socket: Some(socket) },
+        })
+    }
+
+    /// Takes the next connection; an event where that came to nothing.
+    fn accept(&mut self) -> Option<Event> {
+        let socket = match seqpacket::accept(&self.listener) {
+            Ok(socket) => socket,
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return None,
+            Err(source) => {
+                // Whoever knocks would keep us awake.
+                self.spare = None;
+                let socket = seqpacket::accept(&self.listener).ok();
+                drop(socket);
+                self.spare = rustix::io::fcntl_dupfd_cloexec(&self.ready, 0).ok();
+                return Some(Event::Failed { why: ConnectError::Accept(source), socket: None });
+            }
+        };
+        let failed = |why, socket| Some(Event::Failed { why, socket: Some(socket) });
+        if self.connection.is_some() {
+            return failed(ConnectError::Occupied, socket);
+        }
+        let process = rustix::net::sockopt::socket_peercred(&socket).ok();
+        let process = process.map(|peer| peer.pid.as_raw_nonzero().get());
+        let guest = match Guest::new(self.shape, process) {
+            Ok(guest) => guest,
+            Err(error) => return failed(error.into(), socket),
+        };
+        if let Err(source) = epoll::add(&self.ready, &socket, epoll::EventData::new_u64(1), ARRIVING) {
+            let operation = "waiting for a connection";
+            return failed(PlatformError::Refused { operation, source }.into(), socket);
+        }
+        self.connection = Some(Connection::Arriving { socket, guest, sent: 0 });
+        None
+    }
+
+    /// Sends what is left to be sent.
+    fn advance(&mut self) -> Option<Event> {
+        let Some(Connection::Arriving { socket, guest, sent }) = &mut self.connection else { return None };
+        while let Some((number, fd)) = guest.message(*sent) {
+            match seqpacket::send(&*socket, &number.to_le_bytes(), fd.as_slice()) {
+                Ok(()) => *sent += 1,
+                Err(SendError::Full) => return None,
+                Err(SendError::Closed) => return self.end(Departure::Closed),
+                Err(error) => {
+                    let Some(Event::Failed { socket, .. }) = self.end(Departure::Dismissed) else { return None };
+                    return Some(Event::Failed { why: error.into(), socket });
+                }
+            }
+        }
+        let Some(Connection::Arriving { socket, guest, .. }) = self.connection.take() else { return None };
+        let settled = epoll::modify(&self.ready, &socket, epoll::EventData::new_u64(1), SETTLED);
+        self.connection = Some(Connection::Settled { socket });
+        match settled {
+            Ok(()) => Some(Event::Connected(guest)),
+            // It was there a moment ago, so this is not reached; a connection whose end we could not see must not stay.
+            Err(_) => self.end(Departure::Dismissed),
+        }
+    }
+}
+
+const SETTLED: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::RDHUP);
+const ARRIVING: epoll::EventFlags = SETTLED.union(epoll::EventFlags::OUT);
+
+impl AsFd for IvshmemServer {
+    /// Readable when [`IvshmemServer::poll`] has something to say; for `poll`, or an epoll set of the caller's.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ready.as_fd()
+    }
+}
+
+/// The socket's file, which we leave as little behind as we can.
+#[derive(Debug)]
+struct Name {
+    path: PathBuf,
+    file: (u64, u64),
+}
+
+impl Name {
+    fn of(path: &Path) -> Result<Self, Errno> {
+        let found = rustix::fs::stat(path)?;
+        Ok(Self { path: path.to_owned(), file: (found.st_dev, found.st_ino) })
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        // Another daemon may have put its own there.
+        if rustix::fs::stat(&self.path).is_ok_and(|found| (found.st_dev, found.st_ino) == self.file) {
+            let _ = rustix::fs::unlink(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
