@@ -68,11 +68,11 @@ pub trait Platform {
     /// Where we are woken.
     type Listener: Listen;
 
-    /// Zeroed memory of our own that can be granted.
-    fn allocate(&self, size: RegionSize) -> Result<Self::Memory, PlatformError>;
+    /// Zeroed memory of our own that can be granted: to this peer, with these rights. Some platforms make it out to them at once.
+    fn allocate(&self, size: RegionSize, to: &Self::Peer, access: Access) -> Result<Self::Memory, PlatformError>;
     /// Our own mapping of it.
     fn map_own(&self, memory: &Self::Memory) -> Result<Mapping, PlatformError>;
-    /// Lets one peer in.
+    /// Lets the peer in that it was allocated for.
     fn grant(&self, memory: &Self::Memory, to: &Self::Peer, access: Access) -> Result<Self::Grant, PlatformError>;
     /// Maps what a peer granted. Never more rights than were granted, never memory that can vanish under us.
     fn map(&self, grant: Self::Grant, size: RegionSize, access: Access) -> Result<Mapping, PlatformError>;

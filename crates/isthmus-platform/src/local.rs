@@ -177,7 +177,7 @@ impl Platform for Local {
     type Ringer = Doorbell;
     type Listener = Doorbell;
 
-    fn allocate(&self, size: RegionSize) -> Result<LocalMemory, PlatformError> {
+    fn allocate(&self, size: RegionSize, _to: &(), _access: Access) -> Result<LocalMemory, PlatformError> {
         Ok(LocalMemory { file: memory_file(size, SealFlags::SHRINK | SealFlags::GROW)?, size })
     }
 

@@ -65,8 +65,8 @@ pub struct Mapping {
 enum Backing {
     /// A memory file that is this kernel's alone.
     File,
-    /// A platform's, which another kernel sees too.
-    Pages,
+    /// A platform's, which another kernel sees too, with what has to go after them.
+    Pages(Option<Box<dyn core::any::Any + Send + Sync>>),
     Heap(std::alloc::Layout),
 }
 
@@ -86,14 +86,14 @@ impl Mapping {
     /// Maps `size` bytes at `at` of a sealed memory file which another kernel sees too, as a device's memory: whoever is there
     /// cannot be made to fence from here. `at` is a multiple of the page size.
     pub fn window(memory: impl AsFd, at: u64, size: RegionSize, access: Access) -> Result<Self, MapError> {
-        Self::part(memory, at, size, access, Backing::Pages)
+        Self::part(memory, at, size, access, Backing::Pages(None))
     }
 
     fn part(memory: impl AsFd, at: u64, size: RegionSize, access: Access, backing: Backing) -> Result<Self, MapError> {
         let refused = |source| MapError::Refused { bytes: size.0, source };
         let (have, backing) = match piece::extent(&memory) {
             // What others write there they may write under another kernel, whom no barrier of this one reaches.
-            Some(extent) => (extent.bytes, Backing::Pages),
+            Some(extent) => (extent.bytes, Backing::Pages(None)),
             None => (sealed_bytes(&memory)?, backing),
         };
         if at.checked_add(size.0).is_none_or(|end| have < end) {
@@ -115,10 +115,19 @@ impl Mapping {
     ///
     /// # Safety
     ///
-    /// `base` is the start of `bytes` bytes that are mapped readable, and writable where they will be written, stay so until `munmap`, which is
-    /// left to the new owner, and are used by nobody else in this process.
+    /// `base` is the start of `bytes` bytes that are mapped readable and writable, stay so until `munmap`, which is left to
+    /// the new owner, and are used by nobody else in this process. Where they are readable only, storing is stopped by a signal.
     pub unsafe fn adopt(base: NonNull<u8>, bytes: usize) -> Self {
-        Self { base, bytes, backing: Backing::Pages }
+        Self { base, bytes, backing: Backing::Pages(None) }
+    }
+
+    /// The same; `keeper` is dropped when nothing is mapped there any more.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Self::adopt`].
+    pub unsafe fn adopt_with(base: NonNull<u8>, bytes: usize, keeper: Box<dyn core::any::Any + Send + Sync>) -> Self {
+        Self { base, bytes, backing: Backing::Pages(Some(keeper)) }
     }
 
     /// Zeroed memory of this process alone: the same code runs over it in tests, under miri too.
@@ -145,14 +154,15 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        match self.backing {
-            // SAFETY: base and bytes are those of a mapping which only we know (constructors), and no window is left,
-            // because each holds the Arc that is being dropped.
-            Backing::File | Backing::Pages => unsafe {
-                let _ = rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes);
-            },
+        if let Backing::Heap(layout) = self.backing {
             // SAFETY: allocated with this layout in `private`.
-            Backing::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr(), layout) },
+            return unsafe { std::alloc::dealloc(self.base.as_ptr(), layout) };
+        }
+        // SAFETY: base and bytes are those of a mapping which only we know (constructors), and no window is left, because each
+        // holds the Arc that is being dropped.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
+        if let Backing::Pages(keeper) = &mut self.backing {
+            drop(keeper.take()); // Now that nothing is mapped.
         }
     }
 }
@@ -210,7 +220,7 @@ impl Window {
     pub fn give_back(&self, at: u64, len: u64) {
         let len = usize::try_from(len).expect("a span of the mapping fits into memory");
         let start = self.bytes(at, len);
-        if matches!(self.mapping.backing, Backing::File | Backing::Pages) {
+        if matches!(self.mapping.backing, Backing::File | Backing::Pages(_)) {
             // SAFETY: the range is inside the mapping (checked by `bytes`); nothing of ours holds a reference into it.
             // A refusal leaves the pages where they are, which costs memory and nothing else.
             let _ = unsafe { rustix::mm::madvise(start.cast(), len, Advice::LinuxRemove) };

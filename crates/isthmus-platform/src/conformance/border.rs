@@ -209,7 +209,7 @@ mod tests {
         type Bell = u16;
         type Ringer = Doorbell;
         type Listener = Doorbell;
-        fn allocate(&self, _size: RegionSize) -> Result<(), PlatformError> {
+        fn allocate(&self, _size: RegionSize, _to: &(), _access: Access) -> Result<(), PlatformError> {
             Ok(())
         }
         fn map_own(&self, _memory: &()) -> Result<Mapping, PlatformError> {

@@ -41,7 +41,7 @@ pub(super) fn all<P: Conform>() -> [Check<P>; 7] {
 
 /// Memory of `pages`, our window of it, and the other side let in.
 fn share<P: Platform>(party: &mut Party<'_, P>, size: RegionSize, access: Access) -> (P::Memory, Window) {
-    let memory = party.platform.allocate(size).expect("allocate");
+    let memory = party.platform.allocate(size, party.them, access).expect("allocate");
     let own = Window::new(party.platform.map_own(&memory).expect("map_own"));
     let grant = party.platform.grant(&memory, party.them, access).expect("grant");
     party.tell(Message::Grant(grant));
