@@ -123,7 +123,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    fn new(shape: Shape, process: Option<i32>) -> Result<Self, PlatformError> {
+    pub(crate) fn new(shape: Shape, process: Option<i32>) -> Result<Self, PlatformError> {
         let bells = |count: u16| (0..count).map(|_| event()).collect::<Result<Vec<_>, _>>();
         let size = shape.window();
         let window = local::memory(size)?;

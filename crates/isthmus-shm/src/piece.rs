@@ -17,18 +17,25 @@ const ABI: u32 = 1;
 /// `struct isthmus_extent`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-struct RawExtent {
-    abi: u32,
-    access: u32,
-    bytes: u64,
-    memory_type: u32,
-    flags: u32,
-    reserved: u64,
+pub struct RawExtent {
+    /// The version of the interface.
+    pub abi: u32,
+    /// 1 to read, 3 to read and write.
+    pub access: u32,
+    /// How many can be mapped.
+    pub bytes: u64,
+    /// How they are cached.
+    pub memory_type: u32,
+    /// 1: withdrawn.
+    pub flags: u32,
+    /// Zero.
+    pub reserved: u64,
 }
 
 const _: () = assert!(size_of::<RawExtent>() == 32);
 
-const EXTENT: Opcode = opcode::read::<RawExtent>(0xb1, 0x48);
+/// Asks what a piece is.
+pub const EXTENT: Opcode = opcode::read::<RawExtent>(0xb1, 0x48);
 
 /// What the driver says of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
