@@ -1,8 +1,10 @@
 //! A guest: QEMU, and a shell in it that is told what to do (`guest/init`).
 
+use std::path::Path;
+
 use isthmus_testbed::{Deadline, Launch, Proc};
 
-use crate::pair::Plan;
+use crate::kit::Kit;
 
 /// How long something may take that must happen, on a busy machine without hardware for it; it never judges speed.
 pub fn patience() -> Deadline {
@@ -32,25 +34,14 @@ pub struct Done {
 }
 
 impl Guest {
-    /// Switches it on.
-    pub(crate) fn boot(plan: &Plan<'_>, number: u32) -> Self {
-        let [own, other] = match number {
-            0 => ["wire0", "wire1"],
-            _ => ["wire1", "wire0"],
-        };
-        let end = |name: &str| plan.folder.join(name).display().to_string();
-        let wire = format!(
-            "dgram,id=wire,local.type=unix,local.path={},remote.type=unix,remote.path={}",
-            end(own),
-            end(other)
-        );
-        let card = format!("virtio-net-pci,netdev=wire,mac=52:54:00:86:df:0{number},host_mtu={}", plan.mtu);
+    /// Switches it on, with these files and these devices.
+    pub(crate) fn boot(kit: &Kit, number: u32, files: &Path, devices: &[String]) -> Self {
         // A processor of the kind "max" would copy memory by an instruction that is emulated byte by byte.
-        let launch = Launch::new("/usr/bin/nice").args(["-n", "10"]).arg(&plan.kit.qemu).talking();
+        let launch = Launch::new("/usr/bin/nice").args(["-n", "10"]).arg(&kit.qemu).talking();
         let launch = launch.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
         let launch = launch.args(["-accel", "tcg", "-cpu", "Nehalem", "-smp", "1", "-m", "512", "-serial", "stdio"]);
-        let launch = launch.arg("-kernel").arg(&plan.kit.kernel).arg("-initrd").arg(plan.files());
-        let launch = launch.args(["-append", COMMAND_LINE, "-netdev", &wire, "-device", &card]);
+        let launch = launch.arg("-kernel").arg(&kit.kernel).arg("-initrd").arg(files);
+        let launch = launch.args(["-append", COMMAND_LINE]).args(devices);
         let qemu = launch.spawn().unwrap_or_else(|error| panic!("{error}"));
         Self { number, qemu, orders: 0 }
     }
@@ -91,6 +82,18 @@ impl Guest {
                 lines.push(line.to_owned());
             }
         }
+    }
+
+    /// Waits for a line of the present order that begins so, and returns the rest of it.
+    #[track_caller]
+    pub fn hear(&mut self, prefix: &str) -> String {
+        let heard = self.qemu.wait_prefix(prefix, patience());
+        heard.unwrap_or_else(|error| panic!("guest{}: {error}", self.number)).trim_end().to_owned()
+    }
+
+    /// Ends it as a power cut does.
+    pub fn kill(&self) {
+        self.qemu.kill().unwrap_or_else(|error| panic!("guest{}: {error}", self.number));
     }
 
     /// Gives an order that has to end well, and returns what it says.

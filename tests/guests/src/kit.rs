@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use isthmus_mx_tests::build;
 
@@ -28,6 +29,7 @@ pub struct Kit {
     pub(crate) busybox: PathBuf,
     pub(crate) kernel: PathBuf,
     pub(crate) modules: Vec<PathBuf>,
+    headers: PathBuf,
     release: String,
 }
 
@@ -48,7 +50,26 @@ impl Kit {
         let release = release.ok_or_else(|| missing(&boot.join("vmlinuz")))?;
         let kernel = boot.join(format!("vmlinuz-{release}"));
         let modules = modules(&folder.join("kernel/lib/modules").join(&release))?;
-        Ok(Self { qemu, busybox, kernel, modules, release })
+        let headers = folder.join("headers/usr/src").join(format!("linux-headers-{release}"));
+        Ok(Self { qemu, busybox, kernel, modules, headers, release })
+    }
+
+    /// The driver of `kmod/`, built for the guests' kernel in a folder below this one; or why it cannot be.
+    pub fn driver(&self, folder: &Path) -> Result<PathBuf, String> {
+        if !self.headers.is_dir() {
+            return Err(missing(&self.headers));
+        }
+        let built = folder.join("kmod");
+        fs::create_dir_all(&built).expect("a folder in our folder");
+        for entry in fs::read_dir(build::root().join("kmod")).expect("the driver's sources").flatten() {
+            if entry.path().extension().is_none_or(|extension| extension == "c" || extension == "h") {
+                fs::copy(entry.path(), built.join(entry.file_name())).expect("a file in our folder");
+            }
+        }
+        let mut make = Command::new("make");
+        make.arg("-C").arg(&built).arg(format!("KDIR={}", self.headers.display())).arg("W=1");
+        build::done(&mut make);
+        Ok(built.join("isthmus.ko"))
     }
 
     /// Which kernel guests run.

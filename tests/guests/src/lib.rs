@@ -8,6 +8,9 @@
 //!             └───────────── orders and what comes of them: Guest ───────────────┘
 //! ```
 //!
+//! A guest with a window (`Windowed`) has no card but a device, whose server is the test; `kmod/` is built for it, and its program is
+//! `guest_half`.
+//!
 //! Processors are emulated: nothing of the host is needed but QEMU, no network of it is touched, and no privilege is used. A guest's
 //! whole file system is an archive with our programs, so it starts in seconds. What it takes is in `target/guests`, fetched by
 //! `make test-guests`; without it, tests say `skipped: why`.
@@ -18,8 +21,12 @@ mod cpio;
 mod guest;
 mod kit;
 mod pair;
+mod qmp;
 mod system;
+mod windowed;
 
 pub use guest::{Done, Guest, patience};
 pub use kit::Kit;
 pub use pair::Pair;
+pub use qmp::Monitor;
+pub use windowed::{Parts, Windowed};

@@ -1,26 +1,21 @@
 //! Two guests whose cards are connected, each with its own daemon.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use isthmus_testbed::{Scratch, eventually};
 use serde_json::Value;
 
 use crate::guest::{Guest, patience};
 use crate::kit::Kit;
-use crate::system;
+use crate::system::{self, Content};
 
-/// How guests are to be.
-#[derive(Debug)]
-pub(crate) struct Plan<'a> {
-    pub(crate) kit: &'a Kit,
-    pub(crate) folder: &'a Path,
-    pub(crate) mtu: u32,
-}
-
-impl Plan<'_> {
-    pub(crate) fn files(&self) -> PathBuf {
-        self.folder.join("files.cpio")
-    }
+/// The end of a wire, as QEMU is told.
+fn card(folder: &Path, number: u32, mtu: u32) -> [String; 4] {
+    let end = |number: u32| folder.join(format!("wire{number}")).display().to_string();
+    let (own, other) = (end(number), end(1 - number));
+    let wire = format!("dgram,id=wire,local.type=unix,local.path={own},remote.type=unix,remote.path={other}");
+    let card = format!("virtio-net-pci,netdev=wire,mac=52:54:00:86:df:0{number},host_mtu={mtu}");
+    ["-netdev".to_owned(), wire, "-device".to_owned(), card]
 }
 
 /// Two guests, gone with all their files when dropped. Methods panic where something fails: that fails the test.
@@ -35,10 +30,11 @@ impl Pair {
     /// Boots two guests, with these settings of their boards, and waits until their daemons know each other.
     pub fn start(kit: &Kit, mtu: u32, settings: &str) -> Self {
         let scratch = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
-        let plan = Plan { kit, folder: scratch.path(), mtu };
+        let (folder, files) = (scratch.path(), scratch.join("files.cpio"));
         let config = format!("[[mx.board]]\nlinks = [{{ interface = \"eth0\" }}]\n{settings}");
-        system::write(kit, &config, plan.folder, &plan.files());
-        let mut guests = [0, 1].map(|number| Guest::boot(&plan, number));
+        let content = Content { config: &config, programs: system::programs(), modules: Vec::new() };
+        system::write(kit, &content, folder, &files);
+        let mut guests = [0, 1].map(|number| Guest::boot(kit, number, &files, &card(folder, number, mtu)));
         for guest in &mut guests {
             let uptime_s = guest.ready();
             println!("# guest{} is up after {uptime_s} s of its time", guest.number);

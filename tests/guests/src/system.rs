@@ -20,14 +20,25 @@ const EXAMPLES: [&str; 2] = ["mx_pingpong", "mx_stream"];
 
 const INIT: &[u8] = include_bytes!("../guest/init");
 
-/// Writes the archive that the kernel unpacks, with this configuration for the daemon. `folder` is for what is on the way.
-pub(crate) fn write(kit: &Kit, config: &str, folder: &Path, to: &Path) {
+/// What differs between guests.
+#[derive(Debug)]
+pub(crate) struct Content<'a> {
+    /// The daemon's configuration.
+    pub(crate) config: &'a str,
+    /// What is in `/bin`, beside the busybox.
+    pub(crate) programs: Vec<PathBuf>,
+    /// What is in `/modules` and not loaded by itself.
+    pub(crate) modules: Vec<PathBuf>,
+}
+
+/// Writes the archive that the kernel unpacks. `folder` is for what is on the way.
+pub(crate) fn write(kit: &Kit, content: &Content<'_>, folder: &Path, to: &Path) {
     let mut archive = Archive::default();
     for path in ["bin", "lib", "lib64", "modules", "etc"] {
         archive.folder(path);
     }
     archive.file("init", INIT);
-    archive.file("etc/isthmusd.toml", config.as_bytes());
+    archive.file("etc/isthmusd.toml", content.config.as_bytes());
     archive.file("bin/busybox", &read(&kit.busybox));
     let mut order = String::new();
     for module in &kit.modules {
@@ -35,10 +46,13 @@ pub(crate) fn write(kit: &Kit, config: &str, folder: &Path, to: &Path) {
         order += &format!("{}\n", name(module));
     }
     archive.file("modules/order", order.as_bytes());
+    for module in &content.modules {
+        archive.file(&format!("modules/{}", name(module)), &read(module));
+    }
     let mut libraries = BTreeMap::new();
-    for program in programs() {
-        archive.file(&format!("bin/{}", name(&program)), &stripped(&program, folder));
-        libraries.extend(loaded(&program));
+    for program in &content.programs {
+        archive.file(&format!("bin/{}", name(program)), &stripped(program, folder));
+        libraries.extend(loaded(program));
     }
     for (inside, outside) in libraries {
         archive.file(&inside, &stripped(&outside, folder));
@@ -47,7 +61,7 @@ pub(crate) fn write(kit: &Kit, config: &str, folder: &Path, to: &Path) {
 }
 
 /// Ours as the other suites use them; or those of `$ISTHMUS_BIN_DIR`.
-fn programs() -> Vec<PathBuf> {
+pub(crate) fn programs() -> Vec<PathBuf> {
     let ours = ["isthmusd", "isthmus"];
     let ours = ours.map(|program| binary(program, program).unwrap_or_else(|error| panic!("{error}")));
     let built = std::env::var_os("ISTHMUS_BIN_DIR").map(PathBuf::from);

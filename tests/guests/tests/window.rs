@@ -1,0 +1,151 @@
+//! A guest with a window: the suite of all platforms between it and its host, its driver, and devices that go away.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use isthmus_guests::{Kit, Parts, Windowed, patience};
+use isthmus_layout::RegionSize;
+use isthmus_platform::Listen;
+use isthmus_platform::conformance::{Side, check_side};
+use isthmus_platform_kvm::{ConnectError, Departure, Event, Guest, IvshmemServer, Kvm, Shape};
+use isthmus_shm::{Access, Payload, Window};
+use isthmus_testbed::eventually_some;
+use rustix::event::{PollFd, PollFlags};
+use serde_json::json;
+
+/// Guests of one test at a time: an emulated processor takes a whole one.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+fn parts() -> Option<(Kit, Parts, MutexGuard<'static, ()>)> {
+    let found = Kit::find().and_then(|kit| Parts::build(&kit).map(|parts| (kit, parts)));
+    match found {
+        Ok((kit, parts)) => Some((kit, parts, MACHINE.lock().unwrap_or_else(PoisonError::into_inner))),
+        Err(why) => {
+            println!("skipped: {why}");
+            None
+        }
+    }
+}
+
+/// Firmware puts a window of this size above 4 GiB, where a processor may cache it. Nobody has so much memory, and nobody needs it.
+const LARGE: RegionSize = RegionSize(4 << 30);
+
+/// And one of this size below, if it can.
+const SMALL: RegionSize = RegionSize(16 << 20);
+
+const VECTORS: u16 = 4;
+
+/// A guest, the server of its device, and the host's half of that.
+fn start(kit: &Kit, parts: Parts, window: RegionSize) -> (Windowed, IvshmemServer, Guest) {
+    let path = parts.socket();
+    let mut server = IvshmemServer::listen(&path, 0o600, Shape::new(window, VECTORS, VECTORS).unwrap()).unwrap();
+    let socket = format!("socket,id=window,path={}", path.display());
+    let device = format!("ivshmem-doorbell,chardev=window,vectors={VECTORS}");
+    let mut windowed = parts.boot(kit, &["-chardev", &socket, "-device", &device]);
+    let guest = match next(&mut server) {
+        Event::Connected(guest) => guest,
+        other => panic!("{other:?}"),
+    };
+    windowed.ready();
+    (windowed, server, guest)
+}
+
+/// What happens next.
+fn next(server: &mut IvshmemServer) -> Event {
+    let event = eventually_some(patience(), || {
+        let mut fds = [PollFd::new(&*server, PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 10_000_000 })).unwrap();
+        server.poll()
+    });
+    event.unwrap_or_else(|late| panic!("the server: {late}"))
+}
+
+/// Strangers at the socket of a guest that is there.
+fn disturb(server: &mut IvshmemServer, path: &Path) {
+    for said in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", &[0xff; 4096]] {
+        let mut stranger = UnixStream::connect(path).unwrap();
+        stranger.write_all(said).unwrap();
+        let event = next(server);
+        assert!(matches!(event, Event::Failed { why: ConnectError::Occupied, .. }), "{event:?}");
+        drop(event);
+        // Nothing was told to it.
+        assert_eq!(stranger.read(&mut [0; 8]).unwrap_or(0), 0);
+    }
+}
+
+fn print(lines: &[String]) {
+    lines.iter().for_each(|line| println!("# {line}"));
+}
+
+#[test]
+fn a_guest_and_its_host_pass_the_suite() {
+    let Some((kit, parts, _alone)) = parts() else { return };
+    let path = parts.socket();
+    let (mut windowed, mut server, guest) = start(&kit, parts, LARGE);
+    disturb(&mut server, &path);
+    let mut line = windowed.line("stty -F /dev/ttyS1 raw -echo && guest_half suite /dev/isthmus0 /dev/ttyS1");
+    let mut passed = 0;
+    check_side(Side::One, &Kvm::new(guest), &(), &mut line, &mut |_| passed += 1);
+    let done = windowed.guest.end().expect_success("the suite");
+    print(&done);
+    assert_eq!(done.iter().filter(|line| line.starts_with("ok ")).count(), passed);
+    assert!(done.contains(&"memory type write-back, seen in a mapping: true".to_owned()), "{done:?}");
+    assert_eq!(windowed.complaints(), [""; 0]);
+    assert!(server.poll().is_none(), "the guest left");
+    // A power cut.
+    windowed.guest.kill();
+    let event = next(&mut server);
+    assert!(matches!(event, Event::Gone { how: Departure::Closed, .. }), "{event:?}");
+}
+
+#[test]
+fn the_driver_refuses_what_it_must() {
+    let Some((kit, parts, _alone)) = parts() else { return };
+    let (mut windowed, _server, guest) = start(&kit, parts, SMALL);
+    let lines = windowed.guest.run("guest_half driver /dev/isthmus0");
+    print(&lines);
+    windowed.guest.begin("guest_half bare");
+    assert_ne!(windowed.guest.end().code, 0, "the driver has the device");
+    // Without it there is less.
+    let listener = guest.listener(2).unwrap().unwrap();
+    listener.clear();
+    print(&windowed.guest.run("rmmod isthmus && guest_half bare"));
+    assert!(listener.wait(Duration::from_secs(60)));
+    let seen = Window::new(guest.map(1 << 19, RegionSize(8192), Access::Read).unwrap());
+    let mut bytes = [0; 18];
+    seen.copy_out(4096, &mut bytes);
+    assert_eq!(&bytes, b"without the driver");
+    windowed.guest.run("insmod /modules/isthmus.ko && guest_half driver /dev/isthmus0");
+    assert_eq!(windowed.complaints(), [""; 0]);
+}
+
+#[test]
+fn a_window_that_is_unplugged_ends_nobody() {
+    let Some((kit, parts, _alone)) = parts() else { return };
+    // Without doorbells: QEMU itself may crash after a device with doorbells was unplugged, where processors are emulated.
+    let memory = format!("memory-backend-memfd,id=memory,share=on,size={}", SMALL.0);
+    let mut windowed = parts.boot(&kit, &["-object", &memory, "-device", "ivshmem-plain,id=window,memdev=memory"]);
+    windowed.ready();
+    let mut monitor = windowed.monitor();
+    for memory in ["second", "third"] {
+        windowed.guest.begin("guest_half unplug /dev/isthmus0");
+        windowed.guest.hear("mapped");
+        monitor.command("device_del", &json!({ "id": "window" }));
+        monitor.wait("DEVICE_DELETED", "window");
+        let lines = windowed.guest.end().expect_success("unplug");
+        assert!(lines.iter().any(|line| line == "gone"), "{lines:?}");
+        windowed.guest.run("! test -e /dev/isthmus0");
+        // A memory of its own: QEMU aborts where one is shown by a second device.
+        let object = json!({ "qom-type": "memory-backend-memfd", "id": memory, "share": true, "size": SMALL.0 });
+        monitor.command("object-add", &object);
+        let device = json!({ "driver": "ivshmem-plain", "id": "window", "memdev": memory });
+        monitor.command("device_add", &device);
+        windowed.guest.run("until test -c /dev/isthmus0; do usleep 20000; done");
+    }
+    windowed.guest.run("rmmod isthmus");
+    assert_eq!(windowed.complaints(), [""; 0]);
+}
