@@ -67,7 +67,9 @@ impl Kit {
             }
         }
         let mut make = Command::new("make");
-        make.arg("-C").arg(&built).arg(format!("KDIR={}", self.headers.display())).arg("W=1");
+        // Without what debuggers want: it takes the kernel's own, and tools.
+        make.arg("-C").arg(&built).arg(format!("KDIR={}", self.headers.display()));
+        make.args(["W=1", "CONFIG_DEBUG_INFO_BTF_MODULES="]);
         build::done(&mut make);
         Ok(built.join("isthmus.ko"))
     }
