@@ -4,15 +4,16 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use isthmus_guests::{Kit, Parts, Windowed, patience};
 use isthmus_layout::RegionSize;
-use isthmus_platform::Listen;
 use isthmus_platform::conformance::{Side, check_side};
+use isthmus_platform::{Listen, Ring};
 use isthmus_platform_kvm::{ConnectError, Departure, Event, Guest, IvshmemServer, Kvm, Shape};
-use isthmus_shm::{Access, Payload, Window};
+use isthmus_shm::{Access, Payload, Window, Words};
 use isthmus_testbed::eventually_some;
 use rustix::event::{PollFd, PollFlags};
 use serde_json::json;
@@ -54,6 +55,27 @@ fn start(kit: &Kit, parts: Parts, window: RegionSize) -> (Windowed, IvshmemServe
     (windowed, server, guest)
 }
 
+/// The same, where the device is plugged into a guest that runs.
+fn plug(kit: &Kit, parts: Parts, window: RegionSize) -> (Windowed, IvshmemServer, Guest) {
+    let path = parts.socket();
+    let mut server = IvshmemServer::listen(&path, 0o600, Shape::new(window, VECTORS, VECTORS).unwrap()).unwrap();
+    let mut windowed = parts.boot(kit, &[]);
+    windowed.ready();
+    let mut monitor = windowed.monitor();
+    let address = json!({ "type": "unix", "data": { "path": path } });
+    let backend = json!({ "type": "socket", "data": { "server": false, "addr": address } });
+    monitor.command("chardev-add", &json!({ "id": "window", "backend": backend }));
+    let device = json!({ "driver": "ivshmem-doorbell", "id": "device", "chardev": "window", "vectors": VECTORS });
+    // QEMU answers when it has its window.
+    let event = std::thread::scope(|scope| {
+        scope.spawn(|| monitor.command("device_add", &device));
+        next(&mut server)
+    });
+    let Event::Connected(guest) = event else { panic!("{event:?}") };
+    windowed.guest.run("until test -c /dev/isthmus0; do usleep 20000; done");
+    (windowed, server, guest)
+}
+
 /// What happens next.
 fn next(server: &mut IvshmemServer) -> Event {
     let event = eventually_some(patience(), || {
@@ -77,6 +99,43 @@ fn disturb(server: &mut IvshmemServer, path: &Path) {
     }
 }
 
+/// What a doorbell and what a word in the window take, there and back: what everything that is made of them is compared with.
+fn bounce(windowed: &mut Windowed, guest: &Guest) {
+    const BELLS: u32 = 300;
+    const WORDS: u32 = 10_000;
+    let (listener, ringer) = (guest.listener(1).unwrap().unwrap(), guest.ringer(1).unwrap().unwrap());
+    let window = Window::new(guest.map(1 << 19, RegionSize(4096), Access::ReadWrite).unwrap());
+    window.store(0, 0, Relaxed);
+    listener.clear();
+    windowed.guest.begin(&format!("guest_half bounce /dev/isthmus0 {BELLS} {WORDS}"));
+    windowed.guest.hear("bouncing");
+    let bell = |_| {
+        ringer.ring();
+        assert!(listener.wait(Duration::from_secs(60)), "nobody rings back");
+    };
+    let word = |at| {
+        window.store(0, 2 * at + 1, Release);
+        while window.load(0, Acquire) != 2 * at + 2 {
+            std::hint::spin_loop();
+        }
+    };
+    println!("# doorbell, both sides sleeping: {:?} there and back (median)", median(BELLS, bell));
+    println!("# window, both sides polling: {:?} there and back (median)", median(WORDS, word));
+    windowed.guest.end().expect_success("bounce");
+}
+
+/// Of so many times that this takes.
+fn median(rounds: u32, mut round: impl FnMut(u32)) -> Duration {
+    let time = |at| {
+        let begun = Instant::now();
+        round(at);
+        begun.elapsed()
+    };
+    let mut times: Vec<Duration> = (0..rounds).map(time).collect();
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
 fn print(lines: &[String]) {
     lines.iter().for_each(|line| println!("# {line}"));
 }
@@ -89,11 +148,13 @@ fn a_guest_and_its_host_pass_the_suite() {
     disturb(&mut server, &path);
     let mut line = windowed.line("stty -F /dev/ttyS1 raw -echo && guest_half suite /dev/isthmus0 /dev/ttyS1");
     let mut passed = 0;
-    check_side(Side::One, &Kvm::new(guest), &(), &mut line, &mut |_| passed += 1);
+    let kvm = Kvm::new(guest);
+    check_side(Side::One, &kvm, &(), &mut line, &mut |_| passed += 1);
     let done = windowed.guest.end().expect_success("the suite");
     print(&done);
     assert_eq!(done.iter().filter(|line| line.starts_with("ok ")).count(), passed);
     assert!(done.contains(&"memory type write-back, seen in a mapping: true".to_owned()), "{done:?}");
+    bounce(&mut windowed, kvm.half());
     assert_eq!(windowed.complaints(), [""; 0]);
     assert!(server.poll().is_none(), "the guest left");
     // A power cut.
@@ -105,7 +166,7 @@ fn a_guest_and_its_host_pass_the_suite() {
 #[test]
 fn the_driver_refuses_what_it_must() {
     let Some((kit, parts, _alone)) = parts() else { return };
-    let (mut windowed, _server, guest) = start(&kit, parts, SMALL);
+    let (mut windowed, _server, guest) = plug(&kit, parts, SMALL);
     let lines = windowed.guest.run("guest_half driver /dev/isthmus0");
     print(&lines);
     windowed.guest.begin("guest_half bare");

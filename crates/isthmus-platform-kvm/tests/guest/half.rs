@@ -4,6 +4,8 @@
 //!   guest_half suite NODE LINE     the suite, with the host on the other end of LINE
 //!   guest_half driver NODE         everything that the driver must refuse, and what it must not
 //!   guest_half unplug NODE         maps, says `mapped`, and goes on when the device is taken away
+//!   guest_half bounce NODE BELLS WORDS
+//!                                  rings back, and writes back, so many times
 //!   guest_half bare                what there is without the driver
 //!   guest_half piece               a program without privileges that was handed a piece as its input
 //! ```
@@ -17,7 +19,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::ptr::null_mut;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::{Duration, Instant};
 
@@ -44,9 +46,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         ["suite", node, line] => suite(node, line),
         ["driver", node] => driver(node),
         ["unplug", node] => unplug(node),
+        ["bounce", node, bells, words] => bounce(node, bells.parse()?, words.parse()?),
         ["bare"] => bare(),
         ["piece"] => without_privileges(),
-        _ => Err("guest_half suite NODE LINE | driver NODE | unplug NODE | bare | piece".into()),
+        _ => Err("see the first lines of guest_half".into()),
     }
 }
 
@@ -472,6 +475,27 @@ fn unplug(node: &str) -> Result<(), Box<dyn Error>> {
     assert!(!device.ring(HOST, 0));
     assert!(open(node).is_err());
     println!("gone");
+    Ok(())
+}
+
+/// The host has the first turn.
+fn bounce(node: &str, bells: u32, words: u32) -> Result<(), Box<dyn Error>> {
+    let device = open(node)?;
+    let (_file, window) = whole(&device, AT, 1, Access::ReadWrite);
+    let listener = Doorbell::from(device.listener(1)?);
+    let ringer = Doorbell::from(device.ringer(HOST, 1)?);
+    println!("bouncing");
+    for _ in 0..bells {
+        assert!(listener.wait(Duration::from_secs(60)));
+        ringer.ring();
+    }
+    for word in 0..words {
+        while window.load(0, Acquire) != 2 * word + 1 {
+            std::hint::spin_loop();
+        }
+        window.store(0, 2 * word + 2, Release);
+    }
+    println!("memory type {}", device.info()?.memory_type);
     Ok(())
 }
 
