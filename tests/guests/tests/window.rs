@@ -189,8 +189,11 @@ fn a_window_that_is_unplugged_ends_nobody() {
     let Some((kit, parts, _alone)) = parts() else { return };
     // Without doorbells: QEMU itself may crash after a device with doorbells was unplugged, where processors are emulated.
     let memory = format!("memory-backend-memfd,id=memory,share=on,size={}", SMALL.0);
-    let mut windowed = parts.boot(&kit, &["-object", &memory, "-device", "ivshmem-plain,id=window,memdev=memory"]);
+    // With two processors: what is taken away is in use on the other one.
+    let device = ["-smp", "2", "-object", &memory, "-device", "ivshmem-plain,id=window,memdev=memory"];
+    let mut windowed = parts.boot(&kit, &device);
     windowed.ready();
+    windowed.guest.run("test $(grep -c ^processor /proc/cpuinfo) = 2");
     let mut monitor = windowed.monitor();
     for memory in ["second", "third"] {
         windowed.guest.begin("guest_half unplug /dev/isthmus0");

@@ -436,6 +436,34 @@ fn until(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
+/// Pieces that are mapped, written, withdrawn and dropped until there are no more.
+fn come_and_go(device: &Device, pages: u64) {
+    for round in 0_u32.. {
+        let file = match device.piece(AT + (1 << 22), pages * PAGE, Access::ReadWrite) {
+            Ok(file) => file,
+            Err(error) => return assert_eq!(errno::<()>(Err(error)), Some(Errno::NODEV)),
+        };
+        let window = Window::new(Mapping::new(&file, RegionSize(pages * PAGE), Access::ReadWrite).unwrap());
+        (0..pages as u32).for_each(|page| window.store(page * 1024, page, Relaxed));
+        if round % 2 == 0 {
+            match device.withdraw(&file) {
+                Ok(()) => assert_eq!(window.load(7, Relaxed), 0),
+                Err(error) => return assert_eq!(errno::<()>(Err(error)), Some(Errno::NODEV)),
+            }
+        }
+        (0..pages as u32).for_each(|page| window.store(page * 1024, page, Relaxed));
+    }
+}
+
+/// A child with all our mappings, for a moment.
+fn fork() {
+    let mut child = Command::new("/bin/busybox");
+    child.arg("true");
+    // SAFETY: nothing is done between fork and exec; that there is something to do makes it a fork, where the child could share our memory.
+    unsafe { child.pre_exec(|| Ok(())) };
+    assert!(child.status().unwrap().success());
+}
+
 fn unplug(node: &str) -> Result<(), Box<dyn Error>> {
     let device = open(node)?;
     println!("{:?}", device.info()?);
@@ -450,6 +478,15 @@ fn unplug(node: &str) -> Result<(), Box<dyn Error>> {
             while !stop.load(Relaxed) {
                 (0..300).for_each(|page| busy.store(page * 1024, page, Relaxed));
                 rounds.fetch_add(1, Relaxed);
+            }
+        });
+        for pages in [1, 40] {
+            let device = &device;
+            scope.spawn(move || come_and_go(device, pages));
+        }
+        scope.spawn(|| {
+            while !stop.load(Relaxed) {
+                fork();
             }
         });
         until("nobody is busy", || rounds.load(Relaxed) > 2);
