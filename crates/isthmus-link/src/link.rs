@@ -36,6 +36,10 @@ pub trait Link: Send + fmt::Debug + AsFd {
     /// Takes a batch of frames that have come, without waiting: how many. The frames of the last batch are gone.
     fn receive(&mut self) -> Result<usize, LinkError>;
 
+    /// Whether the last [`receive`](Self::receive) may have left frames: nobody who waits for the descriptor to become readable is
+    /// told of those again.
+    fn has_more(&self) -> bool;
+
     /// Frame `n` of the last batch.
     ///
     /// # Panics

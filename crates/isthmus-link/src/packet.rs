@@ -65,6 +65,8 @@ pub struct PacketLink {
     incoming: Incoming,
     /// The frames of the last batch: number of the message, and length.
     batch: Vec<(usize, usize)>,
+    /// There may be more than those.
+    has_more: bool,
     counters: Counters,
 }
 
@@ -85,7 +87,8 @@ impl PacketLink {
         let state = if interface.is_up { State::Up } else { State::Down };
         let batch = Vec::with_capacity(RECEIVE_MAX);
         let (outgoing, counters) = (Outgoing::new(), Counters::default());
-        Ok(Self { name: name.to_owned(), ethertype, socket, interface, state, outgoing, incoming, batch, counters })
+        let (name, has_more) = (name.to_owned(), false);
+        Ok(Self { name, ethertype, socket, interface, state, outgoing, incoming, batch, has_more, counters })
     }
 
     fn failed(&self, operation: &'static str) -> impl FnOnce(Errno) -> LinkError {
@@ -266,16 +269,25 @@ impl Link for PacketLink {
     fn receive(&mut self) -> Result<usize, LinkError> {
         self.batch.clear();
         self.counters.receives += 1;
-        match self.incoming.receive(&self.socket) {
-            Ok(came) => self.sort(came),
-            Err(Errno::AGAIN | Errno::INTR) => {}
+        self.has_more = match self.incoming.receive(&self.socket) {
+            Ok(came) => {
+                self.sort(came);
+                came == RECEIVE_MAX
+            }
+            Err(Errno::AGAIN) => false,
+            Err(Errno::INTR) => true,
             // Told once, when the interface goes down.
             Err(Errno::NETDOWN | Errno::NXIO | Errno::NODEV) => {
                 self.look()?;
+                false
             }
             Err(errno) => return Err(self.failed("receiving")(errno)),
-        }
+        };
         Ok(self.batch.len())
+    }
+
+    fn has_more(&self) -> bool {
+        self.has_more
     }
 
     fn frame(&self, n: usize) -> &[u8] {

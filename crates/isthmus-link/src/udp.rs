@@ -101,6 +101,8 @@ pub struct UdpLink {
     incoming: Incoming,
     /// The frames of the last batch: where they begin, and their lengths.
     batch: Vec<(usize, usize)>,
+    /// There may be more than those.
+    has_more: bool,
     counters: Counters,
 }
 
@@ -130,6 +132,7 @@ impl UdpLink {
             messages: Vec::with_capacity(SEND_MAX),
             incoming: Incoming::new(RECEIVE_MAX, STRIDE, true).map_err(refused("making room for frames"))?,
             batch: Vec::with_capacity(FRAMES_USUAL),
+            has_more: false,
             counters: Counters::default(),
         };
         link.look();
@@ -367,13 +370,21 @@ impl Link for UdpLink {
     fn receive(&mut self) -> Result<usize, LinkError> {
         self.batch.clear();
         self.counters.receives += 1;
-        match self.incoming.receive(&self.socket) {
-            Ok(came) => (0..came).for_each(|n| self.sort(n)),
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(errno) if is_about_the_path(errno) => {} // Told of what we sent.
+        self.has_more = match self.incoming.receive(&self.socket) {
+            Ok(came) => {
+                (0..came).for_each(|n| self.sort(n));
+                came == RECEIVE_MAX
+            }
+            Err(Errno::AGAIN) => false,
+            Err(Errno::INTR) => true,
+            Err(errno) if is_about_the_path(errno) => true, // Told of what we sent, before what came.
             Err(errno) => return Err(self.failed("receiving")(errno)),
-        }
+        };
         Ok(self.batch.len())
+    }
+
+    fn has_more(&self) -> bool {
+        self.has_more
     }
 
     fn frame(&self, n: usize) -> &[u8] {

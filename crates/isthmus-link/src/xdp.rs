@@ -75,6 +75,8 @@ pub struct XdpLink {
     batch: Vec<Place>,
     /// Chunks that the last batch lies in.
     taken: Vec<u64>,
+    /// There are more frames than those.
+    has_more: bool,
     /// What sockets before this one lost.
     dropped_before: u64,
     counters: Counters,
@@ -113,6 +115,7 @@ impl XdpLink {
             joined: Memory::new(RECEIVE_MAX * STRIDE).map_err(refused("making room for frames"))?,
             batch: Vec::with_capacity(RECEIVE_MAX),
             taken: Vec::with_capacity(RECEIVE_MAX * PIECES_MAX),
+            has_more: false,
             dropped_before: 0,
             counters: Counters::default(),
         })
@@ -336,7 +339,12 @@ impl Link for XdpLink {
         self.counters.receives += 1;
         let filled = self.socket.receive.filled();
         let mut ahead = 0;
-        while ahead < filled && self.batch.len() < RECEIVE_MAX && self.taken.len() < RECEIVE_MAX * PIECES_MAX {
+        self.has_more = false;
+        while ahead < filled {
+            if self.batch.len() == RECEIVE_MAX || self.taken.len() >= RECEIVE_MAX * PIECES_MAX {
+                self.has_more = true;
+                break;
+            }
             let before = self.taken.len();
             match self.take(ahead, filled) {
                 Some(pieces) => ahead += pieces,
@@ -351,6 +359,10 @@ impl Link for XdpLink {
             let _ = sys::kick(&self.socket.fd, false); // Its outcome is what the next call finds.
         }
         Ok(self.batch.len())
+    }
+
+    fn has_more(&self) -> bool {
+        self.has_more
     }
 
     fn frame(&self, n: usize) -> &[u8] {

@@ -54,10 +54,17 @@ pub(crate) fn send_all(link: &mut dyn Link, frames: &[Vec<u8>]) -> usize {
 /// Receives until there are `count` frames: what they are.
 #[track_caller]
 pub(crate) fn collect(link: &mut dyn Link, count: usize) -> Vec<Vec<u8>> {
+    collect_batches(link, count).0
+}
+
+/// The same, and how many batches may have left some.
+#[track_caller]
+pub(crate) fn collect_batches(link: &mut dyn Link, count: usize) -> (Vec<Vec<u8>>, usize) {
     let end = Instant::now() + PATIENCE;
-    let mut frames = Vec::new();
+    let (mut frames, mut partial) = (Vec::new(), 0);
     while frames.len() < count {
         let came = link.receive().unwrap();
+        partial += usize::from(link.has_more());
         frames.extend((0..came).map(|n| link.frame(n).to_vec()));
         if came == 0 {
             assert!(Instant::now() < end, "{} of {count} frames came: {:?}", frames.len(), link.counters());
@@ -65,7 +72,7 @@ pub(crate) fn collect(link: &mut dyn Link, count: usize) -> Vec<Vec<u8>> {
         }
     }
     assert_eq!(frames.len(), count);
-    frames
+    (frames, partial)
 }
 
 /// All that is there already.

@@ -5,7 +5,7 @@ use isthmus_shm::rehome::PeerRegion;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use crate::bed::{ALL, Bed, WIRE, nic};
-use crate::pattern::{becomes, collect, drain, frame, number, passes, send_all};
+use crate::pattern::{becomes, collect, collect_batches, drain, frame, number, passes, send_all};
 
 /// Opens both ends.
 pub(crate) type Open = fn(&Bed) -> [Box<dyn Link>; 2];
@@ -24,6 +24,7 @@ macro_rules! suite {
             what_goes_down_comes_up_again,
             a_slow_receiver_loses_frames_and_mixes_none,
             both_directions_at_once,
+            a_batch_says_when_it_was_not_all,
         );
     };
     ($open:path, $($test:ident,)*) => {
@@ -171,4 +172,18 @@ pub(crate) fn both_directions_at_once(open: Open) {
         assert_eq!(send_all(&mut *a, &to_b) + send_all(&mut *b, &to_a), 0);
         assert!(collect(&mut *a, 32) == to_a && collect(&mut *b, 32) == to_b);
     }
+}
+
+pub(crate) fn a_batch_says_when_it_was_not_all(open: Open) {
+    let Some((_bed, [mut a, mut b])) = bed(open) else { return };
+    // Each is longer than the one before, so that no two arrive as one message.
+    let frames: Vec<_> = (0..200).map(|n| frame(b.nic(), a.nic(), n, 100 + n as usize)).collect();
+    let said = (0..100).any(|_| {
+        assert_eq!(send_all(&mut *a, &frames), 0);
+        let (came, partial) = collect_batches(&mut *b, frames.len());
+        assert!(came == frames);
+        assert_eq!((b.receive().unwrap(), b.has_more()), (0, false));
+        partial > 0 // None is where each frame was taken as it came.
+    });
+    assert!(said);
 }

@@ -223,10 +223,10 @@ impl MxBoard {
         let mut received = false;
         for at in 0..self.ports.len() {
             for _ in 0..RECEIVE_BATCHES {
-                let count = self.ports[at].receive(now);
+                let (count, has_more) = self.ports[at].receive(now);
                 (0..count).for_each(|frame| self.take(now, at, frame, numbers, worker));
-                received |= count > 0;
-                if count == 0 {
+                received |= count > 0 || has_more;
+                if count == 0 && !has_more {
                     break;
                 }
             }

@@ -15,9 +15,6 @@ pub(super) const QUEUE_MAX: usize = 2 * SEND_MAX;
 /// Bytes before the data, at most, in a packet of an endpoint.
 const HEAD_BYTES_MAX: usize = 64;
 
-/// A batch of so many frames may not have been all.
-const FULL_BATCH: usize = 32;
-
 /// Turns after a batch that was all, in which a worker that has other things to do does not look for more. One that has not sleeps, and
 /// is woken by what comes.
 const QUIET_TURNS: u8 = 3;
@@ -164,24 +161,24 @@ impl Port {
         moved
     }
 
-    /// Takes a batch of frames; how many.
-    pub(super) fn receive(&mut self, now: Time) -> usize {
+    /// Takes a batch of frames: how many, and whether there may be more.
+    pub(super) fn receive(&mut self, now: Time) -> (usize, bool) {
         if self.broken || self.quiet > 0 {
             self.quiet = self.quiet.saturating_sub(1);
-            return 0;
+            return (0, false);
         }
         match self.link.receive() {
             Ok(count) => {
-                self.quiet = if count < FULL_BATCH { QUIET_TURNS } else { 0 };
+                self.quiet = if self.link.has_more() { 0 } else { QUIET_TURNS };
                 if self.link.state() != State::Up {
                     self.look.get_or_insert(now);
                 }
-                count
+                (count, self.link.has_more())
             }
             Err(error) => {
                 tracing::error!(%error, "a link is given up");
                 self.broken = true;
-                0
+                (0, false)
             }
         }
     }
@@ -260,4 +257,85 @@ fn fill<'a>(
         };
     }
     queue.len().min(SEND_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isthmus_layout::NicId;
+    use isthmus_link::{Counters, Kind, LinkError, Sent};
+    use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+
+    /// A link that has so many frames, and takes a few at a time.
+    #[derive(Debug)]
+    struct Full {
+        frames: usize,
+        fd: OwnedFd,
+    }
+
+    const BATCH: usize = 5;
+
+    impl AsFd for Full {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.fd.as_fd()
+        }
+    }
+
+    impl Link for Full {
+        fn kind(&self) -> Kind {
+            Kind::Udp
+        }
+
+        fn name(&self) -> &str {
+            "full"
+        }
+
+        fn nic(&self) -> NicId {
+            NicId::from_octets([2, 0, 0, 0, 0, 1])
+        }
+
+        fn frame_bytes_max(&self) -> u32 {
+            1500
+        }
+
+        fn state(&self) -> State {
+            State::Up
+        }
+
+        fn send(&mut self, _: &[Frame<'_>]) -> Result<Sent, LinkError> {
+            unreachable!("nothing is sent")
+        }
+
+        fn receive(&mut self) -> Result<usize, LinkError> {
+            let count = self.frames.min(BATCH);
+            self.frames -= count;
+            Ok(count)
+        }
+
+        fn has_more(&self) -> bool {
+            self.frames > 0
+        }
+
+        fn frame(&self, _: usize) -> &[u8] {
+            &[]
+        }
+
+        fn refresh(&mut self) -> Result<State, LinkError> {
+            Ok(State::Up)
+        }
+
+        fn counters(&self) -> Counters {
+            Counters::default()
+        }
+    }
+
+    /// Nobody is woken for what is left.
+    #[test]
+    fn a_link_is_looked_at_until_it_has_no_more() {
+        let fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let mut port = Port::new(Box::new(Full { frames: 12, fd }), 0);
+        let mut receive = || port.receive(Time::ZERO);
+        assert_eq!([receive(), receive(), receive()], [(5, true), (5, true), (2, false)]);
+        assert_eq!([receive(), receive()], [(0, false), (0, false)]);
+    }
 }
