@@ -31,6 +31,7 @@ mod partner;
 mod pulling;
 mod receiving;
 mod refusing;
+mod regions;
 mod rendezvous;
 mod severing;
 mod time;

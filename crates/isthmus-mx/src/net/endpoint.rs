@@ -2,7 +2,8 @@
 
 use super::outbox::Letter;
 use super::partner::Partner;
-use super::rendezvous::{Announced, Asked, Pull, Regions};
+use super::regions::Regions;
+use super::rendezvous::{Announced, Asked, Pull};
 use super::{Address, ConnectId, Event, IgnoredCounts, IncomingId, Manner, SendId, Time, Tuning};
 use crate::wire::{Dialect, EndpointNumber, NackLib, NackMcp, PeerIndex, SessionId, Sizes};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
