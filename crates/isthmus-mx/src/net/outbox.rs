@@ -218,7 +218,9 @@ impl Outbox {
             return Vec::new();
         }
         let mut ended = Vec::with_capacity(new);
+        let mut all_again = true;
         for flight in self.flights.drain(..new) {
+            all_again &= flight.again;
             if let Some(sent) = flight.sent.filter(|_| !flight.again && ended.len() + 1 == new) {
                 self.round_trip.sample(sent, now);
             }
@@ -234,7 +236,12 @@ impl Outbox {
             {
                 self.mending = None;
             }
-            Some(mending) => self.send_again(mending),
+            Some(mut mending) => {
+                // None that was sent once only had arrived: what comes next is lost as well.
+                mending.most = if all_again { AGAIN_MESSAGES.min(2 * mending.most) } else { mending.most };
+                self.mending = Some(mending);
+                self.send_again(mending);
+            }
             None => {}
         }
         ended

@@ -111,3 +111,21 @@ fn ten_thousand_messages_survive_loss_repetition_and_disorder() {
     }
     assert_eq!(world.hosts.iter().map(|host| host.whole.len()).sum::<usize>(), 10_000);
 }
+
+/// A part of thousands of short messages is lost: more than a receiver keeps of what comes after it, and more than one round trip mends.
+#[test]
+fn a_loss_in_the_midst_of_thousands_is_soon_made_good() {
+    let kind = Kind { dialect: Dialect::Mx, sizes: Sizes::MX, tuning: Tuning::DEFAULT, narrow: false };
+    for (cut_us, until_us) in [(1, 11), (60, 70), (100, 110), (10, 110), (1, 200)] {
+        let mut world = World::new(2, kind, Weather::FINE, 1);
+        world.connect_all();
+        world.run_until_quiet(1_000_000);
+        let start = world.now;
+        (0..4_000).for_each(|_| assert!(world.send(0, 1, 8, false).is_some()));
+        world.run_until(start.after_us(cut_us));
+        world.wire.cut(0, 1, start.after_us(until_us));
+        world.run_until_quiet(60_000_000);
+        let took_us = world.now.since_us(start);
+        assert!(took_us < 500_000, "{took_us} us, cut after {cut_us}");
+    }
+}
