@@ -10,7 +10,8 @@ use isthmus_mx::StatusCode;
 use isthmus_mx::net::{Address, IncomingId, Time};
 
 /// Bytes that are kept for a domain which does not take them, before messages to it are refused for a while. Those of messages
-/// before their turn do not count: the one that they wait for must not be refused because of them.
+/// before their turn do not count: the one that they wait for must not be refused because of them. Nor do announcements, of which
+/// the engine takes no more than it may be told of: a domain that does not want them yet may want others.
 pub const HELD_BYTES_MAX: usize = 4 << 20;
 
 /// What a message counts for beside its bytes.
@@ -66,6 +67,7 @@ impl Gateway {
             incoming.state = State::Long;
         }
         self.early -= early;
+        self.held -= if large { early } else { 0 };
         self.mind();
         self.strangers[from].turns.push_back(message);
         if large {
@@ -314,9 +316,8 @@ impl Incoming {
         Self { from: None, match_info: 0, length, state }
     }
 
-    /// Bytes that are kept of it, but for those that were fetched.
+    /// What a short one counts for.
     fn held(&self) -> usize {
-        let bytes = if let State::Short { bytes, .. } = &self.state { bytes.len() } else { 0 };
-        MESSAGE_COST + bytes
+        if let State::Short { bytes, .. } = &self.state { MESSAGE_COST + bytes.len() } else { 0 }
     }
 }

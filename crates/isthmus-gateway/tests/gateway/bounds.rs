@@ -156,6 +156,72 @@ fn announcements_that_nobody_answers_hold_nothing_up() {
     }
 }
 
+/// Both have announced more than they have names for before either receives: what ends a transfer does not wait behind what needs its end.
+#[test]
+fn announcements_both_ways_end_when_both_receive() {
+    for (messages, weather) in [(300, Weather::FINE), (3_000, Weather { loss_per_million: 5_000, ..Weather::FINE })] {
+        let mut world = World::new(4, Kind::fine(), weather, 5);
+        world.connect_all();
+        for (from, to) in [(0, 2), (2, 0)] {
+            world.node(from).library.habits.posts_per_million = 0;
+            (0..messages).for_each(|_| {
+                world.send_whole(from, to, 40_000, Memory::None);
+            });
+        }
+        world.run_for(1_000_000);
+        for node in [0, 2] {
+            world.node(node).library.habits = Habits::EAGER;
+            world.wake(node);
+        }
+        world.run_until_quiet(60_000_000);
+        world.check_all_arrived();
+    }
+}
+
+/// What one of them may have announced at a time is all that an endpoint is told of.
+#[test]
+fn announcements_beyond_a_limit_are_refused_and_others_are_not() {
+    let mut world = world(8);
+    world.node(0).library.habits.posts_per_million = 0;
+    for from in [2, 4] {
+        (0..20_000).for_each(|_| {
+            world.send_whole(from, 0, 40_000, Memory::None);
+        });
+    }
+    world.run_for(3_000_000);
+    let told = world.counts(0).incoming;
+    assert_eq!(told, Tuning::DEFAULT.announced_max);
+    let ids = [100, 40_000, 100].map(|length| world.send_whole(6, 0, length, Memory::None));
+    world.run_until_true(1_000_000, |world| {
+        let received = &world.node(0).library.received;
+        received.contains_key(&ids[0]) && received.contains_key(&ids[2])
+    });
+    assert_eq!(world.counts(0).incoming, told + 1);
+}
+
+/// Each host has more to announce than another one may be told of, and fetches only what it was told of.
+#[test]
+fn announcements_that_were_refused_come_again_when_there_is_room() {
+    let tuning = Tuning { announced_max: 20, ..Kind::fine().tuning };
+    let mut world = World::new(6, Kind { tuning, ..Kind::fine() }, Weather::FINE, 5);
+    world.connect_all();
+    let pairs = [(0, 2), (0, 4), (2, 0), (2, 4), (4, 0), (4, 2)];
+    for (from, to) in pairs {
+        world.node(from).library.habits.posts_per_million = 0;
+        (0..300).for_each(|_| {
+            world.send_whole(from, to, 40_000, Memory::None);
+        });
+    }
+    world.run_for(1_000_000);
+    for node in [0, 2, 4] {
+        assert!((20..=20 + 16).contains(&world.counts(node).incoming));
+        world.node(node).library.habits = Habits::EAGER;
+        world.wake(node);
+    }
+    world.run_until_quiet(60_000_000);
+    world.check_all_arrived();
+}
+
 #[test]
 fn long_messages_that_are_asked_for_and_not_read_are_bounded() {
     let mut world = world(5);

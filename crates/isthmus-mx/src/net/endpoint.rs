@@ -2,7 +2,7 @@
 
 use super::outbox::Letter;
 use super::partner::Partner;
-use super::regions::Regions;
+use super::regions::{RegionName, Regions};
 use super::rendezvous::{Announced, Asked, Pull};
 use super::{Address, ConnectId, Event, IgnoredCounts, IncomingId, Manner, SendId, Time, Tuning};
 use crate::wire::{Dialect, EndpointNumber, NackLib, NackMcp, PeerIndex, SessionId, Sizes};
@@ -188,7 +188,7 @@ impl Endpoint {
         }
         partner.outbox.push(if manner != Manner::Plain || length > most {
             let ready = if manner == Manner::OnDemand { 0 } else { length };
-            Letter::Announce { send, match_info, length, region: 0, ready }
+            Letter::Announce { send, match_info, length, region: RegionName::NONE, ready }
         } else {
             Letter::Eager { send, match_info, length }
         });

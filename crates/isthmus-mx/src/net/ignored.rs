@@ -34,6 +34,8 @@ ignored! {
     NoRoomForEarly = "no room before its turn",
     /// A new message while the endpoint takes none.
     NotAccepting = "no new messages are taken",
+    /// A long message more than an endpoint may be told of.
+    TooManyAnnounced = "too many long messages announced",
     /// A packet that contradicts another one of the same message, or itself.
     Inconsistent = "contradicts what was said before",
     /// An acknowledgement that is older than another one.

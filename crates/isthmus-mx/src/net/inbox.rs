@@ -10,6 +10,7 @@
 //!
 //! `front` is what is acknowledged: everything before it is whole.
 
+use super::regions::RegionName;
 use super::{Ignored, IncomingId, Time, Tuning};
 use crate::wire::SeqNum;
 use alloc::collections::VecDeque;
@@ -30,9 +31,9 @@ pub(crate) enum Kind {
     /// A message whose bytes come with it.
     Eager,
     /// The announcement of a long one.
-    Announced { id: u8, seqnum: u8, offset: u16 },
+    Announced { region: RegionName, offset: u16 },
     /// The end of a long one that we sent.
-    Finished { id: u8, seqnum: u8 },
+    Finished { region: RegionName },
 }
 
 /// What all packets of a message say of it.
@@ -181,7 +182,8 @@ impl Inbox {
         cut.map(|(_, message)| message.id).collect()
     }
 
-    /// A packet of a message. `id` names it if it is new; `room` is for bytes before their turn.
+    /// A packet of a message. `id` names it if it is new; `room` is for bytes before their turn, or says
+    /// why new messages are not taken.
     pub(crate) fn take(
         &mut self,
         now: Time,
@@ -189,7 +191,7 @@ impl Inbox {
         label: Label,
         piece: Option<Piece>,
         id: IncomingId,
-        room: Option<u64>,
+        room: Result<u64, Ignored>,
     ) -> Result<Taken, Ignored> {
         let ahead = usize::from(seq.steps_from(self.front));
         if ahead > self.begun + EARLY_MAX {
@@ -209,7 +211,7 @@ impl Inbox {
             self.tell_of_loss(now, ahead);
             return Ok(taken);
         }
-        let Some(room) = room else { return Err(Ignored::NotAccepting) };
+        let room = room?;
         let mut message = Arriving::new(id, label);
         match piece {
             Some(piece) => message.add(piece)?,
@@ -335,7 +337,7 @@ mod tests {
 
     fn take(inbox: &mut Inbox, number: u16, piece: Piece, length: u32) -> Result<Taken, Ignored> {
         let id = IncomingId(number.into());
-        inbox.take(Time::ZERO, SeqNum::from_bits(number), label(length), Some(piece), id, Some(1000))
+        inbox.take(Time::ZERO, SeqNum::from_bits(number), label(length), Some(piece), id, Ok(1000))
     }
 
     fn begun(inbox: &mut Inbox) -> Vec<(u64, bool)> {

@@ -10,7 +10,11 @@
 //! Acknowledgements are cumulative, so a timer for the oldest is enough. When it runs out, the oldest few are sent again; what
 //! is sent after them depends on how far the acknowledgement then goes. Two acknowledgements that bring nothing new say that
 //! the oldest is missing while later ones arrive: it is sent again at once.
+//!
+//! What ends a transfer (NOTIFY) has no place in the order of messages. It gets its number before everything that waits, and a part of the
+//! window is its alone: a message may wait for a region or for room that only the end of another one gives back.
 
+use super::regions::RegionName;
 use super::tuning::{RoundTrip, Tuning};
 use super::{SendId, Time};
 use crate::wire::SeqNum;
@@ -24,6 +28,12 @@ const AGAIN_BYTES: u64 = 64 << 10;
 /// Acknowledgements without news that mean loss.
 const EMPTY_ACKS: u8 = 2;
 
+/// Such a part of the window is for notices alone.
+const NOTICES_PART: u16 = 8;
+
+/// What an announcement counts for in the window: its frame is short, but thousands of them at a time would find no room on their way.
+const ANNOUNCEMENT_BYTES: u64 = 8 << 10;
+
 /// No round trip is taken to be shorter.
 const MEAN_US_MIN: u64 = 500;
 
@@ -36,17 +46,18 @@ pub(crate) enum Letter {
     /// A message with its bytes.
     Eager { send: SendId, match_info: u64, length: u32 },
     /// The announcement of a long message. Its region is chosen when it gets its number; so much of it is here.
-    Announce { send: SendId, match_info: u64, length: u32, region: u8, ready: u32 },
+    Announce { send: SendId, match_info: u64, length: u32, region: RegionName, ready: u32 },
     /// A long message has been fetched.
-    Notify { total_length: u32, id: u8, seqnum: u8 },
+    Notify { total_length: u32, region: RegionName },
 }
 
 impl Letter {
-    /// Bytes on the wire, about.
+    /// What it counts for in the window: bytes on the wire, about.
     fn bytes(&self) -> u64 {
         match self {
             Self::Eager { length, .. } => (*length).into(),
-            Self::Announce { .. } | Self::Notify { .. } => 0,
+            Self::Announce { .. } => ANNOUNCEMENT_BYTES,
+            Self::Notify { .. } => 0,
         }
     }
 
@@ -88,6 +99,8 @@ pub(crate) struct Outbox {
     flights: VecDeque<Flight>,
     bytes: u64,
     waiting: VecDeque<Letter>,
+    /// The same, of those that wait for nothing but a number.
+    notices: VecDeque<Letter>,
     /// Numbers that are to be sent.
     queue: VecDeque<SeqNum>,
     /// When the oldest is overdue.
@@ -110,6 +123,7 @@ impl Outbox {
             flights: VecDeque::new(),
             bytes: 0,
             waiting: VecDeque::new(),
+            notices: VecDeque::new(),
             queue: VecDeque::new(),
             overdue: None,
             heard: Time::ZERO,
@@ -122,7 +136,7 @@ impl Outbox {
 
     /// Whether everything has been acknowledged.
     pub(crate) fn is_idle(&self) -> bool {
-        self.flights.is_empty() && self.waiting.is_empty()
+        self.flights.is_empty() && self.waiting.is_empty() && self.notices.is_empty()
     }
 
     /// The number that the next message gets.
@@ -139,28 +153,34 @@ impl Outbox {
 
     /// Everything that was to be sent, in order, known to have arrived or not; the outbox is empty then.
     pub(crate) fn drain(&mut self) -> Vec<Letter> {
-        let waiting = core::mem::take(&mut self.waiting);
         let old = core::mem::replace(self, Self::new(self.next));
-        old.flights.into_iter().map(|flight| flight.letter).chain(waiting).collect()
+        old.flights.into_iter().map(|flight| flight.letter).chain(old.notices).chain(old.waiting).collect()
     }
 
-    /// Something to send, after everything else.
+    /// Something to send, after everything else of its kind.
     pub(crate) fn push(&mut self, letter: Letter) {
-        self.waiting.push_back(letter);
+        match letter {
+            Letter::Notify { .. } => self.notices.push_back(letter),
+            Letter::Eager { .. } | Letter::Announce { .. } => self.waiting.push_back(letter),
+        }
     }
 
     /// What waits for room in the window, and there is room.
     pub(crate) fn admissible(&mut self, tuning: &Tuning) -> Option<&mut Letter> {
-        let letter = self.waiting.front_mut()?;
         let window = tuning.window_messages.min(SeqNum::OUTSTANDING_MAX);
-        let room = self.flights.len() < usize::from(window);
+        let room = usize::from(window).saturating_sub(self.flights.len());
+        if let Some(notice) = self.notices.front_mut() {
+            return (room > 0).then_some(notice);
+        }
+        let room = room > usize::from(window / NOTICES_PART);
+        let letter = self.waiting.front_mut()?;
         let bytes = letter.bytes();
         (room && (bytes == 0 || self.bytes == 0 || self.bytes + bytes <= tuning.window_bytes)).then_some(letter)
     }
 
     /// Numbers what was admissible.
     pub(crate) fn admit(&mut self) {
-        let Some(letter) = self.waiting.pop_front() else { return };
+        let Some(letter) = self.notices.pop_front().or_else(|| self.waiting.pop_front()) else { return };
         self.bytes += letter.bytes();
         self.queue.push_back(self.next);
         self.next = self.next.next();

@@ -71,6 +71,8 @@ pub(crate) struct Partner {
     pub(crate) wake: Option<Time>,
     /// When it last said anything.
     pub(crate) heard: Time,
+    /// Long messages that it has announced and that were not asked for yet.
+    pub(crate) announced: u32,
     /// What its replies to PULL take.
     pub(crate) pull_round_trip: RoundTrip,
 }
@@ -94,6 +96,7 @@ impl Partner {
             in_line: false,
             wake: None,
             heard: Time::ZERO,
+            announced: 0,
             pull_round_trip: RoundTrip::default(),
         }
     }

@@ -3,6 +3,7 @@
 use super::endpoint::Refusal;
 use super::inbox::{Kind, Label, Piece};
 use super::outbox::Letter;
+use super::regions::RegionName;
 use super::rendezvous::Announced;
 use super::{Address, Endpoint, Event, Ignored, Time};
 use crate::StatusCode;
@@ -10,6 +11,9 @@ use crate::wire::{EndpointNumber, Liback, MessageHead, Nack, NackLib, Notify, Pa
 
 /// Negative answers that wait to be sent.
 const REFUSALS_MAX: usize = 64;
+
+/// So many long messages each partner may announce, however many others have announced.
+const ANNOUNCED_MIN: u32 = 16;
 
 /// What numbered packets have in common.
 struct Numbered {
@@ -41,7 +45,8 @@ impl Numbered {
 
     /// `total_length` stands where a message has its length: all that a NOTIFY says is kept with its number.
     fn notify(from: Address, notify: &Notify) -> Self {
-        let kind = Kind::Finished { id: notify.pulled_rdma_id, seqnum: notify.pulled_rdma_seqnum };
+        let (id, seqnum) = (notify.pulled_rdma_id, notify.pulled_rdma_seqnum);
+        let kind = Kind::Finished { region: RegionName { id, seqnum } };
         Self {
             from,
             session: notify.session,
@@ -82,7 +87,7 @@ impl Endpoint {
             }
             Packet::Rndv(rndv) => {
                 let (id, seqnum) = (rndv.pulled_rdma_id, rndv.pulled_rdma_seqnum);
-                let kind = Kind::Announced { id, seqnum, offset: rndv.pulled_rdma_offset };
+                let kind = Kind::Announced { region: RegionName { id, seqnum }, offset: rndv.pulled_rdma_offset };
                 Numbered::message(address(rndv.head.src_endpoint), &rndv.head, kind, rndv.msg_length, None)
             }
             Packet::Notify(notify) => Numbered::notify(address(notify.src_endpoint), notify),
@@ -150,19 +155,30 @@ impl Endpoint {
         let Some(partner) = self.partners.get_mut(&from) else { return Ok(()) };
         let before = partner.inbox.early_bytes();
         let elsewhere = self.early_bytes - before;
-        let room = tuning.early_bytes_max.saturating_sub(elsewhere);
-        let notify = matches!(label.kind, Kind::Finished { .. });
-        let room = (self.accepting || notify).then_some(room);
+        let full =
+            partner.announced >= ANNOUNCED_MIN && self.announced.len() + self.pulls.len() >= tuning.announced_max;
+        let room = match label.kind {
+            Kind::Finished { .. } => Ok(()),
+            _ if !self.accepting => Err(Ignored::NotAccepting),
+            Kind::Announced { .. } if full => Err(Ignored::TooManyAnnounced),
+            Kind::Announced { .. } | Kind::Eager => Ok(()),
+        };
+        let room = room.map(|()| tuning.early_bytes_max.saturating_sub(elsewhere));
         let taken = partner.inbox.take(now, seq, label, piece, id, room);
         self.early_bytes = elsewhere + partner.inbox.early_bytes();
+        let notified = if let Kind::Finished { region } = label.kind { Some(region) } else { None };
         let taken = taken?;
+        if let Some(region) = notified {
+            // At once, since what is before it may wait for what it gives back; and once, since its number is taken now.
+            self.notified(now, from, region, label.length);
+        }
         let bytes = piece.filter(|_| label.kind == Kind::Eager).map(|piece| Event::Bytes {
             message: taken.id,
             length: label.length,
             at: piece.at,
             len: piece.len,
         });
-        self.begin(now, from, taken.id, bytes);
+        self.begin(from, taken.id, bytes);
         if taken.ended {
             self.events.push_back(Event::Received {
                 message: taken.id,
@@ -174,24 +190,27 @@ impl Endpoint {
         // What has begun is not early any more.
         self.early_bytes = elsewhere + partner.inbox.early_bytes();
         partner.inbox.settle(now, &tuning);
-        if notify && self.setup.dialect == crate::wire::Dialect::Mx && partner.inbox.front() == partner.inbox.next() {
+        if notified.is_some()
+            && self.setup.dialect == crate::wire::Dialect::Mx
+            && partner.inbox.front() == partner.inbox.next()
+        {
             partner.inbox.ack_now(now);
         }
         Ok(())
     }
 
     /// Everything whose turn has come. The bytes of the packet are told of after their message's beginning, if it has begun.
-    fn begin(&mut self, now: Time, from: Address, packet: super::IncomingId, mut bytes: Option<Event>) {
+    fn begin(&mut self, from: Address, packet: super::IncomingId, mut bytes: Option<Event>) {
         while let Some(begun) = self.partners.get_mut(&from).and_then(|partner| partner.inbox.begin()) {
             let Label { kind, match_info, length } = begun.label;
             let message = begun.id;
             match kind {
-                Kind::Finished { id, seqnum } => {
-                    self.notified(now, from, id, seqnum, length);
-                    continue;
-                }
-                Kind::Announced { id, seqnum, offset } => {
-                    self.announced.insert(message, Announced { from, length, id, seqnum, offset });
+                Kind::Finished { .. } => continue, // It took effect when it came.
+                Kind::Announced { region, offset } => {
+                    self.announced.insert(message, Announced { from, length, region, offset });
+                    if let Some(partner) = self.partners.get_mut(&from) {
+                        partner.announced += 1;
+                    }
                 }
                 Kind::Eager => {}
             }

@@ -1,92 +1,147 @@
 //! Long messages that are being sent, by the names that peers have for them (mxoe-wire 10.1).
+//!
+//! On the wire a region is eight bits, and which use of it this is are eight more. A peer repeats both when it asks for bytes and when it
+//! has them, so that both together are the name: one region may be open in several uses.
 
 use super::{Address, SendId};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::ops::RangeInclusive;
 
-/// Long messages that are being sent at a time: half of what can be named, so that a name rests before it is used again.
-const REGIONS_MAX: usize = 128;
+/// Long messages that are being sent at a time: half of what can be named, so that a name rests before it is used again. A partner that
+/// has none may have one beyond that, because others who fetch nothing must not keep it waiting.
+pub(crate) const REGIONS_MAX: usize = 1 << 15;
+
+/// As long as there are no more, no two have the same region: most peers never see more at a time.
+const REGIONS_USUAL: usize = 128;
 
 /// The first use of a region.
 const FIRST_USE: u8 = 23;
 
+/// What a peer calls a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RegionName {
+    pub(crate) id: u8,
+    pub(crate) seqnum: u8,
+}
+
+impl RegionName {
+    /// Before there is one.
+    pub(crate) const NONE: Self = Self { id: 0, seqnum: 0 };
+
+    /// All uses of a region.
+    fn uses(id: u8) -> RangeInclusive<Self> {
+        Self { id, seqnum: 0 }..=Self { id, seqnum: u8::MAX }
+    }
+
+    /// All ids, then all of them in their next use.
+    const fn next(self) -> Self {
+        let seqnum = if self.id == u8::MAX { self.seqnum.wrapping_add(1) } else { self.seqnum };
+        Self { id: self.id.wrapping_add(1), seqnum }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Region {
     pub(crate) send: SendId,
-    pub(crate) partner: Address,
+    partner: Address,
     pub(crate) length: u32,
     /// So many of its bytes are here.
     pub(crate) ready: u32,
     /// So many were said to be wanted.
     pub(crate) wanted: u32,
-    pub(crate) seqnum: u8,
     acked: bool,
-    pub(crate) fetched: Option<u32>,
+    fetched: Option<u32>,
 }
 
 /// All of one endpoint.
 #[derive(Debug)]
 pub(crate) struct Regions {
-    pub(crate) open: BTreeMap<u8, Region>,
+    open: BTreeMap<RegionName, Region>,
+    by_send: BTreeMap<SendId, RegionName>,
     /// How many each partner has to fetch.
     by_partner: BTreeMap<Address, u32>,
-    uses: [u8; 256],
-    next: u8,
+    next: RegionName,
 }
 
 impl Regions {
     pub(crate) const fn new() -> Self {
-        Self { open: BTreeMap::new(), by_partner: BTreeMap::new(), uses: [FIRST_USE; 256], next: 0 }
+        let next = RegionName { id: 0, seqnum: FIRST_USE };
+        Self { open: BTreeMap::new(), by_send: BTreeMap::new(), by_partner: BTreeMap::new(), next }
     }
 
     /// A name for a message; none if too many are under way.
-    pub(crate) fn open(&mut self, send: SendId, partner: Address, length: u32, ready: u32) -> Option<u8> {
-        if self.open.len() >= REGIONS_MAX {
+    pub(crate) fn open(&mut self, send: SendId, partner: Address, length: u32, ready: u32) -> Option<RegionName> {
+        if self.open.len() >= REGIONS_MAX && self.are_open_for(partner) {
             return None;
         }
-        while self.open.contains_key(&self.next) {
-            self.next = self.next.wrapping_add(1);
+        // There are more names than regions, and partners.
+        while self.open.contains_key(&self.next) || (self.open.len() < REGIONS_USUAL && self.is_open(self.next.id)) {
+            self.next = self.next.next();
         }
-        let id = self.next;
-        self.next = id.wrapping_add(1);
-        let seqnum = self.uses[usize::from(id)];
-        self.uses[usize::from(id)] = seqnum.wrapping_add(1);
+        let name = self.next;
+        self.next = name.next();
         *self.by_partner.entry(partner).or_default() += 1;
-        let region = Region { send, partner, length, ready, wanted: ready, seqnum, acked: false, fetched: None };
-        self.open.insert(id, region);
-        Some(id)
+        let region = Region { send, partner, length, ready, wanted: ready, acked: false, fetched: None };
+        self.open.insert(name, region);
+        self.by_send.insert(send, name);
+        Some(name)
     }
 
-    pub(crate) fn seqnum(&self, id: u8) -> u8 {
-        self.open.get(&id).map_or(0, |region| region.seqnum)
+    pub(crate) fn get(&self, name: RegionName) -> Option<&Region> {
+        self.open.get(&name)
+    }
+
+    /// Whether a region is open in any use.
+    fn is_open(&self, id: u8) -> bool {
+        self.open.range(RegionName::uses(id)).next().is_some()
+    }
+
+    /// That of a send.
+    pub(crate) fn of(&mut self, send: SendId) -> Option<&mut Region> {
+        self.open.get_mut(self.by_send.get(&send)?)
+    }
+
+    /// The one that a partner asks for. Whether it repeats the use does not matter as long as there is one only.
+    pub(crate) fn asked(&mut self, name: RegionName, by: Address) -> Option<(RegionName, &mut Region)> {
+        let of_partner = |(name, region): (&RegionName, &Region)| (region.partner == by).then_some(*name);
+        let mut others = self.open.range(RegionName::uses(name.id)).filter_map(of_partner);
+        let name = match (self.open.contains_key(&name), others.next(), others.next()) {
+            (false, Some(only), None) => only,
+            _ => name,
+        };
+        Some((name, self.fetchable(name, by)?))
+    }
+
+    /// One that this partner has to fetch.
+    fn fetchable(&mut self, name: RegionName, by: Address) -> Option<&mut Region> {
+        self.open.get_mut(&name).filter(|region| region.partner == by && region.fetched.is_none())
     }
 
     /// The announcement was acknowledged. What ends thereby, and what the peer took.
-    pub(crate) fn acked(&mut self, id: u8) -> Option<(SendId, u32)> {
-        self.open.get_mut(&id)?.acked = true;
-        self.close_if_over(id)
+    pub(crate) fn acked(&mut self, name: RegionName) -> Option<(SendId, u32)> {
+        self.open.get_mut(&name)?.acked = true;
+        self.close_if_over(name)
     }
 
     /// The peer has what it wants.
-    pub(crate) fn fetched(&mut self, id: u8, seqnum: u8, by: Address, bytes: u32) -> Option<(SendId, u32)> {
-        let region = self.open.get_mut(&id)?;
-        if region.seqnum != seqnum || region.partner != by || region.fetched.is_some() {
-            return None;
-        }
+    pub(crate) fn fetched(&mut self, name: RegionName, by: Address, bytes: u32) -> Option<(SendId, u32)> {
+        let region = self.fetchable(name, by)?;
         region.fetched = Some(bytes.min(region.length));
-        self.close_if_over(id)
+        self.close_if_over(name)
     }
 
-    fn close_if_over(&mut self, id: u8) -> Option<(SendId, u32)> {
-        let region = self.open.get(&id)?;
+    fn close_if_over(&mut self, name: RegionName) -> Option<(SendId, u32)> {
+        let region = self.open.get(&name)?;
         let over = (region.send, region.fetched.filter(|_| region.acked)?);
-        self.close(id);
+        self.close(name);
         Some(over)
     }
 
     /// It will not be fetched.
-    fn close(&mut self, id: u8) {
-        let Some(region) = self.open.remove(&id) else { return };
+    fn close(&mut self, name: RegionName) {
+        let Some(region) = self.open.remove(&name) else { return };
+        self.by_send.remove(&region.send);
         if let Some(count) = self.by_partner.get_mut(&region.partner) {
             *count -= 1;
             if *count == 0 {
@@ -102,15 +157,9 @@ impl Regions {
 
     /// Nothing of this partner's will be fetched.
     pub(crate) fn close_all(&mut self, partner: Address) -> Vec<SendId> {
-        let mut sends = Vec::new();
-        self.by_partner.remove(&partner);
-        self.open.retain(|_, region| {
-            let stays = region.partner != partner;
-            if !stays {
-                sends.push(region.send);
-            }
-            stays
-        });
-        sends
+        let of_partner = self.open.iter().filter(|(_, region)| region.partner == partner);
+        let names: Vec<_> = of_partner.map(|(name, region)| (*name, region.send)).collect();
+        names.iter().for_each(|(name, _)| self.close(*name));
+        names.into_iter().map(|(_, send)| send).collect()
     }
 }

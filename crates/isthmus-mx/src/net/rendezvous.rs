@@ -11,6 +11,7 @@ use super::blocks::{Ask, Burst, Cut, Slice};
 use super::endpoint::{Refusal, Timer};
 use super::outbox::Letter;
 use super::pulling::Pulling;
+use super::regions::RegionName;
 use super::{Address, Endpoint, Event, Ignored, IncomingId, SendId, Time, UnknownMessage};
 use crate::StatusCode;
 use crate::wire::{Nack, NackMcp, PeerIndex, Pull as PullPacket, PullHandle, PullReply};
@@ -23,8 +24,7 @@ const ASKED_MAX: usize = 1024;
 pub(crate) struct Announced {
     pub(crate) from: Address,
     pub(crate) length: u32,
-    pub(crate) id: u8,
-    pub(crate) seqnum: u8,
+    pub(crate) region: RegionName,
     pub(crate) offset: u16,
 }
 
@@ -46,8 +46,7 @@ pub(crate) struct Pull {
 pub(crate) struct Asked {
     pub(crate) to: PeerIndex,
     pub(crate) puller: PullHandle,
-    region: u8,
-    seqnum: u8,
+    region: RegionName,
     pub(crate) burst: Burst,
 }
 
@@ -57,6 +56,9 @@ impl Endpoint {
     /// [`Event::Received`] ends it.
     pub fn pull(&mut self, now: Time, message: IncomingId, length: u32, limit: u32) -> Result<(), UnknownMessage> {
         let announced = self.announced.remove(&message).ok_or(UnknownMessage)?;
+        if let Some(partner) = self.partners.get_mut(&announced.from) {
+            partner.announced -= 1;
+        }
         let length = length.min(announced.length);
         if length == 0 {
             self.fetched(now, message, announced, StatusCode::Success, 0);
@@ -144,8 +146,8 @@ impl Endpoint {
             src_endpoint: self.setup.number,
             session: self.partners.get(&from)?.session_back()?,
             total_length: pull.pulling.length(),
-            pulled_rdma_id: pull.announced.id.into(),
-            pulled_rdma_seqnum: pull.announced.seqnum,
+            pulled_rdma_id: pull.announced.region.id.into(),
+            pulled_rdma_seqnum: pull.announced.region.seqnum,
             pulled_rdma_offset: pull.announced.offset.into(),
             puller: self.handle(handle),
             first_frame_offset: ask.first_frame_offset,
@@ -160,11 +162,9 @@ impl Endpoint {
             self.refuse_pull(from, pull, Nack::BadSession);
             return Err(Ignored::WrongSession);
         }
-        let region = u8::try_from(pull.pulled_rdma_id).ok();
-        let found = region.and_then(|id| Some((id, self.regions.open.get(&id)?)));
-        let found = found.filter(|(_, found)| found.partner == from && found.fetched.is_none());
-        let Some((region, found)) = found.map(|(id, _)| id).and_then(|id| Some((id, self.regions.open.get_mut(&id)?)))
-        else {
+        let name = u8::try_from(pull.pulled_rdma_id).ok().map(|id| RegionName { id, seqnum: pull.pulled_rdma_seqnum });
+        let found = name.and_then(|name| self.regions.asked(name, from));
+        let Some((region, found)) = found else {
             self.refuse_pull(from, pull, Nack::BadRdmaWindow);
             return Err(Ignored::OutsideRegion);
         };
@@ -182,7 +182,7 @@ impl Endpoint {
         if self.asked.len() >= ASKED_MAX || self.asked.iter().any(|asked| same(&asked)) {
             return Err(Ignored::TooManyAsked);
         }
-        let (seqnum, send, end) = (found.seqnum, found.send, burst.end());
+        let (send, end) = (found.send, burst.end());
         if end > found.wanted {
             found.wanted = end;
             let total = pull.total_length.clamp(end, found.length);
@@ -191,7 +191,7 @@ impl Endpoint {
         if let Some(partner) = self.partners.get_mut(&from) {
             partner.heard = now;
         }
-        self.asked.push_back(Asked { to: from.peer, puller: pull.puller, region, seqnum, burst });
+        self.asked.push_back(Asked { to: from.peer, puller: pull.puller, region, burst });
         Ok(())
     }
 
@@ -202,7 +202,7 @@ impl Endpoint {
 
     /// More bytes of a message that is sent [on demand](Manner::OnDemand) are here: its first `bytes`.
     pub fn provide(&mut self, send: SendId, bytes: u32) {
-        if let Some(region) = self.regions.open.values_mut().find(|region| region.send == send) {
+        if let Some(region) = self.regions.of(send) {
             region.ready = bytes.clamp(region.ready, region.length);
         }
     }
@@ -211,8 +211,7 @@ impl Endpoint {
     pub(crate) fn asked_frame(&mut self) -> Option<(PeerIndex, PullHandle, SendId, u32, Slice)> {
         let mut at = 0;
         while let Some(asked) = self.asked.get_mut(at) {
-            let region = self.regions.open.get(&asked.region).filter(|region| region.seqnum == asked.seqnum);
-            let Some((region, next)) = region.zip(asked.burst.clone().next()) else {
+            let Some((region, next)) = self.regions.get(asked.region).zip(asked.burst.clone().next()) else {
                 self.asked.remove(at);
                 continue;
             };
@@ -287,16 +286,15 @@ impl Endpoint {
     fn fetched(&mut self, now: Time, message: IncomingId, announced: Announced, code: StatusCode, bytes: u32) {
         self.events.push_back(Event::Received { message, code, xfer_length: bytes });
         if let Some(partner) = self.partners.get_mut(&announced.from) {
-            let (id, seqnum) = (announced.id, announced.seqnum);
-            partner.outbox.push(Letter::Notify { total_length: bytes, id, seqnum });
+            partner.outbox.push(Letter::Notify { total_length: bytes, region: announced.region });
         }
         self.feed_others(now);
         self.settle(now, announced.from);
     }
 
     /// The end of a large message at its sender. One that is not known has ended before.
-    pub(crate) fn notified(&mut self, now: Time, by: Address, id: u8, seqnum: u8, bytes: u32) {
-        if let Some((send, bytes)) = self.regions.fetched(id, seqnum, by, bytes) {
+    pub(crate) fn notified(&mut self, now: Time, by: Address, region: RegionName, bytes: u32) {
+        if let Some((send, bytes)) = self.regions.fetched(region, by, bytes) {
             self.region_closed(now, send, bytes);
         }
     }

@@ -37,6 +37,7 @@ impl Endpoint {
         (partner.true_session, partner.back_session) = (None, None);
         (partner.introduced, partner.numbered, partner.recv_acknum) = (false, false, 0);
         (partner.told, partner.refused) = (None, None);
+        partner.announced = 0;
         partner.replies.clear();
         let letters = partner.outbox.drain();
         self.early_bytes -= partner.inbox.early_bytes();
@@ -53,6 +54,14 @@ impl Endpoint {
             self.events.push_back(Event::Received { message, code, xfer_length: 0 });
         }
         self.events.push_back(Event::Severed { partner: address });
+        // Whoever waited for its regions is looked at before anything is sent.
+        for starved in self.starved.drain(..) {
+            if let Some(partner) = self.partners.get_mut(&starved)
+                && !core::mem::replace(&mut partner.in_line, true)
+            {
+                self.line.push_back(starved);
+            }
+        }
     }
 
     /// Long messages of a partner, announced or being fetched.

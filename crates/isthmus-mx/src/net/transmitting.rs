@@ -143,17 +143,17 @@ impl Endpoint {
             Letter::Announce { match_info, length, region, .. } => Packet::Rndv(crate::wire::Rndv {
                 head: head(match_info),
                 msg_length: length,
-                pulled_rdma_id: region,
-                pulled_rdma_seqnum: self.regions.seqnum(region),
+                pulled_rdma_id: region.id,
+                pulled_rdma_seqnum: region.seqnum,
                 pulled_rdma_offset: 0,
             }),
-            Letter::Notify { total_length, id, seqnum } => Packet::Notify(Notify {
+            Letter::Notify { total_length, region } => Packet::Notify(Notify {
                 dst_endpoint,
                 src_endpoint,
                 session: Partner::session_back(partner)?,
                 total_length,
-                pulled_rdma_id: id,
-                pulled_rdma_seqnum: seqnum,
+                pulled_rdma_id: region.id,
+                pulled_rdma_seqnum: region.seqnum,
                 lib_seqnum,
                 lib_piggyack,
             }),

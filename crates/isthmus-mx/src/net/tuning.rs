@@ -35,6 +35,8 @@ pub struct Tuning {
     pub window_bytes: u64,
     /// Bytes of messages that came before their turn which one endpoint keeps.
     pub early_bytes_max: u64,
+    /// Long messages that one endpoint was told of and does not have yet; each partner may announce a few beyond that.
+    pub announced_max: usize,
     /// Partners of an endpoint.
     pub partners_max: usize,
 }
@@ -63,6 +65,7 @@ impl Tuning {
         window_messages: 8191,
         window_bytes: 1 << 20,
         early_bytes_max: 16 << 20,
+        announced_max: 1 << 15,
         partners_max: 8192,
     };
 

@@ -10,8 +10,9 @@ use isthmus_mx::net::{
 };
 use isthmus_mx::wire::{
     ConnectReply, ConnectRequest, ConnectStatus, Dialect, Eager, EndpointNumber, Liback, MessageHead, Nack, NackLib,
-    Notify, Packet, SeqNum, SessionId, Sizes,
+    Notify, Packet, Pull, PullHandle, Rndv, SeqNum, SessionId, Sizes,
 };
+use std::collections::{BTreeMap, BTreeSet};
 
 const OURS: SessionId = SessionId(0x5566_7788);
 const THEIRS: SessionId = SessionId(0x1122_3344);
@@ -273,6 +274,111 @@ fn a_notify_ends_only_what_it_names() {
     take(&mut endpoint, &tiny(5, 2, b"")).unwrap();
     let sent = Event::Sent { send: SendId(1), code: StatusCode::Success, xfer_length: 7 };
     assert_eq!(events(&mut endpoint)[0], sent, "what the first one said that named it");
+}
+
+/// What it gives back may be what a message before it waits for.
+#[test]
+fn a_notify_counts_before_its_turn_and_once() {
+    let mut endpoint = connected(Dialect::OPEN_MX);
+    (1..=2).for_each(|send| endpoint.send(NOW, address(1), SendId(send), 5, 100_000, Manner::Plain).unwrap());
+    let announced = [(); 2].map(|()| match next(&mut endpoint) {
+        Some(Packet::Rndv(announced)) => announced,
+        other => panic!("{other:?} instead of an announcement"),
+    });
+    let notify = |announced: &Rndv, seq: u16| {
+        Packet::Notify(Notify {
+            dst_endpoint: address(0).endpoint,
+            src_endpoint: address(1).endpoint,
+            session: OURS,
+            total_length: 100_000,
+            pulled_rdma_id: announced.pulled_rdma_id,
+            pulled_rdma_seqnum: announced.pulled_rdma_seqnum,
+            lib_seqnum: SeqNum::from_bits(seq),
+            lib_piggyack: SeqNum::from_bits(3),
+        })
+    };
+    let sent = |send| Event::Sent { send: SendId(send), code: StatusCode::Success, xfer_length: 100_000 };
+    take(&mut endpoint, &notify(&announced[0], 3)).unwrap();
+    assert_eq!(events(&mut endpoint), [sent(1)]);
+    assert_eq!(take(&mut endpoint, &notify(&announced[0], 3)), Err(Ignored::Duplicate));
+    // One that cannot be remembered would count again when it comes again, perhaps for the next use of its name.
+    assert_eq!(take(&mut endpoint, &notify(&announced[1], 300)), Err(Ignored::TooEarly));
+    assert_eq!(events(&mut endpoint), []);
+    for seq in [1, 2] {
+        take(&mut endpoint, &tiny(seq, 3, b"")).unwrap();
+        assert!(events(&mut endpoint).iter().all(|event| !matches!(event, Event::Sent { .. })));
+    }
+    take(&mut endpoint, &notify(&announced[1], 4)).unwrap();
+    assert_eq!(events(&mut endpoint), [sent(2)]);
+}
+
+/// Many wait to be announced; the end of one that was fetched does not wait for them.
+#[test]
+fn a_notify_is_sent_before_announcements_that_wait() {
+    let mut endpoint = connected(Dialect::OPEN_MX);
+    (1..=1000).for_each(|send| endpoint.send(NOW, address(1), SendId(send), 5, 100_000, Manner::Plain).unwrap());
+    let mut announced = 0;
+    while let Some(packet) = next(&mut endpoint) {
+        assert!(matches!(packet, Packet::Rndv(_)), "{packet:?}");
+        announced += 1;
+    }
+    assert_eq!(announced, 128, "a window of them");
+    let (pulled_rdma_id, pulled_rdma_seqnum) = (7, 30);
+    let theirs =
+        Rndv { head: head(1, 1), msg_length: 50_000, pulled_rdma_id, pulled_rdma_seqnum, pulled_rdma_offset: 0 };
+    take(&mut endpoint, &Packet::Rndv(theirs)).unwrap();
+    let Some(Event::Begun { message, .. }) = endpoint.event() else { panic!("no message") };
+    endpoint.pull(NOW, message, 0, 0).unwrap();
+    let Some(Packet::Notify(notify)) = next(&mut endpoint) else { panic!("no notify") };
+    assert_eq!((notify.pulled_rdma_id, notify.pulled_rdma_seqnum), (pulled_rdma_id, pulled_rdma_seqnum));
+    assert_eq!(notify.lib_seqnum, SeqNum::from_bits(129));
+}
+
+/// Nobody has fetched any of them: as many as Open-MX has at a time are of one region each, more of several uses of them.
+#[test]
+fn long_messages_have_names_of_their_own_however_many_there_are() {
+    let mut endpoint = connected(Dialect::OPEN_MX);
+    (1..=1000).for_each(|send| endpoint.send(NOW, address(1), SendId(send), send, 100_000, Manner::Plain).unwrap());
+    let mut names = BTreeMap::new();
+    while names.len() < 1000 {
+        let before = names.len();
+        while let Some(Packet::Rndv(announced)) = next(&mut endpoint) {
+            let name = (announced.pulled_rdma_id, announced.pulled_rdma_seqnum);
+            assert_eq!(names.insert(name, announced.head.match_info), None);
+        }
+        assert!(names.len() > before);
+        let (dst_endpoint, src_endpoint) = (address(0).endpoint, address(1).endpoint);
+        let (lib_seqnum, acknum) = (SeqNum::from_bits(1 + names.len() as u16), names.len() as u32);
+        take(&mut endpoint, &Packet::Liback(Liback { dst_endpoint, src_endpoint, session: OURS, lib_seqnum, acknum }))
+            .unwrap();
+    }
+    events(&mut endpoint);
+    let first: BTreeSet<u8> = names.iter().filter(|(_, send)| **send <= 128).map(|((region, _), _)| *region).collect();
+    assert_eq!(first.len(), 128);
+    for ((region, use_of), send) in names {
+        take(&mut endpoint, &pull(region, use_of)).unwrap();
+        let asked = Event::Wanted { send: SendId(send), bytes: 1000, total: 100_000 };
+        assert!(matches!(next(&mut endpoint), Some(Packet::PullReply(reply)) if reply.data.send == SendId(send)));
+        assert!(events(&mut endpoint).iter().all(|event| *event == asked));
+    }
+    assert_eq!(take(&mut endpoint, &pull(0, 200)), Err(Ignored::OutsideRegion));
+}
+
+/// A question for the first bytes of a region.
+fn pull(region: u8, use_of: u8) -> Packet<&'static [u8]> {
+    Packet::Pull(Pull {
+        dst_endpoint: address(0).endpoint,
+        src_endpoint: address(1).endpoint,
+        session: OURS,
+        total_length: 100_000,
+        pulled_rdma_id: region.into(),
+        pulled_rdma_seqnum: use_of,
+        pulled_rdma_offset: 0,
+        puller: PullHandle { handle: 5, magic: 6 },
+        first_frame_offset: 0,
+        block_length: 1000,
+        frame_index: 0,
+    })
 }
 
 #[test]
