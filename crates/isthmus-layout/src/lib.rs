@@ -4,6 +4,7 @@
 //!   ids, span ──── numbers that cannot be mixed up, places that are known to lie inside
 //!   limits ─────── every maximum, and the assertions that tie them together
 //!   channel ────── the memory of a channel: head page, two rings of cells, two slabs
+//!   arena ──────── the file with memory that peers read and write by themselves
 //!   board ──────── the page where a receiver sees which of its peers is active
 //!   record ─────── what the cells of a ring carry
 //!   border ─────── a guest's window, and what its daemon and the host's say in it
@@ -18,6 +19,7 @@
 
 extern crate alloc;
 
+pub mod arena;
 pub mod board;
 pub mod border;
 pub mod channel;

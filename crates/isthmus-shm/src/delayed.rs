@@ -58,6 +58,10 @@ impl Words for Delayed {
         self.arrive(usize::MAX);
         self.window.or(at, bits, order);
     }
+    fn replace(&self, at: u32, from: u32, to: u32, order: Ordering) -> bool {
+        self.arrive(usize::MAX);
+        self.window.replace(at, from, to, order)
+    }
     fn fence(&self) {
         self.arrive(usize::MAX);
     }

@@ -7,6 +7,7 @@
 //!   ring ─── records, a line at a time               slab ── bytes too many for a record
 //!   board ── which of many peers is active, and when to sleep
 //!   rehome ─ large buffers of the program moved onto pages that a peer may map
+//!     arena ─ registered memory, moved onto pages that peers may write
 //! ```
 //!
 //! A record from one side to the other:

@@ -89,6 +89,11 @@ impl Mapping {
         Self::part(memory, at, size, access, Backing::Pages(None))
     }
 
+    /// The same of a memory file that is this kernel's alone.
+    pub fn within(memory: impl AsFd, at: u64, size: RegionSize, access: Access) -> Result<Self, MapError> {
+        Self::part(memory, at, size, access, Backing::File)
+    }
+
     fn part(memory: impl AsFd, at: u64, size: RegionSize, access: Access, backing: Backing) -> Result<Self, MapError> {
         let refused = |source| MapError::Refused { bytes: size.0, source };
         let (have, backing) = match piece::extent(&memory) {
@@ -215,6 +220,13 @@ impl Window {
         unsafe { self.mapping.base.as_ptr().add(at as usize) }
     }
 
+    /// Where `len` bytes at `at` lie in this process, for those who may touch them by raw pointers only; None outside.
+    pub fn place(&self, at: u64, len: u64) -> Option<NonNull<u8>> {
+        let inside = at.checked_add(len).is_some_and(|end| end <= self.mapping.bytes as u64);
+        // SAFETY: inside the mapping, by what was just found.
+        inside.then(|| unsafe { self.mapping.base.add(at as usize) })
+    }
+
     /// Gives the pages of `len` bytes at `at` back to the system; they read as zeroes afterwards. Both in whole pages.
     /// What others wrote there is lost for all, so only who owns the bytes by the protocol calls this.
     pub fn give_back(&self, at: u64, len: u64) {
@@ -269,8 +281,16 @@ impl Words for Window {
         self.word(at).fetch_or(bits, order);
     }
     #[inline(always)]
+    fn replace(&self, at: u32, from: u32, to: u32, order: Ordering) -> bool {
+        self.word(at).compare_exchange(from, to, order, Ordering::Relaxed).is_ok()
+    }
+    #[inline(always)]
     fn fence(&self) {
         fence(Ordering::SeqCst);
+    }
+    #[inline(always)]
+    fn load_fence(&self) {
+        fence(Ordering::Acquire);
     }
     #[inline(always)]
     fn light_fence(&self) {

@@ -25,8 +25,14 @@ pub trait Words {
     fn swap(&self, at: u32, value: u32, order: Ordering) -> u32;
     /// Sets bits of a word.
     fn or(&self, at: u32, bits: u32, order: Ordering);
+    /// Writes a word if it still is `from`. False, and no order, if it was not.
+    fn replace(&self, at: u32, from: u32, to: u32, order: Ordering) -> bool;
     /// A sequentially consistent fence.
     fn fence(&self);
+    /// A fence between loads before it and loads after it.
+    fn load_fence(&self) {
+        self.fence();
+    }
     /// A fence that holds against a party that uses [`Self::barrier`], and against no other.
     fn light_fence(&self) {
         self.fence();
@@ -70,8 +76,14 @@ impl<T: Words + ?Sized> Words for &T {
     fn or(&self, at: u32, bits: u32, order: Ordering) {
         (**self).or(at, bits, order);
     }
+    fn replace(&self, at: u32, from: u32, to: u32, order: Ordering) -> bool {
+        (**self).replace(at, from, to, order)
+    }
     fn fence(&self) {
         (**self).fence();
+    }
+    fn load_fence(&self) {
+        (**self).load_fence();
     }
     fn light_fence(&self) {
         (**self).light_fence();

@@ -5,6 +5,7 @@
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use isthmus_layout::arena::{self, GENERATION};
 use isthmus_layout::board::Place;
 use isthmus_layout::channel::{
     BODY_BYTES_MAX, Direction, DirectionLayout, FIRST_BODY_WORDS, Geometry, HEAD, NEXT_BODY_WORDS, RecordHead,
@@ -13,6 +14,7 @@ use isthmus_layout::channel::{
 use isthmus_layout::limits::{BOARD_PLACES, RING_CELLS, SLAB_BYTES_MIN};
 use isthmus_layout::record::{BODY_WORDS_MAX, Piece};
 use isthmus_shm::liar::Liar;
+use isthmus_shm::rehome::arena::Front;
 use isthmus_shm::{
     Board, Consumer, Marker, PeerFault, Producer, PushError, RecordBuffer, SlabConsumer, SlabProducer, Words,
 };
@@ -73,6 +75,9 @@ impl<M: Words> Words for Recorder<M> {
     }
     fn or(&self, at: u32, bits: u32, order: Ordering) {
         self.memory.or(at, bits, order);
+    }
+    fn replace(&self, at: u32, from: u32, to: u32, order: Ordering) -> bool {
+        self.memory.replace(at, from, to, order)
     }
     fn fence(&self) {
         self.memory.fence();
@@ -160,6 +165,38 @@ proptest! {
             popped += 1;
         }
         prop_assert!(!lies.is_empty() || popped >= lengths.len(), "{popped} of {} believed", lengths.len());
+    }
+
+    #[test]
+    fn an_entry_of_an_arena_is_looked_at_once_and_lies_behind_the_front(
+        words in [any::<u32>(), any::<u32>(), any::<u32>()],
+        pages in [0..80_u32, 0..80_u32],
+        high in [0..20_u32, 0..20_u32],
+        lies in prop::collection::vec((any::<u16>(), word()), 0..2),
+        index in 0..arena::ENTRIES,
+        seed: u64,
+    ) {
+        let [key, key_high, head] = words;
+        let generation = seed as u32 | 1;
+        let body = [pages[0] << 12, high[0]];
+        let start = [pages[1] << 12, high[1]];
+        let mut script = vec![generation, key, key_high, 3, head, 0, body[0], body[1], start[0], start[1], generation];
+        for (place, lie) in lies {
+            let place = usize::from(place) % script.len();
+            script[place] = lie;
+        }
+        let memory = liar(script, seed);
+        let found = Front::new(&memory).look(index);
+        let generations = memory.loads_of(arena::entry(index) + GENERATION);
+        prop_assert!(generations <= 2, "it is looked at again on purpose");
+        for word in GENERATION + 1..arena::ENTRY_WORDS {
+            prop_assert!(memory.loads_of(arena::entry(index) + word) <= 1);
+        }
+        if let Some((generation, entry)) = found {
+            prop_assert!(generation % 2 == 1 && generations == 2);
+            prop_assert!(entry.start >= arena::FRONT.0 && entry.start % 4096 == 0);
+            prop_assert!(entry.body % 4096 == 0 && (1..=64 << 30).contains(&entry.body));
+        }
     }
 
     #[test]

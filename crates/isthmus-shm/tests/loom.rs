@@ -12,6 +12,11 @@
 //! | K, L | whoever takes ANY sees all marks before it | a mark that nobody looks for |
 //! | M, N | whoever takes a mark sees what was published before it | old words are read |
 //! | O, P | a sleeping receiver is rung or sees the mark | neither |
+//! | Q, R | an entry of an arena is whole when it is open | old words are read |
+//! | S, T | what is counted is open | it is not looked for again |
+//! | U, V | who writes is waited for, or sees that it is shut | both at once |
+//! | U, W | what was read was read while it was open | newer words are read |
+//! | X, Y | what was written before somebody was out is there | both at once |
 //!
 //! Loom tries no order in which a load is answered by a store that comes later in time (load buffering). An ordering that
 //! forbids only that, as C, D, I and J do, shows on memory that must not race: see `loom_models/words.rs`.

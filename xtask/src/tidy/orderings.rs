@@ -14,8 +14,8 @@ const RULE: &str = "orderings";
 /// Where orderings are argued.
 const FOLDER: &str = "crates/isthmus-shm/src/";
 
-/// What fences: a fence itself, one that costs nothing, and the barrier that it relies on.
-const FENCES: [&str; 3] = ["fence", "light_fence", "barrier"];
+/// What fences: a fence itself, one between loads, one that costs nothing, and the barrier that it relies on.
+const FENCES: [&str; 4] = ["fence", "load_fence", "light_fence", "barrier"];
 
 const STRONG: [&str; 4] = ["Acquire", "Release", "AcqRel", "SeqCst"];
 

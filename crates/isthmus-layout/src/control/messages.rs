@@ -127,8 +127,9 @@ messages! {
         reason: Reason,
     }
 
-    /// Offers memory to one peer, who may map it for reading. It is sealed against shrinking and against writing by others.
-    12 Grant since 0, reply "`Done`", descriptors ["the region, opened for reading"] {
+    /// Offers memory to one peer, who may map it for reading. It is sealed against shrinking and against writing by others. An arena, which
+    /// is region 2⁶³, may be written too, and of it only the front is said to be there.
+    12 Grant since 0, reply "`Done`", descriptors ["the region, opened for reading, or an arena"] {
         /// To whom.
         peer: DomainId,
         /// What the sender calls it. Never used twice.
@@ -323,7 +324,7 @@ messages! {
     }
 
     /// A peer offers memory.
-    139 Granted since 0, reply "", descriptors ["the region, opened for reading"] {
+    139 Granted since 0, reply "", descriptors ["the region, opened for reading, or an arena"] {
         /// Who.
         peer: DomainId,
         /// What the peer calls it.

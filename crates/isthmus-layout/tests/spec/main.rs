@@ -4,6 +4,7 @@
 
 use std::fmt::Write as _;
 
+use isthmus_layout::arena;
 use isthmus_layout::board::{self, Place};
 use isthmus_layout::channel::{self, Direction, Geometry, SlabSize};
 use isthmus_layout::control::{FieldInfo, HEADER_BYTES, MessageInfo, Resume, ToClient, ToDaemon};
@@ -173,4 +174,43 @@ fn a_board_stands_as_documented() {
         writeln!(places, "| {} | {byte} | {} | {what} |", place.number(), bit % 8).unwrap();
     }
     holds("board.md", &[("words", words), ("places", places)]);
+}
+
+#[test]
+fn an_arena_stands_as_documented() {
+    let word = |at: u32| 4 * u64::from(at);
+    let table = |words: &[(u32, u32, &'static str)]| {
+        let rows_of = |&(at, words, what): &(u32, u32, &'static str)| (word(at), word(words), what);
+        rows("offset | bytes | meaning", &words.iter().map(rows_of).collect::<Vec<_>>())
+    };
+    let file = [
+        (0, word(arena::ENTRIES_AT), "the front page"),
+        (word(arena::ENTRIES_AT), word(arena::ENTRIES * arena::ENTRY_WORDS), "1024 entries"),
+        (word(arena::VISITORS_AT), word(arena::VISITORS * arena::VISITOR_WORDS), "1024 visitors"),
+    ];
+    assert_eq!((arena::ENTRIES, arena::VISITORS), (1024, 1024));
+    let mut file = rows("offset | bytes | part", &file);
+    writeln!(file, "| {} | to the end | memory, where entries say; holes |", arena::FRONT.0).unwrap();
+    let front = table(&[
+        (arena::MAGIC, 1, "`MAGIC`: the bytes `ISA1`"),
+        (arena::CHANGES, 1, "`CHANGES`: how often an entry was opened or shut, free-running"),
+    ]);
+    let entry = table(&[
+        (arena::GENERATION, 1, "`GENERATION`: odd while the entry is open"),
+        (arena::RIGHTS, 1, "`RIGHTS`: 1, it may be read, and 2, it may be written"),
+        (arena::KEY, 2, "`KEY`: what requests call it"),
+        (arena::HEAD, 2, "`HEAD`: bytes of the registration before its body"),
+        (arena::BODY, 2, "`BODY`: bytes of its body"),
+        (arena::START, 2, "`START`: where the body begins in the file"),
+    ]);
+    let visitor = table(&[
+        (arena::DOMAIN, 1, "`DOMAIN`: its number, 0 for nobody"),
+        (
+            arena::INSIDE,
+            1,
+            "`INSIDE`: the entry it changes something in just now, counted from 1; 0 for none; 0xffffffff is `EVICTED`",
+        ),
+    ]);
+    assert_eq!((arena::READ, arena::WRITE, arena::EVICTED), (1, 2, u32::MAX));
+    holds("arena.md", &[("file", file), ("front", front), ("entry", entry), ("visitor", visitor)]);
 }

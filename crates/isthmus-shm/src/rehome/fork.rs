@@ -13,21 +13,25 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::num::NonZeroU64;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
+use super::arena::{ArenaId, Holdings, Registration};
 use super::maps::Maps;
 use super::table::Table;
 use super::{CacheId, ColdReason, RegionKey, region};
 
-static REGISTRY: Mutex<Registry> = Mutex::new(Registry { tables: Vec::new(), ground: None });
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry { tables: Vec::new(), arenas: Vec::new(), ground: None });
 
-/// All caches of the process.
+/// All caches and arenas of the process.
 pub(super) struct Registry {
     tables: Vec<(CacheId, Table)>,
+    arenas: Vec<(ArenaId, Holdings)>,
     ground: Option<Ground>,
 }
 
@@ -42,6 +46,7 @@ pub(super) fn lock() -> MutexGuard<'static, Registry> {
     let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
     if registry.ground.as_ref().is_some_and(|ground| ground.mark.in_child()) {
         registry.tables.iter_mut().for_each(|(_, table)| table.orphan());
+        registry.arenas.iter_mut().for_each(|(_, holdings)| holdings.orphan());
         // Also closes `/proc/self/maps`, which was opened by the parent and tells about the parent.
         registry.ground = None;
     }
@@ -75,13 +80,63 @@ impl Registry {
     }
 
     pub(super) fn table_and_maps(&mut self, id: CacheId) -> Result<(&mut Table, &Maps), ColdReason> {
-        if self.ground.is_none() {
-            self.ground = Some(Ground { maps: Maps::open()?, mark: ForkMark::new()? });
-        }
+        let maps = maps(&mut self.ground)?;
         let found = self.tables.iter_mut().find(|(of, _)| *of == id);
-        let ground = self.ground.as_ref().expect("made above");
-        Ok((&mut found.expect("a table stays as long as its cache").1, &ground.maps))
+        Ok((&mut found.expect("a table stays as long as its cache").1, maps))
     }
+
+    /// From now on a child knows that it is one, and that what lies in the file is its parent's.
+    pub(super) fn add_arena(&mut self, id: ArenaId, holdings: Holdings) -> Result<(), ColdReason> {
+        watch()?;
+        maps(&mut self.ground)?;
+        self.arenas.push((id, holdings));
+        Ok(())
+    }
+
+    pub(super) fn remove_arena(&mut self, id: ArenaId) {
+        if let Some(index) = self.arenas.iter().position(|(of, _)| *of == id) {
+            let (_, mut holdings) = self.arenas.swap_remove(index);
+            if let Some(ground) = &self.ground {
+                holdings.give_all_back(&ground.maps);
+            }
+        }
+    }
+
+    pub(super) fn arena(&mut self, id: ArenaId) -> &mut Holdings {
+        let found = self.arenas.iter_mut().find(|(of, _)| *of == id);
+        &mut found.expect("holdings stay as long as their arena").1
+    }
+
+    /// Registers memory, of which these are the whole pages.
+    pub(super) fn register(
+        &mut self,
+        id: ArenaId,
+        what: &Registration,
+        pages: &Range<usize>,
+        serial: NonZeroU64,
+    ) -> Result<u32, ColdReason> {
+        let maps = maps(&mut self.ground)?;
+        self.tables.iter_mut().try_for_each(|(_, table)| table.yield_to(maps, pages))?;
+        let held = self.arenas.iter().map(|(_, holdings)| holdings.bytes()).sum();
+        let found = self.arenas.iter_mut().find(|(of, _)| *of == id);
+        let holdings = &mut found.expect("holdings stay as long as their arena").1;
+        holdings.register(maps, what, pages, serial, held)
+    }
+
+    /// An entry that was registered is over; it is `visited` if somebody may still write there.
+    pub(super) fn close(&mut self, id: ArenaId, entry: u32, serial: NonZeroU64, visited: bool) {
+        // In a child the memory is the child's already.
+        if let (Some(ground), Some((_, holdings))) = (&self.ground, self.arenas.iter_mut().find(|(of, _)| *of == id)) {
+            holdings.close(&ground.maps, entry, serial, visited);
+        }
+    }
+}
+
+fn maps(ground: &mut Option<Ground>) -> Result<&Maps, ColdReason> {
+    if ground.is_none() {
+        *ground = Some(Ground { maps: Maps::open()?, mark: ForkMark::new()? });
+    }
+    Ok(&ground.as_ref().expect("made above").maps)
 }
 
 /// Makes sure that forks are seen. Called when the first buffer of the process is about to be re-homed.
@@ -115,8 +170,9 @@ unsafe impl Sync for DuringFork {}
 
 unsafe extern "C" fn before_fork() {
     let mut guard = lock();
-    let Registry { tables, ground } = &mut *guard;
+    let Registry { tables, arenas, ground } = &mut *guard;
     if let Some(ground) = ground {
+        arenas.iter_mut().for_each(|(_, holdings)| holdings.give_all_back(&ground.maps));
         tables.iter_mut().for_each(|(_, table)| table.give_all_back(&ground.maps));
     }
     // SAFETY: we hold the lock (see `DuringFork`).

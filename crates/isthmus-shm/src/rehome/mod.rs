@@ -66,6 +66,7 @@
 //! A grant lets the peer read what the program writes into that buffer *later*, until the region is given back. That
 //! is for domains of one owner only (THREAT-MODEL.md).
 
+pub mod arena;
 mod fork;
 mod maps;
 mod peer;

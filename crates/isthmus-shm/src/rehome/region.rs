@@ -223,7 +223,7 @@ fn sparse_file() -> Result<OwnedFd, ColdReason> {
     Ok(memfd)
 }
 
-fn refusal(error: Errno) -> ColdReason {
+pub(super) fn refusal(error: Errno) -> ColdReason {
     match error {
         Errno::MFILE | Errno::NFILE => ColdReason::DescriptorLimit,
         Errno::NOMEM | Errno::NOSPC => ColdReason::MemoryLimit,
@@ -233,6 +233,6 @@ fn refusal(error: Errno) -> ColdReason {
     }
 }
 
-fn pointer<T>(address: usize) -> *mut T {
+pub(super) fn pointer<T>(address: usize) -> *mut T {
     std::ptr::with_exposed_provenance_mut(address)
 }

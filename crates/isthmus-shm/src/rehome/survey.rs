@@ -11,9 +11,8 @@ use std::ops::Range;
 
 use rustix::process::{Resource, getrlimit};
 
-use super::ColdReason;
 use super::maps::{Maps, Vma, open};
-use super::region;
+use super::{ColdReason, arena, region};
 
 /// Refuses all memory but private anonymous pages which the program may read and write (or pages which we gave back
 /// earlier).
@@ -39,8 +38,8 @@ fn plain_mapping(maps: &Maps, vma: &Vma, page_size: usize) -> Result<(), ColdRea
     let name = maps.name_at(vma.range.start, &mut room)?;
     let plain = match vma.file {
         None => name.is_empty() || name == b"[heap]" || name.starts_with(b"[anon: glibc"),
-        // Private pages over a region of ours: nobody changes that file any more.
-        Some(_) => name == region::NAME_IN_MAPS.as_bytes(),
+        // Private pages over a region of ours, which nobody changes any more, or over registered memory that was closed.
+        Some(_) => name == region::NAME_IN_MAPS.as_bytes() || name == arena::NAME_IN_MAPS.as_bytes(),
     };
     if plain {
         Ok(())
@@ -67,6 +66,8 @@ pub(super) fn unpinned(maps: &Maps) -> Result<LockRoom, ColdReason> {
     let mut ours = 0;
     if status.locked > 0 {
         maps.for_each_named(region::NAME_IN_MAPS, |vma| ours += vma.range.len())?;
+        // Those that were closed are not locked.
+        maps.for_each_named(arena::NAME_IN_MAPS, |vma| ours += if vma.shared { vma.range.len() } else { 0 })?;
     }
     if status.pinned > 0 || status.locked > ours {
         return Err(ColdReason::Pinned);
@@ -74,6 +75,14 @@ pub(super) fn unpinned(maps: &Maps) -> Result<LockRoom, ColdReason> {
     let limit = getrlimit(Resource::Memlock).current.filter(|_| !status.may_lock_all);
     // An eighth is left for the program's own keys and rings.
     Ok(LockRoom(limit.map_or(usize::MAX, |limit| (limit - limit / 8) as usize).saturating_sub(status.locked)))
+}
+
+/// Whether the process has no thread but this one.
+pub(super) fn is_alone() -> Result<bool, ColdReason> {
+    let mut text = String::new();
+    open("/proc/thread-self/status")?.read_to_string(&mut text).map_err(|_| ColdReason::NoProc)?;
+    let threads = text.lines().find_map(|line| line.strip_prefix("Threads:")).ok_or(ColdReason::NoProc)?;
+    Ok(threads.trim() == "1")
 }
 
 /// Bytes that may still be locked.

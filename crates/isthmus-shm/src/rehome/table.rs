@@ -171,6 +171,19 @@ impl Table {
         std::mem::take(&mut self.released)
     }
 
+    /// Gives back what overlaps memory that is about to be registered.
+    pub(super) fn yield_to(&mut self, maps: &Maps, range: &Range<usize>) -> Result<(), ColdReason> {
+        let ours = |entry: &Entry| overlap(&entry.region.range, range);
+        if self.entries.iter().any(|entry| ours(entry) && entry.in_use > 0) {
+            return Err(ColdReason::InUse);
+        }
+        while let Some(index) = self.entries.iter().position(ours) {
+            self.counts.overlapped += 1;
+            self.lose(index, maps);
+        }
+        Ok(())
+    }
+
     /// Gives all regions back, for good or because the program is about to fork.
     pub(super) fn give_all_back(&mut self, maps: &Maps) {
         while !self.entries.is_empty() {

@@ -335,6 +335,9 @@ impl Words for OneSided {
     fn or(&self, at: u32, bits: u32, order: core::sync::atomic::Ordering) {
         self.0.or(at, bits, order);
     }
+    fn replace(&self, at: u32, from: u32, to: u32, order: core::sync::atomic::Ordering) -> bool {
+        self.0.replace(at, from, to, order)
+    }
     fn fence(&self) {
         self.0.fence();
     }

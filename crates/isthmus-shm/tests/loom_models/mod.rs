@@ -1,5 +1,6 @@
 //! How a model is run: as it is, or with one ordering left out.
 
+mod arena;
 mod board;
 mod path;
 mod ring;
@@ -40,6 +41,7 @@ const RACE: &str = "Causality violation";
 const TORN: &str = "assertion `left == right` failed";
 const FORGOTTEN: &str = "asleep, and nobody will";
 const EARLY: &str = "marked before it was written";
+const UNOPENED: &str = "counted before it is open";
 const LOST: &str = "a mark is left, and nobody looks";
 const DEADLOCK: &str = "deadlock";
 

@@ -39,8 +39,12 @@ pub(super) enum Weaken {
     Or(RangeInclusive<u32>),
     /// `or`s on these words are stores: right for a word of one bit, but for what reading it as well is worth.
     OrIsStore(RangeInclusive<u32>),
+    /// Replacements of these words are relaxed.
+    Replace(RangeInclusive<u32>),
     /// There are no fences.
     Fence,
+    /// There are no fences between loads.
+    LoadFence,
 }
 
 enum Word {
@@ -114,6 +118,12 @@ impl Builder {
     pub(super) fn slab(mut self, starts: impl IntoIterator<Item = u64>) -> Self {
         self.0.copies = starts.into_iter().map(|at| (layout().slab + at, UnsafeCell::new(0))).collect();
         self.atomics([layout().consumer + SLAB_HEAD])
+    }
+
+    /// Payload that belongs to nothing else: a byte at each of `places`.
+    pub(super) fn bytes(mut self, places: impl IntoIterator<Item = u64>) -> Self {
+        self.0.copies = places.into_iter().map(|at| (at, UnsafeCell::new(0))).collect();
+        self
     }
 
     /// A first handle, which weakens nothing.
@@ -225,6 +235,17 @@ impl Words for Handle {
         }
         let order = self.left(order, |weak| matches!(weak, Weaken::Or(words) if words.contains(&at)));
         self.atomic(at).fetch_or(bits, order);
+    }
+
+    fn replace(&self, at: u32, from: u32, to: u32, order: Ordering) -> bool {
+        let order = self.left(order, |weak| matches!(weak, Weaken::Replace(words) if words.contains(&at)));
+        self.atomic(at).compare_exchange(from, to, order, Ordering::Relaxed).is_ok()
+    }
+
+    fn load_fence(&self) {
+        if self.weak != Some(Weaken::LoadFence) {
+            fence(Ordering::Acquire);
+        }
     }
 
     fn fence(&self) {

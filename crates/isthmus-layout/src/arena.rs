@@ -1,0 +1,91 @@
+//! The arena: the file in which a program keeps memory that peers may read and write by themselves.
+//!
+//! ```text
+//! page 0         MAGIC, CHANGES
+//! pages 1..17    entries     written by the owner: what is registered, under which key, where it lies in the file
+//! pages 17..33   visitors    a place for each domain that writes here: which entry it is in just now
+//! beyond         memory      whole pages of the program, wherever an entry says; nothing lies in between
+//! ```
+//!
+//! An entry is open while its generation is odd. Whoever writes says first where he is, fences, and looks at the generation; the
+//! owner makes it even, fences, and waits until nobody is there. Whoever reads looks at the generation before and after.
+
+use crate::ids::RegionId;
+use crate::limits::PAGE_BYTES;
+use crate::span::RegionSize;
+
+/// What the region of an arena is called in grants. No buffer has this number.
+pub const REGION: RegionId = RegionId(1 << 63);
+
+/// Word: says that this is an arena of this shape.
+pub const MAGIC: u32 = 0;
+/// What is there.
+pub const MAGIC_VALUE: u32 = u32::from_le_bytes(*b"ISA1");
+/// Word: counts what is opened and shut.
+pub const CHANGES: u32 = 32;
+
+/// Entries of an arena.
+pub const ENTRIES: u32 = 1024;
+/// First word of the entries.
+pub const ENTRIES_AT: u32 = PAGE_BYTES / 4;
+/// Words of an entry.
+pub const ENTRY_WORDS: u32 = 16;
+
+/// Word of an entry: odd while it is open.
+pub const GENERATION: u32 = 0;
+/// Word of an entry: what may be done, [`READ`] and [`WRITE`].
+pub const RIGHTS: u32 = 1;
+/// Two words of an entry, the lower half first: the key that requests name.
+pub const KEY: u32 = 2;
+/// Two words: bytes before the first whole page, which are not here.
+pub const HEAD: u32 = 4;
+/// Two words: bytes that are here.
+pub const BODY: u32 = 6;
+/// Two words: where they begin in the file.
+pub const START: u32 = 8;
+
+/// May be read.
+pub const READ: u32 = 1;
+/// May be written.
+pub const WRITE: u32 = 2;
+
+/// Places for domains that write.
+pub const VISITORS: u32 = 1024;
+/// First word of the visitors.
+pub const VISITORS_AT: u32 = ENTRIES_AT + ENTRIES * ENTRY_WORDS;
+/// Words of a visitor.
+pub const VISITOR_WORDS: u32 = 16;
+
+/// Word of a visitor: its number, or 0.
+pub const DOMAIN: u32 = 0;
+/// Word of a visitor: the entry it is in, counted from 1; 0 for none.
+pub const INSIDE: u32 = 1;
+/// It stayed too long: what it writes from now on the owner does not see.
+pub const EVICTED: u32 = u32::MAX;
+
+/// Bytes before the memory.
+pub const FRONT: RegionSize = RegionSize(4 * (VISITORS_AT + VISITORS * VISITOR_WORDS) as u64);
+
+/// The first word of an entry.
+pub const fn entry(index: u32) -> u32 {
+    ENTRIES_AT + index * ENTRY_WORDS
+}
+
+/// The first word of a visitor.
+pub const fn visitor(index: u32) -> u32 {
+    VISITORS_AT + index * VISITOR_WORDS
+}
+
+const _: () = assert!(FRONT.0.is_multiple_of(PAGE_BYTES as u64) && START + 2 <= ENTRY_WORDS);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_and_visitors_lie_apart_and_inside() {
+        assert_eq!(entry(0), 1024);
+        assert_eq!(entry(ENTRIES), visitor(0));
+        assert_eq!(4 * u64::from(visitor(VISITORS)), FRONT.0);
+    }
+}

@@ -1,0 +1,151 @@
+//! Registered memory: what a program lets its peers read and write by themselves, whether it makes calls or not.
+//!
+//! ```text
+//!   fi_mr_reg'd     ├─ head ─┼──────────── body: whole pages ────────────┼─ tail ─┤
+//!                   the       pages of the arena's file, shared, at the   the
+//!                   program's very same addresses                         program's
+//!                             ▲
+//!   arena's file    front: entries, visitors │ ... body ... │   nothing for a GiB   │ ... body ... │
+//!                             └── a peer maps the front once, and a body when it first wants it
+//! ```
+//!
+//! There is one file for all registered memory, and a peer gets it once: so also memory that is registered later can be reached
+//! without a word from the owner. The bytes of the file that two domains agree on are in [`isthmus_layout::arena`].
+//!
+//! Unlike a buffer that is sent, registered memory may be used by the program's other threads while it is moved onto the file, and
+//! while it is taken back: none of them notices. When a registration is closed, no visitor is in it any more, or what it
+//! writes is not seen: the program's pages are its own again. Memory that two registrations share stays until both are closed, but where
+//! a visitor of one would not leave.
+//!
+//! Before a fork all memory is taken back, and what was registered then has to be asked for until it is registered again.
+//!
+//! Registered memory is locked, so that `madvise(MADV_DONTNEED)` on it is refused, as it is for buffers (see [`rehome`](super)): an MPI may
+//! keep memory registered that the program has given back to an allocator which takes that for a way to get zeroes. Once it is closed it is as
+//! good as anonymous memory: what lies behind it in the file is gone, and reads as zeroes.
+
+mod front;
+mod holdings;
+mod shift;
+mod still;
+mod visitor;
+
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use isthmus_layout::DomainId;
+
+use super::{ColdReason, fork, fresh};
+pub use front::{Entry, Front};
+pub(super) use holdings::Holdings;
+pub(super) use shift::NAME_IN_MAPS;
+pub use visitor::{Evicted, Visit, Visitor, Want};
+
+/// How long visitors may go on writing what is being closed, or is taken back before a fork.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Bytes in all arenas of a process at most.
+const BYTES_MAX: usize = 1 << 30;
+
+/// The registered memory of this process, for its peers. When it is dropped all of it is the program's alone again.
+#[derive(Debug)]
+pub struct Arena {
+    id: ArenaId,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ArenaId(NonZeroU64);
+
+/// Memory to be registered.
+#[derive(Clone, Copy, Debug)]
+pub struct Registration {
+    start: usize,
+    len: usize,
+    key: u64,
+    rights: u32,
+}
+
+impl Registration {
+    /// The `len` bytes at `start`, for peers that name `key` and may do what `rights` says, [`READ`](isthmus_layout::arena::READ) and
+    /// [`WRITE`](isthmus_layout::arena::WRITE).
+    ///
+    /// # Safety
+    ///
+    /// From here until it is closed nobody unmaps, moves or replaces this memory; and nobody who depends on it minds that others write
+    /// there.
+    pub unsafe fn new(start: *const u8, len: usize, key: u64, rights: u32) -> Self {
+        Self { start: start.expose_provenance(), len, key, rights }
+    }
+
+    fn whole_pages(&self) -> Range<usize> {
+        super::UserRange { start: self.start, len: self.len }.whole_pages(rustix::param::page_size())
+    }
+}
+
+/// Memory that was registered. Closed when it is dropped.
+#[derive(Debug)]
+pub struct Registered {
+    arena: Arc<Arena>,
+    entry: u32,
+    serial: NonZeroU64,
+}
+
+impl Arena {
+    /// An empty arena.
+    pub fn new() -> Result<Self, ColdReason> {
+        let id = ArenaId(fresh());
+        let holdings = Holdings::new()?;
+        fork::lock().add_arena(id, holdings)?;
+        Ok(Self { id })
+    }
+
+    /// Moves memory onto the file, but what shares its first or last page with something else, and shows it to peers. After an error
+    /// all is as it was.
+    pub fn register(self: &Arc<Self>, registration: &Registration) -> Result<Registered, ColdReason> {
+        let pages = registration.whole_pages();
+        if pages.is_empty() || registration.start.checked_add(registration.len).is_none() {
+            return Err(ColdReason::TooSmall);
+        }
+        let serial = fresh();
+        let entry = fork::lock().register(self.id, registration, &pages, serial)?;
+        Ok(Registered { arena: Arc::clone(self), entry, serial })
+    }
+
+    /// The file, for a peer of the same owner.
+    pub fn grant(&self) -> Result<OwnedFd, rustix::io::Errno> {
+        let mut registry = fork::lock();
+        rustix::io::fcntl_dupfd_cloexec(registry.arena(self.id).file(), 3)
+    }
+
+    /// A peer is gone: whatever it was writing, nobody waits for that.
+    pub fn forget(&self, peer: DomainId) {
+        fork::lock().arena(self.id).forget(peer);
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        fork::lock().remove_arena(self.id);
+    }
+}
+
+impl Registered {
+    /// Hides it from peers: they have to ask for everything. The memory stays where it is.
+    pub fn hide(&self) {
+        fork::lock().arena(self.arena.id).shut(self.entry, self.serial);
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let mut registry = fork::lock();
+        let holdings = registry.arena(self.arena.id);
+        holdings.shut(self.entry, self.serial);
+        let front = holdings.front();
+        drop(registry); // Others go on meanwhile; one that forks does the rest of this.
+        let alone = front.is_none_or(|front| holdings::outwait(&front, self.entry, Instant::now() + PATIENCE));
+        fork::lock().close(self.arena.id, self.entry, self.serial, !alone);
+    }
+}
