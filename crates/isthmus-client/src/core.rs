@@ -20,11 +20,13 @@ use isthmus_layout::reason::Reason;
 use isthmus_layout::record::Serial;
 use isthmus_layout::{DomainId, board};
 use isthmus_platform::Doorbell;
+use isthmus_shm::rehome::arena::Arena;
 use isthmus_shm::rehome::{Cache, Config};
 use isthmus_shm::{ForkGuard, RecordBuffer};
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Records taken in one poll before the caller gets its completions.
@@ -88,6 +90,8 @@ pub(crate) struct Core<M: Matcher> {
     /// Connects that the daemon has not answered.
     pub(crate) connecting: Vec<MxConnecting>,
     pub(crate) rehome: Cache,
+    /// What peers may read and write by themselves.
+    pub(crate) arena: Option<Arc<Arena>>,
     /// Why there are no channels at all, where there are none.
     pub(crate) no_channels: Option<Reason>,
     pub(crate) sleeper: Sleeper,
@@ -142,6 +146,7 @@ impl<M: Matcher> Core<M> {
             asked: Vec::new(),
             connecting: Vec::new(),
             rehome: Cache::new(config),
+            arena: None,
             no_channels: options.no_channels.then_some(Reason::ChannelsSwitchedOff),
             sleeper: Sleeper::new()?,
             lost_at: None,

@@ -15,6 +15,7 @@ use crate::core::Core;
 use crate::matcher::{Announced, Envelope, Matcher, Posted};
 use crate::peer::{Granted, Incoming, Into, Outgoing, Path, PeerIndex};
 use crate::send::Stop;
+use isthmus_layout::arena::REGION;
 use isthmus_layout::control::Grant;
 use isthmus_layout::ids::RegionId;
 use isthmus_layout::limits::PEER_REGIONS_MAX;
@@ -138,18 +139,21 @@ impl<M: Matcher> Core<M> {
     }
 
     /// Takes what a peer has granted us, and leaves all other news where they are: we are in the middle of something.
-    fn take_grants(&mut self, at: PeerIndex) {
+    pub(crate) fn take_grants(&mut self, at: PeerIndex) {
         let peer = self.peers[at].id;
         let came = self.control.as_mut().map(|control| control.take_grants(peer)).unwrap_or_default();
         for (granted, fd) in came {
-            self.granted(at, granted.region, granted.start, granted.bytes, &fd);
+            self.granted(at, granted.region, granted.start, granted.bytes, fd);
         }
     }
 
     /// A peer lets us map memory of its.
-    pub(crate) fn granted(&mut self, at: PeerIndex, region: RegionId, start: u64, bytes: u64, fd: &OwnedFd) {
+    pub(crate) fn granted(&mut self, at: PeerIndex, region: RegionId, start: u64, bytes: u64, fd: OwnedFd) {
+        if region == REGION {
+            return self.arena_granted(at, fd);
+        }
         // A region that cannot be mapped is one that was never granted: its messages come in pieces.
-        let Ok(mapped) = PeerRegion::map(fd, start, bytes, REGION_BYTES_MAX) else { return };
+        let Ok(mapped) = PeerRegion::map(&fd, start, bytes, REGION_BYTES_MAX) else { return };
         self.clock += 1;
         let regions = &mut self.peers[at].regions;
         if regions.len() >= PEER_REGIONS_MAX {

@@ -9,6 +9,7 @@
 //!   resume ───── a daemon that goes away, and one that comes back
 //!   peer, peers  another domain: by which path, what is queued, what is under way
 //!   send, receive, large ── records out, records in, messages too long for the slab
+//!   direct ───── memory that peers read and write by themselves
 //!   matcher, inorder ── which receive a message goes to: what protocols on top bring, and the simplest one
 //!   mx ───────── MX endpoint numbers: claimed, looked up
 //!   sleep ────── what to sleep on, and the descriptor that a program may put into its own epoll set
@@ -22,6 +23,7 @@ mod blocking;
 mod connect;
 mod control;
 mod core;
+mod direct;
 mod domain;
 mod endpoints;
 mod error;
@@ -49,6 +51,7 @@ pub use isthmus_channel::{Wait, Waiting};
 pub use isthmus_layout::control::Topic;
 pub use isthmus_layout::{DomainId, EndpointAddress, EndpointIndex, reason::Reason};
 pub use isthmus_shm::Buffer;
+pub use isthmus_shm::rehome::arena;
 pub use matcher::{Announced, Completion, Envelope, Matcher, Outcome, Posted, Token, Unexpected, UnexpectedState};
 pub use mx::{MxBoard, MxConnecting, MxDomain, MxEndpoint, MxOpened, MxPeer, MxReport};
 pub use options::{OptionError, Options};

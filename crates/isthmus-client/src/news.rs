@@ -6,6 +6,7 @@ use crate::error::Refusal;
 use crate::matcher::Matcher;
 use crate::peer::{Granted, Making, Path, PeerIndex};
 use isthmus_channel::{Channel, ChannelKey, Ends};
+use isthmus_layout::arena::REGION;
 use isthmus_layout::channel::{Direction, Geometry};
 use isthmus_layout::control::{
     AcceptChannel, Adopt, ChannelOffer, CloseChannel, RefuseChannel, RequestChannel, RequestSerial, ToClient, ToDaemon,
@@ -54,10 +55,13 @@ impl<M: Matcher> Core<M> {
             ToClient::Granted(granted) => {
                 let fd = news.fds.pop_front().expect("the codec counted the descriptors");
                 let at = self.peer(granted.peer);
-                self.granted(at, granted.region, granted.start, granted.bytes, &fd);
+                self.granted(at, granted.region, granted.start, granted.bytes, fd);
             }
             ToClient::Revoked(revoked) => {
                 if let Some(at) = self.known(revoked.peer) {
+                    if revoked.region == REGION {
+                        self.peers[at].visitor = None;
+                    }
                     self.peers[at].regions.remove(&revoked.region);
                 }
             }
@@ -213,6 +217,7 @@ impl<M: Matcher> Core<M> {
             peer_place: offer.peer_place,
         };
         self.held.insert(offer.channel, Held { channel, memory });
+        self.grant_arena(at);
         Ok(())
     }
 
@@ -310,6 +315,7 @@ impl<M: Matcher> Core<M> {
         (peer.out, peer.inward, peer.switch, peer.leaving) = (Path::Ordinary, Path::Ordinary, None, None);
         peer.granted.clear();
         peer.regions.clear();
+        peer.visitor = None;
         peer.in_pieces = None;
     }
 
@@ -360,6 +366,9 @@ impl<M: Matcher> Core<M> {
         }
         self.fail_peer(at, reason);
         self.forget_peer(at);
+        if let Some(arena) = &self.arena {
+            arena.forget(peer);
+        }
         self.matcher.gone(peer);
     }
 }

@@ -12,6 +12,7 @@ use isthmus_layout::limits::{ORDINARY_CREDIT_BYTES, ORDINARY_FRAGMENT_BYTES_MAX,
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{Piece, Record, Route, Serial};
 use isthmus_layout::{DomainId, EndpointAddress};
+use isthmus_shm::rehome::arena::Visitor;
 use isthmus_shm::rehome::{PeerRegion, Use};
 use isthmus_shm::{Buffer, PeerFault};
 use std::collections::{HashMap, VecDeque};
@@ -197,6 +198,10 @@ pub(crate) struct Peer {
     pub(crate) credit: Credit,
     /// Regions of the peer that we have mapped, and when each was used last.
     pub(crate) regions: HashMap<RegionId, (PeerRegion, u64)>,
+    /// Its arena, if it has granted one.
+    pub(crate) visitor: Option<Visitor>,
+    /// How often it was looked for.
+    pub(crate) visitor_looks: u32,
     /// Regions of ours that the peer may map.
     pub(crate) granted: HashMap<RegionId, Granted>,
     /// Why large messages to it go in pieces, if they do.
@@ -227,6 +232,8 @@ impl Peer {
             pulled: HashMap::new(),
             credit: Credit::default(),
             regions: HashMap::new(),
+            visitor: None,
+            visitor_looks: 0,
             granted: HashMap::new(),
             in_pieces: None,
             listed: false,

@@ -142,6 +142,9 @@ impl<M: Matcher> Core<M> {
         self.open_again(&mut control)?;
         self.take_ring(&welcome, &mut news).map_err(Refusal::from)?;
         self.connected(control);
+        for at in self.peers.indices() {
+            self.grant_arena(at); // Where the old daemon has not passed it on.
+        }
         for (channel, reason) in over {
             match reason {
                 Reason::PeerVanished => self.peer_gone(channel.peer, reason),
