@@ -107,7 +107,8 @@ unsafe fn operate(ep: *mut FidEp, far: Far, terms: Terms, act: Act, elements_of:
         let Terms { context, flags, data } = terms;
         let flags = flags.unwrap_or(member.tx_flags);
         let demand = Demand { to, offset: far.offset, key: far.key, context, flags, data };
-        member.endpoint.operate(&demand, What::emit(op, datatype, form, count), form, sent, results)?;
+        // SAFETY: as promised.
+        unsafe { member.endpoint.operate(&demand, What::emit(op, datatype, form, count), form, sent, results)? };
         Ok(0)
     })
 }

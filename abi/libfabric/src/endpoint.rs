@@ -164,6 +164,9 @@ unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
                     (FI_REMOTE_READ, Counted::RemoteRead),
                     (FI_REMOTE_WRITE, Counted::RemoteWrite),
                 ];
+                if flags & (FI_REMOTE_READ | FI_REMOTE_WRITE) != 0 {
+                    object.shared.regions.count();
+                }
                 let events = &mut state.member(object.slot)?.endpoint.hub().events;
                 for (_, counted) in all.into_iter().filter(|(flag, _)| flags & flag != 0) {
                     events.bind_counter(counted, Arc::clone(&counter));

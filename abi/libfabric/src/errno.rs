@@ -12,6 +12,7 @@ impl Errno {
     pub(crate) const ACCES: Self = Self(13);
     pub(crate) const AGAIN: Self = Self(11);
     pub(crate) const BUSY: Self = Self(16);
+    pub(crate) const IO: Self = Self(5);
     pub(crate) const INVAL: Self = Self(22);
     pub(crate) const MFILE: Self = Self(24);
     pub(crate) const NOMEM: Self = Self(12);

@@ -52,7 +52,16 @@ unsafe fn register(
     // SAFETY: the domain that this table belongs to.
     let shared = unsafe { DomainObject::shared(domain.cast::<FidDomain>()) };
     let region = Arc::new(Region::new(piece.base.cast(), piece.len, access));
+    let mut state = shared.lock(); // So that nobody is served out of memory that is being moved.
     shared.regions.enter(key, Arc::clone(&region))?;
+    if !shared.options.no_rehoming {
+        // SAFETY: the program keeps registered memory mapped until it is closed, which withdraws it.
+        unsafe { shared.regions.expose(key, &region) };
+        if let Some(arena) = shared.regions.arena() {
+            state.members.iter_mut().flatten().for_each(|member| member.endpoint.domain.share(arena));
+        }
+    }
+    drop(state);
     let raw = FidMr { fid: Fid { class: FI_CLASS_MR, context, ops: &OPS }, mem_desc: std::ptr::null_mut(), key };
     // SAFETY: writable, by the promise of our caller's.
     unsafe { mr.write(Box::into_raw(Box::new(MrObject { raw, shared, region, key })).cast()) };
@@ -113,6 +122,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         // SAFETY: `fid` is the first field of an object made in `register`, which its owner gives back.
         let object = unsafe { Box::from_raw(fid.cast::<MrObject>()) };
         object.shared.regions.remove(object.key);
+        object.region.withdraw();
         let deadline = Instant::now() + PATIENCE;
         let mut state = object.shared.lock();
         while state.members.iter().flatten().any(|member| member.endpoint.uses(&object.region)) {
@@ -134,6 +144,7 @@ unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, _flags: u64) -> c_int 
         if class == FI_CLASS_CNTR {
             // SAFETY: its class says that it is a counter.
             let counter = unsafe { cntr::counter(other.cast()) };
+            object.region.hide();
             *object.region.counter.lock().unwrap_or_else(PoisonError::into_inner) = Some(counter);
         }
         Ok(())

@@ -57,7 +57,8 @@ unsafe fn request(ep: *mut FidEp, way: Way, far: Far, terms: Terms, pieces: Resu
         match way {
             // SAFETY: as promised.
             Way::Write => unsafe { member.endpoint.write(&demand, &pieces)? },
-            Way::Read => member.endpoint.read(&demand, pieces)?,
+            // SAFETY: as promised.
+            Way::Read => unsafe { member.endpoint.read(&demand, pieces)? },
         }
         Ok(0)
     })

@@ -111,7 +111,8 @@ static void close_both(void)
 static void turn_both(void)
 {
 	struct fi_cq_tagged_entry none;
-	fi_cq_read(a.cq, &none, 0);
+	if (a.cq)
+		fi_cq_read(a.cq, &none, 0);
 	if (b.cq)
 		fi_cq_read(b.cq, &none, 0);
 }
@@ -826,6 +827,285 @@ static void many_pieces(void)
 	close_both();
 }
 
+/* Memory that begins in the middle of a page and ends in the middle of one. */
+#define EDGE 100
+#define BODY (1 << 20)
+#define SHARED (BODY + 2 * EDGE)
+#define KEY 5
+
+static char *apart(void)
+{
+	char *pages = aligned_alloc(4096, BODY + 4 * 4096);
+	CHECK(pages);
+	memset(pages, 0, BODY + 4 * 4096);
+	return pages + 4096 - EDGE;
+}
+
+static struct fid_mr *shared(char *start, uint64_t access, uint64_t key)
+{
+	struct fid_mr *mr;
+	OK(fi_mr_reg(b.domain, start, SHARED, access, 0, key, 0, &mr, NULL));
+	return mr;
+}
+
+/* Whether the next completion comes without the other process. It is given time enough to be lost if it did not. */
+static int comes_alone(struct fi_cq_tagged_entry *entry)
+{
+	for (int turn = 0; turn < 100000; turn++) {
+		ssize_t read = fi_cq_read(a.cq, entry, 1);
+		CHECK(read == 1 || read == -FI_EAGAIN);
+		if (read == 1)
+			return 1;
+	}
+	return 0;
+}
+
+static void stop(pid_t pid)
+{
+	int status;
+	CHECK(!kill(pid, SIGSTOP));
+	CHECK(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status));
+}
+
+/* Serves until it is told of something. */
+static void serve(int fd)
+{
+	struct pollfd poll_fd = { .fd = fd, .events = POLLIN };
+	struct fi_cq_tagged_entry none;
+	while (poll(&poll_fd, 1, 0) == 0)
+		CHECK(fi_cq_read(b.cq, &none, 1) == -FI_EAGAIN);
+	CHECK(said(fd));
+}
+
+static void is_stopped(int fd)
+{
+	char *start = apart();
+	int64_t *number = (int64_t *)(start + EDGE + 4096);
+	struct fid_mr *mr = shared(start, FI_REMOTE_READ | FI_REMOTE_WRITE, KEY), *closed = shared(start, FI_REMOTE_READ, KEY + 1);
+	fill(start, SHARED, 1);
+	*number = 40;
+	CHECK(write(fd, "x", 1) == 1);
+	serve(fd);
+	/* Written while nothing ran here; what lies beside it was not. */
+	CHECK(is_filled(start + EDGE + 8192, BODY - 8192, 2) && *number == 42);
+	CHECK(is_filled(start, EDGE, 1) && !start[-1] && !start[SHARED]);
+	OK(fi_close(&closed->fid));
+	OK(fi_close(&mr->fid));
+	CHECK(write(fd, "x", 1) == 1);
+	serve(fd);
+	CHECK(is_filled(start + EDGE + 8192, BODY - 8192, 2) && *number == 42);
+}
+
+/* Registered memory is read and written while its owner is stopped, and nothing but that. */
+static void stopped_peer(void)
+{
+	int fd;
+	pid_t pid = with_child(is_stopped, &fd);
+	struct fi_cq_tagged_entry entry;
+	struct fi_cq_err_entry error = { 0 };
+	struct iovec iov = { here, BODY - 8192 };
+	struct fi_rma_iov rma = { EDGE + 8192, BODY - 8192, KEY };
+	struct fi_msg_rma msg = { .msg_iov = &iov, .iov_count = 1, .rma_iov = &rma, .rma_iov_count = 1, .addr = a.other, .context = CONTEXT(3) };
+	int64_t one = 1, before = 0;
+	CHECK(said(fd));
+	/* The channel, and the way around it, are made while it runs. */
+	for (;;) {
+		OK(fi_read(a.ep, there, 8, NULL, a.other, EDGE, KEY, CONTEXT(1)));
+		next(&a);
+		stop(pid);
+		OK(fi_read(a.ep, there, BODY, NULL, a.other, EDGE, KEY, CONTEXT(2)));
+		if (comes_alone(&entry))
+			break;
+		CHECK(!kill(pid, SIGCONT));
+		next(&a);
+	}
+	fill(here, SHARED, 1);
+	CHECK(entry.op_context == CONTEXT(2) && entry.flags & FI_RMA && entry.flags & FI_READ);
+	CHECK(!memcmp(there, here + EDGE, 4096) && !memcmp(there + 8192, here + EDGE + 8192, BODY - 8192));
+	fill(here, BODY, 2);
+	OK(fi_writemsg(a.ep, &msg, FI_COMPLETION | FI_DELIVERY_COMPLETE));
+	CHECK(comes_alone(&entry) && entry.op_context == CONTEXT(3) && entry.flags & FI_WRITE);
+	for (int turn = 0; turn < 2; turn++) {
+		OK(fi_fetch_atomic(a.ep, &one, 1, NULL, &before, NULL, a.other, EDGE + 4096, KEY, FI_INT64, FI_SUM, CONTEXT(4)));
+		CHECK(comes_alone(&entry) && entry.flags & FI_ATOMIC && before == 40 + turn);
+	}
+	OK(fi_inject_write(a.ep, here, 64, a.other, EDGE + 8192, KEY));
+	memset(there, 0, BODY);
+	OK(fi_read(a.ep, there, BODY - 8192, NULL, a.other, EDGE + 8192, KEY, CONTEXT(5)));
+	CHECK(comes_alone(&entry) && is_filled(there, BODY - 8192, 2));
+	/* What shares its page with something else is the owner's to give; so is what lies outside to refuse. */
+	OK(fi_read(a.ep, there, SHARED, NULL, a.other, 0, KEY, CONTEXT(6)));
+	OK(fi_write(a.ep, here, 8, NULL, a.other, SHARED - 7, KEY, CONTEXT(7)));
+	CHECK(!comes_alone(&entry));
+	CHECK(!kill(pid, SIGCONT));
+	for (int over = 0; over < 2; over++) {
+		ssize_t read;
+		while ((read = fi_cq_read(a.cq, &entry, 1)) == -FI_EAGAIN)
+			;
+		if (read == -FI_EAVAIL)
+			CHECK(fi_cq_readerr(a.cq, &error, 0) == 1 && error.op_context == CONTEXT(7) && error.err == FI_EACCES);
+		else
+			CHECK(read == 1 && entry.op_context == CONTEXT(6));
+	}
+	fill(here, SHARED, 1);
+	CHECK(!memcmp(there, here, EDGE) && !memcmp(there + SHARED - EDGE, here + SHARED - EDGE, EDGE));
+	OK(fi_write(a.ep, here, 8, NULL, a.other, EDGE, KEY + 1, CONTEXT(8)));
+	error = next_error(&a);
+	CHECK(error.op_context == CONTEXT(8) && error.err == FI_EACCES);
+	CHECK(write(fd, "x", 1) == 1 && said(fd));
+	/* Closed. */
+	for (int turn = 0; turn < 3; turn++) {
+		OK(fi_write(a.ep, here, BODY, NULL, a.other, EDGE, KEY, CONTEXT(9)));
+		CHECK(next_error(&a).err == FI_EKEYREJECTED);
+		OK(fi_read(a.ep, here, 8, NULL, a.other, EDGE, KEY, CONTEXT(9)));
+		CHECK(next_error(&a).err == FI_EKEYREJECTED);
+	}
+	CHECK(write(fd, "x", 1) == 1);
+	ended_well(pid);
+	close_end(&a);
+}
+
+#define ROUNDS 3000
+
+static void sees_what_was_written(int fd)
+{
+	char *start = apart();
+	struct fid_mr *mr = shared(start, FI_REMOTE_READ | FI_REMOTE_WRITE, KEY);
+	CHECK(write(fd, "x", 1) == 1);
+	for (int64_t round = 1; round <= ROUNDS; round++) {
+		int64_t told, edge, body;
+		OK(fi_trecv(b.ep, &told, 8, NULL, b.other, 1, 0, CONTEXT(2)));
+		next(&b);
+		memcpy(&edge, start, 8);
+		memcpy(&body, start + EDGE + 64, 8);
+		CHECK(told == round && edge >= round && body >= round);
+		memcpy(&edge, start + EDGE + 40000, 8);
+		CHECK(edge >= round);
+	}
+	CHECK(write(fd, "x", 1) == 1);
+	serve(fd);
+	OK(fi_close(&mr->fid));
+}
+
+/* A message comes after the writes before it, whether its sender made them himself or had to ask. */
+static void writes_before_messages(void)
+{
+	int fd;
+	pid_t pid = with_child(sees_what_was_written, &fd);
+	CHECK(said(fd));
+	for (int64_t round = 1; round <= ROUNDS; round++) {
+		memcpy(here + 10000, &round, 8);
+		OK(fi_inject_write(a.ep, &round, 8, a.other, EDGE + 64, KEY));
+		OK(fi_write(a.ep, here, 20000, NULL, a.other, EDGE + 30000, KEY, CONTEXT(1)));
+		OK(fi_inject_write(a.ep, &round, 8, a.other, 0, KEY));
+		if (round % 3 == 0) {
+			memcpy(there + 10000, &round, 8);
+			OK(fi_write(a.ep, there, 20000, NULL, a.other, EDGE + 30000, KEY, CONTEXT(2)));
+			next(&a);
+		}
+		OK(fi_tinject(a.ep, &round, 8, a.other, 1));
+		next(&a);
+	}
+	CHECK(said(fd) && write(fd, "x", 1) == 1);
+	ended_well(pid);
+	close_end(&a);
+}
+
+#define ADDED 20000
+#define ASKED (ADDED / 40)
+
+static void adds_too(int fd)
+{
+	char *start = apart();
+	struct fid_mr *mr = shared(start, FI_REMOTE_READ | FI_REMOTE_WRITE, KEY);
+	struct fi_cq_tagged_entry none;
+	int64_t one = 1;
+	double half = 0.5;
+	fi_addr_t self;
+	CHECK(fi_av_insert(b.av, b.name, 1, &self, 0, NULL) == 1);
+	CHECK(write(fd, "x", 1) == 1);
+	for (int turn = 0; turn < ADDED; turn++) {
+		OK(fi_inject_atomic(b.ep, &one, 1, self, EDGE, KEY, FI_INT64, FI_SUM));
+		OK(fi_inject_atomic(b.ep, &half, 1, self, EDGE + 8, KEY, FI_DOUBLE, FI_SUM));
+		if (turn % 40 == 0)
+			OK(fi_inject_atomic(b.ep, &one, 1, self, EDGE - 4, KEY, FI_INT32, FI_SUM));
+		fi_cq_read(b.cq, &none, 1);
+	}
+	serve(fd);
+	CHECK(*(int64_t *)(start + EDGE) == 2 * ADDED && *(double *)(start + EDGE + 8) == ADDED);
+	CHECK(*(int32_t *)(start + EDGE - 4) == 2 * ASKED);
+	OK(fi_close(&mr->fid));
+}
+
+/* Atomic operations of the memory's owner and of others are atomic to each other, be they served or not. */
+static void atomics_of_two(void)
+{
+	int fd;
+	pid_t pid = with_child(adds_too, &fd);
+	int64_t one = 1;
+	double half = 0.5;
+	CHECK(said(fd));
+	for (int turn = 0; turn < ADDED; turn++) {
+		OK(fi_atomic(a.ep, &one, 1, NULL, a.other, EDGE, KEY, FI_INT64, FI_SUM, CONTEXT(1)));
+		next(&a);
+		OK(fi_atomic(a.ep, &half, 1, NULL, a.other, EDGE + 8, KEY, FI_DOUBLE, FI_SUM, CONTEXT(1)));
+		next(&a);
+		/* These four bytes are in the first page, which is asked for. */
+		if (turn % 40 == 0) {
+			OK(fi_atomic(a.ep, &one, 1, NULL, a.other, EDGE - 4, KEY, FI_INT32, FI_SUM, CONTEXT(1)));
+			next(&a);
+		}
+	}
+	CHECK(write(fd, "x", 1) == 1);
+	ended_well(pid);
+	close_end(&a);
+}
+
+static void closes_and_opens(int fd)
+{
+	char *start = apart();
+	for (int turn = 0; turn < 200; turn++) {
+		struct fid_mr *mr = shared(start, FI_REMOTE_READ | FI_REMOTE_WRITE, KEY);
+		struct fi_cq_tagged_entry none;
+		if (turn == 0)
+			CHECK(write(fd, "x", 1) == 1);
+		for (int look = 0; look < 50; look++)
+			fi_cq_read(b.cq, &none, 1);
+		OK(fi_close(&mr->fid));
+		/* It is ours alone. */
+		memset(start, turn, SHARED);
+		for (int look = 0; look < 20; look++)
+			fi_cq_read(b.cq, &none, 1);
+		for (size_t at = 0; at < SHARED; at++)
+			CHECK(start[at] == (char)turn);
+	}
+	CHECK(write(fd, "x", 1) == 1);
+	serve(fd);
+}
+
+/* What is closed is not written any more, however much is being written just then. */
+static void closed_meanwhile(void)
+{
+	int fd;
+	pid_t pid = with_child(closes_and_opens, &fd);
+	struct pollfd poll_fd = { .fd = fd, .events = POLLIN };
+	CHECK(said(fd));
+	fill(here, BODY, 3);
+	while (poll(&poll_fd, 1, 0) == 0) {
+		struct fi_cq_tagged_entry entry;
+		struct fi_cq_err_entry error = { 0 };
+		ssize_t read;
+		OK(fi_write(a.ep, here, 30000, NULL, a.other, EDGE + 5000, KEY, CONTEXT(1)));
+		while ((read = fi_cq_read(a.cq, &entry, 1)) == -FI_EAGAIN)
+			;
+		if (read != 1)
+			CHECK(read == -FI_EAVAIL && fi_cq_readerr(a.cq, &error, 0) == 1 && error.err == FI_EKEYREJECTED);
+	}
+	CHECK(said(fd) && write(fd, "x", 1) == 1);
+	ended_well(pid);
+	close_end(&a);
+}
+
 /* Messages both ways with whoever has the name that stands on standard input. */
 static void talk(void)
 {
@@ -869,7 +1149,8 @@ static void talk(void)
 #define CASES(DO) \
 	DO(names) DO(tagged_and_plain) DO(cq_data) DO(peek_claim_discard) DO(multi_recv) DO(truncated) DO(cancelled) DO(selective) \
 	DO(inject_is_ours) DO(acknowledged) DO(writes) DO(reads) DO(counters) DO(atomics) DO(refused_requests) DO(waiting) \
-	DO(wait_descriptor) DO(gone_peer) DO(many_pieces)
+	DO(wait_descriptor) DO(gone_peer) DO(many_pieces) DO(stopped_peer) DO(writes_before_messages) DO(atomics_of_two) \
+	DO(closed_meanwhile)
 
 int main(int argc, char **argv)
 {

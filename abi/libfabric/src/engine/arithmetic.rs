@@ -1,13 +1,18 @@
 //! Atomic operations: which there are, for which types, and what they do.
 //!
-//! They are done by the library of the process whose memory it is, one after the other, so they are atomic to each other. The
-//! program's own accesses to the same memory are its own business, as libfabric has it.
+//! They are done by the library of the process whose memory it is, or by others' in that memory ([`direct`](crate::engine::direct)), in
+//! the same way: elements of 1, 2, 4 and 8 bytes that lie where they belong by the processor's atomic operations, one after the other. All
+//! others, which are numbers of 16 bytes and what is not aligned, are done by the owner's library alone, under the lock of its domain. So
+//! operations of one type on one element are atomic to each other. The program's own accesses to the same memory are its own
+//! business, as libfabric has it.
 
 mod element;
 
 use crate::errno::Errno;
 use element::{Complex, each};
 use std::ffi::c_int;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 /// Bytes of the operands of one operation.
 pub(crate) const OPERAND_BYTES_MAX: u64 = 16 << 10;
@@ -195,25 +200,76 @@ impl What {
         }
     }
 
+    /// Whether the processor does it, an element at a time, so that whoever else has it do so in the same memory need not be
+    /// asked.
+    pub(crate) fn is_atomic_at(&self, place: *const u8) -> bool {
+        let (bytes, _) = TYPES[self.datatype];
+        bytes <= size_of::<u64>() && place.addr().is_multiple_of(bytes)
+    }
+
     /// Does it. `before` is as long as the target, or empty.
     ///
     /// # Safety
     ///
-    /// `place` has [`Self::target_bytes`] bytes that may be read and written, `operands` are [`Self::operand_bytes`] long.
+    /// `place` has [`Self::target_bytes`] bytes that may be read and, but by what only reads, written; others touch them by atomic
+    /// operations, by copying, and by this, and where it is not [atomic](Self::is_atomic_at), only one does this at a time. `operands`
+    /// are [`Self::operand_bytes`] long.
     pub(crate) unsafe fn apply(&self, place: *mut u8, operands: &[u8], before: &mut [u8]) {
-        let mut target = vec![0; self.target_bytes()];
-        // SAFETY: as promised; the copy is ours.
-        unsafe { std::ptr::copy_nonoverlapping(place, target.as_mut_ptr(), target.len()) };
-        if !before.is_empty() {
-            before.copy_from_slice(&target);
-        }
-        if self.only_reads() {
-            return;
-        }
         let (operands, compared) = operands.split_at(self.target_bytes().min(operands.len()));
-        self.compute(&mut target, operands, compared);
-        // SAFETY: as promised.
-        unsafe { std::ptr::copy_nonoverlapping(target.as_ptr(), place, target.len()) };
+        let (bytes, _) = TYPES[self.datatype];
+        let mut was = vec![0; self.target_bytes()];
+        if self.is_atomic_at(place) {
+            for at in (0..self.target_bytes()).step_by(bytes) {
+                let part = |of: &'_ [u8]| of.get(at..at + bytes).map_or([0; 8], widened);
+                let (operand, compared) = (part(operands), part(compared));
+                let becomes = |target: &mut [u8]| self.compute(target, &operand[..bytes], &compared[..bytes]);
+                // SAFETY: an element of the target, aligned as its number of bytes asks for.
+                unsafe { self.change(place.add(at), &mut was[at..at + bytes], becomes) };
+            }
+        } else {
+            // SAFETY: as promised; the copy is ours.
+            unsafe { std::ptr::copy_nonoverlapping(place, was.as_mut_ptr(), was.len()) };
+            if !self.only_reads() {
+                let mut target = was.clone();
+                self.compute(&mut target, operands, compared);
+                // SAFETY: as promised.
+                unsafe { std::ptr::copy_nonoverlapping(target.as_ptr(), place, target.len()) };
+            }
+        }
+        if !before.is_empty() {
+            before.copy_from_slice(&was);
+        }
+    }
+
+    /// Changes one element atomically, and says what `was` there.
+    ///
+    /// # Safety
+    ///
+    /// At `place` lie as many bytes as `was` has, 1, 2, 4 or 8, aligned accordingly, which others touch as [`Self::apply`] says.
+    unsafe fn change(&self, place: *mut u8, was: &mut [u8], becomes: impl Fn(&mut [u8])) {
+        macro_rules! by {
+            ($atomic:ty, $number:ty) => {{
+                // SAFETY: as promised. (A copy that somebody makes meanwhile sees the element before or after, or some of both.)
+                let element = unsafe { <$atomic>::from_ptr(place.cast()) };
+                let mut there = element.load(Acquire);
+                while !self.only_reads() {
+                    let mut new = there.to_ne_bytes();
+                    becomes(&mut new);
+                    let new = <$number>::from_ne_bytes(new);
+                    match element.compare_exchange_weak(there, new, AcqRel, Acquire) {
+                        Ok(_) => break,
+                        Err(other) => there = other,
+                    }
+                }
+                was.copy_from_slice(&there.to_ne_bytes());
+            }};
+        }
+        match was.len() {
+            1 => by!(AtomicU8, u8),
+            2 => by!(AtomicU16, u16),
+            4 => by!(AtomicU32, u32),
+            _ => by!(AtomicU64, u64),
+        }
     }
 
     fn compute(&self, target: &mut [u8], operands: &[u8], compared: &[u8]) {
@@ -233,6 +289,11 @@ impl What {
             _ => each::<Complex<f64>, 16>(operation, target, operands, compared),
         }
     }
+}
+
+/// At most eight bytes, and zeroes.
+fn widened(bytes: &[u8]) -> [u8; 8] {
+    std::array::from_fn(|at| bytes.get(at).copied().unwrap_or(0))
 }
 
 impl Comparison {

@@ -33,12 +33,17 @@ pub(crate) struct Endpoint {
     /// Where the address vector's addresses are, as far as they were looked for.
     places: Vec<Option<EndpointAddress>>,
     by_name: HashMap<Name, EndpointAddress>,
+    /// How often something was done without asking.
+    pub(crate) visits: u32,
 }
 
 impl Endpoint {
     /// Attaches.
     pub(crate) fn open(options: &Options, regions: Arc<Regions>) -> Result<Self, Errno> {
-        let mut domain = attach(options, regions)?;
+        let mut domain = attach(options, Arc::clone(&regions))?;
+        if let Some(arena) = regions.arena() {
+            domain.share(arena);
+        }
         domain.open(Some(INDEX), "fabric")?;
         let claimed = domain.mx_open(None, None, MX_KEY, INDEX);
         let mut nics: Vec<u64> =
@@ -52,7 +57,7 @@ impl Endpoint {
             nics.push(nic);
         }
         let name = Name { nic, number, domain: domain.id() };
-        Ok(Self { domain, name, nics, places: Vec::new(), by_name: HashMap::new() })
+        Ok(Self { domain, name, nics, places: Vec::new(), by_name: HashMap::new(), visits: 0 })
     }
 
     #[inline]

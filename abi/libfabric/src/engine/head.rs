@@ -15,6 +15,9 @@
 //!   7 bulk      -               the payload and nothing else
 //! ```
 //!
+//! A write that is no bulk and has no payload, though its length says otherwise, tells of bytes that its sender has put in place by
+//! himself ([`direct`](crate::engine::direct)).
+//!
 //! A sender's bulk follows its head with nothing in between, so it needs no name. Whatever is matched is matched by the head; so long
 //! payloads are fetched straight into where they belong, by the client library's own ways, and are never preceded by bytes of ours.
 

@@ -13,7 +13,7 @@ use crate::abi::consts::FI_ADDR_NOTAVAIL;
 use crate::engine::events::{Event, Events, Side};
 use crate::engine::head::{ACKNOWLEDGE, BULK, Kind, SHORT_MAX, WIDE, Words, parameter};
 use crate::engine::held::{Body, Holding};
-use crate::engine::ops::{ASIDE, EAGER, Op, OpId, Ops, PAYLOAD};
+use crate::engine::ops::{ASIDE, EAGER, Op, OpId, Ops, PAYLOAD, Report};
 use crate::engine::receive::{Filter, Lane, Meta, Receive, Receives};
 use crate::engine::regions::Regions;
 use crate::engine::serve::Reply;
@@ -290,14 +290,7 @@ impl Hub {
             return;
         }
         match self.ops.take(id) {
-            Some(Op::Send { report, .. } | Op::Request { report, .. }) if report.injected => {
-                self.events.counted(report.counted, error.is_some());
-            }
-            Some(Op::Send { report, .. } | Op::Request { report, .. }) => {
-                let error = error.map_or(0, |errno| errno.0);
-                let event = Event { error, len: report.len, ..Event::of(report.context, report.flags) };
-                self.events.over(Side::Transmit, report.counted, report.tell, event);
-            }
+            Some(Op::Send { report, .. } | Op::Request { report, .. }) => self.report(&report, error),
             Some(Op::Receive { receive, meta }) => {
                 let meta = Meta { len: if error.is_some() { meta.len } else { len }, ..meta };
                 let copied = if error.is_some() { 0 } else { receive.into.len().min(len as usize) };
@@ -309,6 +302,16 @@ impl Hub {
             Some(Op::Deposit(deposit)) if error.is_none() => self.deposited(deposit, len),
             Some(Op::Deposit(_) | Op::Collect { .. } | Op::Serve { .. }) | None => {}
         }
+    }
+
+    /// An operation of the program's is over.
+    pub(crate) fn report(&mut self, report: &Report, error: Option<Errno>) {
+        if report.injected {
+            return self.events.counted(report.counted, error.is_some());
+        }
+        let error = error.map_or(0, |errno| errno.0);
+        let event = Event { error, len: report.len, ..Event::of(report.context, report.flags) };
+        self.events.over(Side::Transmit, report.counted, report.tell, event);
     }
 
     /// A bulk is in the buffer that was lent for it.

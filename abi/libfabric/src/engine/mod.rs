@@ -5,6 +5,7 @@
 //!     hub ────── its matcher: everything that arrives, and everything that is over, passes here
 //!       receive, held ── posted receives, and messages that nobody has received
 //!       serve ────────── what others ask: writes, reads, atomic operations
+//!       direct ───────── what can be done in the other one's memory without asking
 //!       ops ──────────── operations under way, by token
 //!       events ───────── what completion queues and counters are told
 //!   head ─────── the first words of each message
@@ -12,6 +13,7 @@
 //! ```
 
 pub(crate) mod arithmetic;
+pub(crate) mod direct;
 pub(crate) mod endpoint;
 pub(crate) mod events;
 pub(crate) mod head;

@@ -7,6 +7,7 @@ use crate::engine::receive::{Meta, Receive};
 use crate::engine::regions::Region;
 use crate::errno::Errno;
 use isthmus_client::{DomainId, EndpointAddress};
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -102,12 +103,17 @@ enum Place {
 pub(crate) struct Ops {
     places: Vec<(u32, Place)>,
     free: Option<u32>,
+    /// Requests among them, by whom they were made to.
+    asked: HashMap<EndpointAddress, u32>,
 }
 
 impl Ops {
     /// Enters an operation.
     #[inline]
     pub(crate) fn insert(&mut self, op: Op) -> OpId {
+        if let Op::Request { to, .. } = &op {
+            *self.asked.entry(*to).or_default() += 1;
+        }
         let index = match self.free {
             Some(index) => {
                 let (_, place) = &mut self.places[index as usize];
@@ -158,9 +164,27 @@ impl Ops {
         *generation = generation.wrapping_add(1).max(1);
         self.free = Some(index as u32);
         match taken {
-            Place::Taken(op) => Some(op),
+            Place::Taken(op) => {
+                self.answered(&op);
+                Some(op)
+            }
             Place::Free { .. } => None,
         }
+    }
+
+    fn answered(&mut self, op: &Op) {
+        let Op::Request { to, .. } = op else { return };
+        let count = self.asked.get_mut(to).expect("counted when it was entered");
+        *count -= 1;
+        if *count == 0 {
+            self.asked.remove(to);
+        }
+    }
+
+    /// Whether somebody has not answered all requests yet.
+    #[inline]
+    pub(crate) fn asks(&self, whom: EndpointAddress) -> bool {
+        !self.asked.is_empty() && self.asked.contains_key(&whom)
     }
 
     /// All that are under way and fit.
@@ -181,6 +205,7 @@ impl Ops {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use isthmus_client::EndpointIndex;
 
     fn serve() -> Op {
         let region = Arc::new(Region::new(std::ptr::null_mut(), 0, 0));
@@ -198,6 +223,26 @@ mod tests {
         assert!(ops.find(third).is_some() && ops.find(second).is_some());
         assert_eq!(OpId::of(third.bits() | EAGER | ASIDE), third);
         assert_eq!(ops.those(|_| true).len(), 2);
+    }
+
+    #[test]
+    fn who_has_not_answered_is_known() {
+        let to = |domain| EndpointAddress {
+            domain: DomainId::new(domain).expect("not zero"),
+            endpoint: EndpointIndex::new(0).expect("the first endpoint is one"),
+        };
+        let (context, counted) = (std::ptr::null_mut(), Counted::Read);
+        let report = Report { context, flags: 0, tell: false, injected: false, counted, len: 0 };
+        let request = |domain| {
+            let (into, progress) = (Pieces::one(std::ptr::null(), 0), Progress::default());
+            Op::Request { report, to: to(domain), into, progress }
+        };
+        let mut ops = Ops::default();
+        ops.insert(serve());
+        let all = [1, 1, 2].map(|domain| ops.insert(request(domain)));
+        assert!(ops.asks(to(1)) && ops.asks(to(2)) && !ops.asks(to(3)));
+        assert!(ops.take(all[0]).is_some() && ops.take(all[0]).is_none() && ops.asks(to(1)));
+        assert!(ops.take(all[1]).is_some() && !ops.asks(to(1)) && ops.asks(to(2)));
     }
 
     #[test]

@@ -66,17 +66,48 @@ impl Pieces {
     /// The program has lent the memory for reading.
     #[inline]
     pub(crate) unsafe fn copy_to(&self, into: &mut [u8]) {
+        let into = &mut into[..self.len()];
+        // SAFETY: readable as promised, and `into` is ours and as long.
+        unsafe { self.copy_to_place(into.as_mut_ptr()) }
+    }
+
+    /// The same, to memory that others may change meanwhile.
+    ///
+    /// # Safety
+    ///
+    /// The program has lent the memory for reading; as many bytes may be written at `place`.
+    #[inline]
+    pub(crate) unsafe fn copy_to_place(&self, mut place: *mut u8) {
         match self {
             Self::One { len: 0, .. } => {}
-            // SAFETY: `len` bytes are readable as promised, and `into` is ours and as long.
-            Self::One { start, len } => unsafe { std::ptr::copy(*start, into[..*len].as_mut_ptr(), *len) },
+            // SAFETY: as promised.
+            Self::One { start, len } => unsafe { std::ptr::copy(*start, place, *len) },
             Self::Many(list) => {
-                let mut at = 0;
                 for piece in list.iter().filter(|piece| piece.len > 0) {
-                    let place = into[at..at + piece.len].as_mut_ptr();
                     // SAFETY: as above, for each piece.
                     unsafe { std::ptr::copy(piece.base.cast::<u8>(), place, piece.len) };
-                    at += piece.len;
+                    place = place.wrapping_add(piece.len);
+                }
+            }
+        }
+    }
+
+    /// Fills all of it from memory that others may change meanwhile.
+    ///
+    /// # Safety
+    ///
+    /// The program has lent the memory for writing; as many bytes may be read at `place`.
+    #[inline]
+    pub(crate) unsafe fn copy_from_place(&self, mut place: *const u8) {
+        match self {
+            Self::One { len: 0, .. } => {}
+            // SAFETY: as promised.
+            Self::One { start, len } => unsafe { std::ptr::copy(place, *start, *len) },
+            Self::Many(list) => {
+                for piece in list.iter().filter(|piece| piece.len > 0) {
+                    // SAFETY: as above, for each piece.
+                    unsafe { std::ptr::copy(place, piece.base.cast::<u8>(), piece.len) };
+                    place = place.wrapping_add(piece.len);
                 }
             }
         }

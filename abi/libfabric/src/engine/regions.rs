@@ -3,8 +3,11 @@
 use crate::abi::consts::{FI_REMOTE_READ, FI_REMOTE_WRITE};
 use crate::engine::events::Counter;
 use crate::errno::Errno;
+use isthmus_client::arena::{Arena, Registered, Registration};
+use isthmus_layout::arena::{READ, WRITE};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// A registered region. It lives until it is closed and nothing that is under way uses it any more.
 #[derive(Debug)]
@@ -14,6 +17,8 @@ pub(crate) struct Region {
     access: u64,
     /// Counts what others write.
     pub(crate) counter: Mutex<Option<Arc<Counter>>>,
+    /// What of it others reach by themselves.
+    direct: Mutex<Option<Registered>>,
 }
 
 // SAFETY: the program registered the memory for whoever may access it; every access of ours is under the lock of its domain.
@@ -31,7 +36,22 @@ pub(crate) enum Access {
 
 impl Region {
     pub(crate) fn new(start: *mut u8, len: usize, access: u64) -> Self {
-        Self { start, len: len as u64, access, counter: Mutex::new(None) }
+        Self { start, len: len as u64, access, counter: Mutex::default(), direct: Mutex::default() }
+    }
+
+    fn direct(&self) -> MutexGuard<'_, Option<Registered>> {
+        self.direct.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Others are to ask for everything from now on: somebody wants to hear of it.
+    pub(crate) fn hide(&self) {
+        self.direct().iter().for_each(Registered::hide);
+    }
+
+    /// Nobody reaches it by himself any more when this is over.
+    pub(crate) fn withdraw(&self) {
+        let direct = self.direct().take();
+        drop(direct);
     }
 
     /// Where `len` bytes at `offset` lie, if they do and may be accessed so.
@@ -52,11 +72,17 @@ impl Region {
 
 /// The regions of a domain.
 #[derive(Debug, Default)]
-pub(crate) struct Regions(Mutex<HashMap<u64, Arc<Region>>>);
+pub(crate) struct Regions {
+    table: Mutex<HashMap<u64, Arc<Region>>>,
+    /// Where peers find what they reach by themselves. None where there can be none.
+    arena: OnceLock<Option<Arc<Arena>>>,
+    /// An endpoint counts what others do.
+    counted: AtomicBool,
+}
 
 impl Regions {
     fn table(&self) -> MutexGuard<'_, HashMap<u64, Arc<Region>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Enters a region under a key.
@@ -68,6 +94,35 @@ impl Regions {
                 Ok(())
             }
         }
+    }
+
+    /// Lets others reach a region by themselves that they may write, as far as that is possible.
+    ///
+    /// # Safety
+    ///
+    /// The memory of the region stays mapped until it is withdrawn.
+    pub(crate) unsafe fn expose(&self, key: u64, region: &Region) {
+        if region.access & FI_REMOTE_WRITE == 0 || self.counted.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(len) = usize::try_from(region.len) else { return };
+        let Some(arena) = self.arena.get_or_init(|| Arena::new().map(Arc::new).ok()) else { return };
+        let rights = WRITE | if region.access & FI_REMOTE_READ != 0 { READ } else { 0 };
+        // SAFETY: passed on; that others write it is what the region is for.
+        let registration = unsafe { Registration::new(region.start, len, key, rights) };
+        // What cannot be moved is asked for.
+        *region.direct() = arena.register(&registration).ok();
+    }
+
+    /// Where peers find what they reach by themselves, if there is anything.
+    pub(crate) fn arena(&self) -> Option<&Arc<Arena>> {
+        self.arena.get()?.as_ref()
+    }
+
+    /// An endpoint counts what others do, so they have to ask for everything.
+    pub(crate) fn count(&self) {
+        self.counted.store(true, Ordering::Relaxed);
+        self.table().values().for_each(|region| region.hide());
     }
 
     pub(crate) fn remove(&self, key: u64) {

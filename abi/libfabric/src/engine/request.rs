@@ -25,14 +25,17 @@ pub(crate) struct Demand {
 }
 
 impl Endpoint {
-    fn begin(&mut self, demand: &Demand, flags: u64, counted: Counted, len: usize, into: Pieces) -> Result<u64, Errno> {
+    fn reports(&mut self, demand: &Demand, flags: u64, counted: Counted, len: usize) -> Result<Report, Errno> {
         if demand.flags & FI_INJECT != 0 && len > INJECT_MAX {
             return Err(Errno::MSGSIZE);
         }
-        self.make_room()?;
         let tell = self.hub().events.wants(Side::Transmit, demand.flags & FI_COMPLETION != 0);
         let injected = demand.flags & FI_INJECT != 0 && demand.context.is_null();
-        let report = Report { context: demand.context, flags, tell: tell && !injected, injected, counted, len };
+        Ok(Report { context: demand.context, flags, tell: tell && !injected, injected, counted, len })
+    }
+
+    fn begin(&mut self, demand: &Demand, report: Report, into: Pieces) -> Result<u64, Errno> {
+        self.make_room()?;
         Ok(self.hub().ops.insert(Op::Request { report, to: demand.to, into, progress: Progress::default() }).bits())
     }
 
@@ -54,13 +57,22 @@ impl Endpoint {
     pub(crate) unsafe fn write(&mut self, demand: &Demand, pieces: &Pieces) -> Result<(), Errno> {
         let len = pieces.len();
         let nowhere = Pieces::one(std::ptr::null(), 0);
-        let op = self.begin(demand, FI_RMA | FI_WRITE, Counted::Write, len, nowhere)?;
+        let report = self.reports(demand, FI_RMA | FI_WRITE, Counted::Write, len)?;
+        // SAFETY: passed on.
+        let placed = unsafe { self.write_direct(demand, pieces) };
+        if placed && demand.data.is_none() {
+            self.hub().report(&report, None);
+            return Ok(());
+        }
+        let op = self.begin(demand, report, nowhere)?;
         let mut head = Head::new(Kind::Write, op);
         head.data(demand.data, false);
         [demand.key, demand.offset, len as u64].into_iter().for_each(|word| head.word(word));
-        if len <= head.room() {
-            // SAFETY: readable, as promised.
-            unsafe { pieces.copy_to(head.payload(len)) };
+        if placed || len <= head.room() {
+            if !placed {
+                // SAFETY: readable, as promised.
+                unsafe { pieces.copy_to(head.payload(len)) };
+            }
             let sent = self.send_short(demand.to, &head, op | ASIDE);
             return self.begun(op, sent.map(drop));
         }
@@ -84,9 +96,19 @@ impl Endpoint {
     }
 
     /// Reads out of a region.
-    pub(crate) fn read(&mut self, demand: &Demand, into: Pieces) -> Result<(), Errno> {
+    ///
+    /// # Safety
+    ///
+    /// The program lends the pieces for writing until the read is over.
+    pub(crate) unsafe fn read(&mut self, demand: &Demand, into: Pieces) -> Result<(), Errno> {
         let len = into.len();
-        let op = self.begin(demand, FI_RMA | FI_READ, Counted::Read, len, into)?;
+        let report = self.reports(demand, FI_RMA | FI_READ, Counted::Read, len)?;
+        // SAFETY: passed on.
+        if unsafe { self.read_direct(demand, &into) } {
+            self.hub().report(&report, None);
+            return Ok(());
+        }
+        let op = self.begin(demand, report, into)?;
         let mut head = Head::new(Kind::Read, op);
         [demand.key, demand.offset, len as u64].into_iter().for_each(|word| head.word(word));
         let sent = self.send_short(demand.to, &head, op | ASIDE);
@@ -94,7 +116,11 @@ impl Endpoint {
     }
 
     /// Has an atomic operation done on a region.
-    pub(crate) fn operate(
+    ///
+    /// # Safety
+    ///
+    /// The program lends the pieces for writing until the operation is over.
+    pub(crate) unsafe fn operate(
         &mut self,
         demand: &Demand,
         what: u64,
@@ -103,7 +129,13 @@ impl Endpoint {
         result: Pieces,
     ) -> Result<(), Errno> {
         let (flag, counted) = if form == Form::Write { (FI_WRITE, Counted::Write) } else { (FI_READ, Counted::Read) };
-        let op = self.begin(demand, FI_ATOMIC | flag, counted, operands.len(), result)?;
+        let report = self.reports(demand, FI_ATOMIC | flag, counted, operands.len())?;
+        // SAFETY: passed on.
+        if let Some(done) = unsafe { self.operate_direct(demand, what, &operands, &result) } {
+            self.hub().report(&report, done.err());
+            return Ok(());
+        }
+        let op = self.begin(demand, report, result)?;
         let mut head = Head::new(Kind::Atomic, op);
         [demand.key, demand.offset, what, operands.len() as u64].into_iter().for_each(|word| head.word(word));
         if operands.len() <= head.room() {

@@ -62,8 +62,9 @@ impl Hub {
         let bytes = words.payload();
         let bulk = tag & BULK != 0;
         let found = self.regions.find(key, offset, len, Access::Write);
-        let found =
-            found.and_then(|found| if bulk || bytes.len() as u64 == len { Ok(found) } else { Err(Errno::INVAL) });
+        // Without any bytes, they are there already, and this only tells of them.
+        let fits = bulk || bytes.is_empty() || bytes.len() as u64 == len;
+        let found = found.and_then(|found| if fits { Ok(found) } else { Err(Errno::INVAL) });
         match found {
             Err(errno) => {
                 self.answer(peer, request, Answer::Refused(errno));

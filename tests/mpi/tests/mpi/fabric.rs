@@ -105,7 +105,8 @@ macro_rules! cases {
 }
 
 cases!(names tagged_and_plain cq_data peek_claim_discard multi_recv truncated cancelled selective inject_is_ours
-       acknowledged writes reads counters atomics refused_requests waiting wait_descriptor gone_peer many_pieces);
+       acknowledged writes reads counters atomics refused_requests waiting wait_descriptor gone_peer many_pieces
+       stopped_peer writes_before_messages atomics_of_two closed_meanwhile);
 
 #[track_caller]
 fn run(case: &str) {

@@ -63,3 +63,45 @@ fn what_there_is_not_is_refused() {
     assert_eq!(What::new(12, 4, Form::Fetch, 1), Err(Errno::OPNOTSUPP), "a swap without comparison");
     assert_eq!(What::new(2, 4, Form::Write, 1025), Err(Errno::MSGSIZE));
 }
+
+/// What several threads do at once is all done, be it their processors' or their locks' business.
+#[test]
+fn operations_on_one_element_are_atomic() {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    fn sums<const N: usize>(datatype: c_int, one: [u8; N], rounds: u64) -> u64 {
+        let there = AtomicU64::new(0);
+        let what = What::new(2, datatype, Form::Write, 1).expect("an operation there is");
+        assert!(what.is_atomic_at(there.as_ptr().cast()));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..rounds {
+                        // SAFETY: eight bytes, aligned, which threads touch by this operation only.
+                        unsafe { what.apply(there.as_ptr().cast(), &one, &mut []) };
+                    }
+                });
+            }
+        });
+        there.load(Ordering::Relaxed)
+    }
+    let rounds = if cfg!(miri) { 10 } else { 10_000 };
+    assert_eq!(sums(7, 1_u64.to_ne_bytes(), rounds), 4 * rounds);
+    assert_eq!(sums(9, 1_f64.to_ne_bytes(), rounds), (4.0 * rounds as f64).to_bits());
+    assert_eq!(sums(1, [1], 10), 40_u64.to_le());
+}
+
+#[test]
+fn what_no_processor_changes_at_once_is_left_to_the_owner() {
+    let there = [0_u64; 4];
+    let place = there.as_ptr().cast::<u8>();
+    let what = |datatype| What::new(2, datatype, Form::Write, 1).expect("an operation there is");
+    assert!(what(6).is_atomic_at(place) && !what(6).is_atomic_at(place.wrapping_add(4)));
+    assert!(what(4).is_atomic_at(place.wrapping_add(4)) && !what(11).is_atomic_at(place));
+    // And is done all the same.
+    let mut odd = [0_u8; 16];
+    let place = odd.as_mut_ptr();
+    let place = if place.addr() % 2 == 0 { place.wrapping_add(1) } else { place };
+    // SAFETY: four bytes of ours.
+    unsafe { what(4).apply(place, &7_i32.to_ne_bytes(), &mut []) };
+    assert_eq!(odd.iter().map(|&byte| u32::from(byte)).sum::<u32>(), 7);
+}
