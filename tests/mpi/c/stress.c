@@ -167,6 +167,60 @@ static void late(void)
 	CHECK(sum == size * (size - 1) / 2);
 }
 
+static char state_of(pid_t pid)
+{
+	char name[64], state = 0;
+	snprintf(name, sizeof name, "/proc/%d/stat", (int)pid);
+	FILE *stat = fopen(name, "r");
+	CHECK(stat && fscanf(stat, "%*d (%*[^)]) %c", &state) == 1);
+	fclose(stat);
+	return state;
+}
+
+/* Rank 1 is stopped, and rank 0 reads and writes its window all the same. */
+static void stopped(void)
+{
+	enum { BYTES = 1 << 20, TRIES = 1000 };
+	unsigned char *memory = aligned_alloc(4096, BYTES), *mine = malloc(BYTES);
+	MPI_Win window;
+	pid_t pid = getpid();
+	fill(memory, BYTES, rank);
+	MPI_Win_create(memory, BYTES, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &window);
+	MPI_Bcast(&pid, sizeof pid, MPI_BYTE, 1, MPI_COMM_WORLD);
+	if (rank == 0) {
+		MPI_Win_lock_all(MPI_MODE_NOCHECK, window);
+		/* The way to the other one is made while it runs, and not before it is needed. */
+		for (int over = 0, attempt = 0; !over; attempt++) {
+			MPI_Request request;
+			CHECK(attempt < TRIES && !kill(pid, SIGSTOP));
+			while (state_of(pid) != 'T')
+				;
+			MPI_Rget(mine, BYTES, MPI_BYTE, 1, 0, BYTES, MPI_BYTE, window, &request);
+			for (int turn = 0; turn < 10000 && !over; turn++)
+				MPI_Test(&request, &over, MPI_STATUS_IGNORE);
+			if (!over) {
+				kill(pid, SIGCONT);
+				MPI_Wait(&request, MPI_STATUS_IGNORE);
+			}
+		}
+		CHECK(is_filled(mine, BYTES, 1));
+		fill(mine, BYTES, 7);
+		MPI_Put(mine, BYTES, MPI_BYTE, 1, 0, BYTES, MPI_BYTE, window);
+		MPI_Win_flush(1, window);
+		memset(mine, 0, BYTES);
+		MPI_Get(mine, BYTES, MPI_BYTE, 1, 0, BYTES, MPI_BYTE, window);
+		MPI_Win_flush(1, window);
+		CHECK(is_filled(mine, BYTES, 7) && state_of(pid) == 'T');
+		CHECK(!kill(pid, SIGCONT));
+		MPI_Win_unlock_all(window);
+	}
+	MPI_Barrier(MPI_COMM_WORLD);
+	CHECK(rank != 1 || is_filled(memory, BYTES, 7));
+	MPI_Win_free(&window);
+	free(memory);
+	free(mine);
+}
+
 static const struct test tests[] = {
 	{ "hundred_thousand_unexpected", hundred_thousand_unexpected },
 	{ "three_gigabytes", three_gigabytes },
@@ -175,6 +229,7 @@ static const struct test tests[] = {
 	{ "threads", threads },
 	{ "killed", killed },
 	{ "late", late },
+	{ "stopped", stopped },
 	{ NULL, NULL },
 };
 

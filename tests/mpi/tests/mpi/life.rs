@@ -26,6 +26,30 @@ fn a_killed_rank_ends_the_job() {
     }
 }
 
+/// Whether the kernel lets whoever writes to memory that is being moved wait for it: CAP_SYS_PTRACE, or the system's leave.
+fn may_handle_faults() -> bool {
+    const SYS_PTRACE: u64 = 1 << 19;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+    let leave = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
+    u64::from_str_radix(capabilities.trim(), 16).unwrap() & SYS_PTRACE != 0 || leave.trim() == "1"
+}
+
+/// A rank that is stopped is read and written all the same.
+#[test]
+fn a_stopped_rank_is_read_and_written() {
+    for mpi in all() {
+        // Open MPI has threads of its own.
+        if mpi.name != "mpich" && !may_handle_faults() {
+            eprintln!("skipped: {}: userfaultfd is not for us", mpi.name);
+            continue;
+        }
+        let program = program("stress", &mpi);
+        let (_scratch, daemon) = daemon();
+        run_beside(&daemon, &mpi, 2, &program, &["stopped"]);
+    }
+}
+
 /// Without channels everything goes through the daemon.
 #[test]
 fn messages_go_through_the_daemon_where_channels_are_off() {
