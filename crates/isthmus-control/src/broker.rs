@@ -25,7 +25,6 @@ mod types;
 mod workers;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, RwLock};
 
 use isthmus_layout::control::{Name, Owner, Refused, RequestSerial, Text, ToClient, Version, version};
@@ -36,6 +35,7 @@ use isthmus_service::{Event, MxView, Permit};
 use crate::directory::Directory;
 use crate::directory::channels::{Channels, Due};
 use crate::disposal::{self, Given, WAITING_MAX};
+use crate::ground::Item;
 use crate::journal::Journal;
 use crate::policy::{Identity, Policy};
 use crate::tickets::{Survivor, Tickets};
@@ -77,7 +77,7 @@ pub struct Broker {
     pub(crate) settings: Settings,
     pub(crate) policy: Arc<Policy>,
     pub(crate) directory: Directory,
-    pub(crate) channels: Channels<Arc<OwnedFd>>,
+    pub(crate) channels: Channels<Item>,
     pub(crate) tickets: Tickets,
     /// Domains of the daemon before, which may still come back.
     expected: BTreeMap<DomainId, Survivor>,
@@ -267,10 +267,10 @@ impl Broker {
     }
 
     /// A message to a connection, if it is still one.
-    fn send(&mut self, to: SessionId, serial: Option<RequestSerial>, message: ToClient, fds: Vec<Arc<OwnedFd>>) {
+    fn send(&mut self, to: SessionId, serial: Option<RequestSerial>, message: ToClient, items: Vec<Item>) {
         if self.sessions.get(&to).is_some_and(|session| !matches!(session.stage, Stage::Over)) {
-            assert_eq!(message.descriptors(), fds.len()); // Ours.
-            self.outgoing.push_back(Outgoing::Packet { to, packet: message.emit(serial), fds });
+            assert_eq!(message.descriptors(), items.len()); // Ours.
+            self.outgoing.push_back(Outgoing::Packet { to, packet: message.emit(serial), items });
         }
     }
 

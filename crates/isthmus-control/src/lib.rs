@@ -23,6 +23,7 @@ pub mod config;
 pub mod daemon;
 pub mod directory;
 mod disposal;
+pub mod ground;
 pub mod journal;
 pub mod metrics;
 mod network;

@@ -30,6 +30,7 @@ use tokio::task::spawn_local;
 use tokio::time::Instant;
 
 use crate::broker::{Broker, Outgoing, Peer, SessionId};
+use crate::ground::Ground;
 use crate::session::{Connection, Flushed, LINGER, Next, QUEUE_MAX};
 use crate::socket::Listener;
 use crate::watched::{self, watched};
@@ -190,10 +191,24 @@ impl Server {
     }
 
     fn connect(&self, socket: OwnedFd) -> io::Result<()> {
-        let id = SessionId(self.0.next.replace(self.0.next.get() + 1));
-        let connection = Rc::new(Connection::new(id, socket)?);
-        let (uid, pid) = connection.credentials();
-        let peer = Peer { uid, pid, program: program(pid), socket: connection.duplicate()? };
+        let connection = Rc::new(Connection::new(self.number(), socket)?);
+        let program = program(connection.credentials().1);
+        self.serve_from_now(connection, program, Ground::Host)
+    }
+
+    /// A connection of a guest's program, whose domains are that user's. Frames of its border go over `socket`.
+    pub(crate) fn adopt(&self, socket: OwnedFd, uid: u32, program: Name, ground: Ground) -> io::Result<()> {
+        let id = self.number();
+        self.serve_from_now(Rc::new(Connection::across(id, socket, uid)?), program, ground)
+    }
+
+    fn number(&self) -> SessionId {
+        SessionId(self.0.next.replace(self.0.next.get() + 1))
+    }
+
+    fn serve_from_now(&self, connection: Rc<Connection>, program: Name, ground: Ground) -> io::Result<()> {
+        let (id, (uid, pid)) = (connection.id, connection.credentials());
+        let peer = Peer { uid, pid, program, socket: connection.duplicate()?, ground };
         self.0.connections.borrow_mut().insert(id, Rc::clone(&connection));
         self.with(|broker| broker.connected(id, peer));
         spawn_local(self.clone().serve(connection));
@@ -269,7 +284,7 @@ impl Server {
         }
         let Some(connection) = self.0.connections.borrow().get(&to).cloned() else { return to };
         match outgoing {
-            Outgoing::Packet { packet, fds, .. } => connection.push(packet, fds),
+            Outgoing::Packet { packet, items, .. } => connection.push(packet, items),
             Outgoing::Report { serial, json, .. } => {
                 if !connection.report(serial, json) {
                     self.choke(&connection, &mut self.0.broker.borrow_mut());

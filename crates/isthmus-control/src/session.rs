@@ -8,10 +8,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use isthmus_layout::board::Place;
+use isthmus_layout::border;
 use isthmus_layout::control::{
     ANSWER_BYTES_MAX, Answer, Bytes, HEADER_BYTES, Nudge, RequestSerial, ToClient, serial_of,
 };
@@ -25,6 +25,7 @@ use tokio::time::Instant;
 
 use crate::broker::SessionId;
 use crate::disposal::Given;
+use crate::ground::Item;
 use crate::watched;
 
 /// Messages that wait for one connection.
@@ -51,7 +52,7 @@ const RETRY: Duration = Duration::from_millis(20);
 
 struct Packet {
     bytes: Vec<u8>,
-    fds: Vec<Arc<OwnedFd>>,
+    items: Vec<Item>,
 }
 
 struct Report {
@@ -71,7 +72,7 @@ impl Report {
         self.sent += part.len();
         let json = Bytes::new(part.to_vec()).expect("cut to the maximum above");
         let last = self.sent == self.json.len();
-        Some(Packet { bytes: ToClient::from(Answer { last, json }).emit(self.serial), fds: Vec::new() })
+        Some(Packet { bytes: ToClient::from(Answer { last, json }).emit(self.serial), items: Vec::new() })
     }
 }
 
@@ -91,6 +92,8 @@ pub(crate) struct Connection {
     pub(crate) id: SessionId,
     /// User and process at the other end.
     credentials: (u32, Option<i32>),
+    /// A border is in between, where descriptors become places.
+    border: bool,
     /// Watched for what comes in, and not for room: workers wake the domain by it, and we need not wake with it.
     socket: AsyncFd<OwnedFd>,
     /// The same while something waits for room.
@@ -127,14 +130,26 @@ pub(crate) enum Next {
 }
 
 impl Connection {
+    /// With a process of this host.
     pub(crate) fn new(id: SessionId, socket: OwnedFd) -> io::Result<Self> {
-        rustix::net::sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES)?;
         let stream = UnixStream::from_std(socket.into())?;
         let known = stream.peer_cred()?;
+        let credentials = (known.uid(), known.pid().filter(|pid| *pid > 0));
+        Self::over(id, stream.into_std()?.into(), credentials, false)
+    }
+
+    /// With a program of a guest, by way of its border.
+    pub(crate) fn across(id: SessionId, socket: OwnedFd, uid: u32) -> io::Result<Self> {
+        Self::over(id, socket, (uid, None), true)
+    }
+
+    fn over(id: SessionId, socket: OwnedFd, credentials: (u32, Option<i32>), border: bool) -> io::Result<Self> {
+        rustix::net::sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES)?;
         Ok(Self {
             id,
-            credentials: (known.uid(), known.pid().filter(|pid| *pid > 0)),
-            socket: watched::watched(stream.into_std()?.into())?,
+            credentials,
+            border,
+            socket: watched::watched(socket)?,
             room: RefCell::default(),
             queue: RefCell::default(),
             reports: RefCell::default(),
@@ -166,8 +181,17 @@ impl Connection {
         self.changed.notify_one();
     }
 
-    pub(crate) fn push(&self, bytes: Vec<u8>, fds: Vec<Arc<OwnedFd>>) {
-        self.queue.borrow_mut().push_back(Packet { bytes, fds });
+    pub(crate) fn push(&self, bytes: Vec<u8>, items: Vec<Item>) {
+        self.queue.borrow_mut().push_back(Packet { bytes, items });
+    }
+
+    fn send(&self, bytes: &[u8], items: &[Item]) -> Result<(), SendError> {
+        if self.border {
+            let handed = items.iter().filter_map(Item::handed).collect();
+            return seqpacket::send(&self.socket, &border::Packet { handed, message: bytes }.emit(), &[]);
+        }
+        let fds: Vec<BorrowedFd<'_>> = items.iter().filter_map(Item::file).map(|file| file.as_fd()).collect();
+        seqpacket::send(&self.socket, bytes, &fds)
     }
 
     /// False if too many wait already.
@@ -205,8 +229,7 @@ impl Connection {
         let outcome = loop {
             let front = self.queue.borrow_mut().pop_front();
             let Some(packet) = front.or_else(|| self.next_of_report()) else { break Flushed::All };
-            let fds: Vec<BorrowedFd<'_>> = packet.fds.iter().map(|fd| fd.as_fd()).collect();
-            match seqpacket::send(&self.socket, &packet.bytes, &fds) {
+            match self.send(&packet.bytes, &packet.items) {
                 Ok(()) => sent = true,
                 Err(SendError::FdsInFlight) => {
                     self.queue.borrow_mut().push_front(packet);
@@ -225,7 +248,7 @@ impl Connection {
         };
         if self.marker.borrow().as_ref().is_some_and(|marker| sent && marker.mark()) {
             // It slept, and the mark has taken that note off: it is up to us to wake it. A full socket wakes it as well.
-            let _ = seqpacket::send(&self.socket, &ToClient::from(Nudge {}).emit(None), &[]);
+            let _ = self.send(&ToClient::from(Nudge {}).emit(None), &[]);
         }
         if outcome == Flushed::All {
             self.room.take();

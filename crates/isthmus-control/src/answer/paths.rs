@@ -1,8 +1,5 @@
 //! Which path two domains have, and why.
 
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
-
 use isthmus_layout::channel::{BYTES, Direction, Geometry, MESSAGES, RINGS};
 use isthmus_layout::control::Name;
 use isthmus_layout::ids::DomainId;
@@ -13,9 +10,10 @@ use super::NANOSECONDS;
 use crate::broker::{Broker, Refusal};
 use crate::directory::Domain;
 use crate::directory::channels::{Channel, Stage};
+use crate::ground::Item;
 use crate::schema::{ChannelRow, Channels, DirectionRow, DomainName, PairRow, SCHEMA, Side, Why};
 
-type Known = Channel<Arc<OwnedFd>>;
+type Known = Channel<Item>;
 
 /// How messages go from one domain to another.
 struct Path<'a> {
@@ -90,6 +88,7 @@ fn path<'a>(broker: &'a Broker, a: &Domain, b: &Domain) -> Path<'a> {
         Some(channel) => ordinary(Reason::ChannelPending, Some(channel)),
         None => match broker.policy.channel(&ours, &theirs) {
             Err(reason) => ordinary(reason, None),
+            Ok(()) if broker.common_ground(a.id, b.id).is_err() => ordinary(Reason::NoCommonMemory, None),
             Ok(()) => ordinary(ours_of.refused.or(theirs_of.refused).unwrap_or(Reason::ChannelNotAsked), None),
         },
     }
@@ -114,7 +113,7 @@ fn side(broker: &Broker, of: &Domain, peer: &Domain) -> Side {
 }
 
 fn row(broker: &Broker, channel: &Known) -> ChannelRow {
-    let memory = channel.memory.as_deref();
+    let memory = channel.memory.as_ref();
     let direction = |direction, from: DomainId| counters(memory?, channel, direction, from);
     let connector = direction(Direction::Zero, channel.connector.domain);
     let listener = direction(Direction::One, channel.listener.domain);
@@ -125,18 +124,18 @@ fn row(broker: &Broker, channel: &Known) -> ChannelRow {
         age_s: broker.now.saturating_sub(channel.since) / NANOSECONDS,
         slab_bytes: channel.slab.bytes(),
         memory_bytes: memory
-            .and_then(|memory| Some(512 * u64::try_from(rustix::fs::fstat(memory).ok()?.st_blocks).ok()?)),
+            .and_then(Item::file)
+            .and_then(|file| Some(512 * u64::try_from(rustix::fs::fstat(file).ok()?.st_blocks).ok()?)),
         directions: connector.zip(listener).map(|(connector, listener)| [connector, listener]),
     }
 }
 
 /// Reads a producer's counters. They are for display: its domain may have written anything.
-fn counters(memory: &OwnedFd, channel: &Known, direction: Direction, from: DomainId) -> Option<DirectionRow> {
+fn counters(memory: &Item, channel: &Known, direction: Direction, from: DomainId) -> Option<DirectionRow> {
     let at = Geometry { slab: channel.slab }.direction(direction).producer;
     let wide = |word: u32| {
         let mut bytes = [0; 8];
-        let read = rustix::io::pread(memory, &mut bytes, 4 * u64::from(at + word)).ok()?;
-        (read == bytes.len()).then(|| u64::from_le_bytes(bytes))
+        memory.look(4 * u64::from(at + word), &mut bytes).then(|| u64::from_le_bytes(bytes))
     };
     Some(DirectionRow { from: from.number(), messages: wide(MESSAGES)?, bytes: wide(BYTES)?, wake_ups: wide(RINGS)? })
 }

@@ -1,9 +1,6 @@
 //! After a restart: what domains had with the daemon before. Both ends of a channel show it; where the two fit it goes on, and the
 //! channel itself never notices.
 
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
-
 use isthmus_layout::channel::{Direction, Geometry};
 use isthmus_layout::control::{Adopt, AdoptBoard};
 use isthmus_layout::ids::{ChannelId, DomainId};
@@ -14,6 +11,7 @@ use super::grants::sealed;
 use super::{Broker, Refusal};
 use crate::directory::channels::{Channel, End, Half, Stage};
 use crate::disposal::Given;
+use crate::ground::Item;
 
 impl Broker {
     pub(super) fn adopt_board(&mut self, domain: DomainId, adopt: &AdoptBoard) -> Result<(), Refusal> {
@@ -51,7 +49,7 @@ impl Broker {
             peer_place: adopt.peer_place,
             slab: adopt.slab,
             file,
-            memory: keep.then(|| Arc::new(memory.keep())),
+            memory: keep.then(|| memory.keep().into()),
             until,
         };
         match self.channels.adopt(channel, half) {
@@ -72,7 +70,7 @@ impl Broker {
     }
 
     /// Both ends are here.
-    fn join(&mut self, id: ChannelId, mine: Half<Arc<OwnedFd>>, other: Half<Arc<OwnedFd>>) -> Result<(), Refusal> {
+    fn join(&mut self, id: ChannelId, mine: Half<Item>, other: Half<Item>) -> Result<(), Refusal> {
         let (a, b) = (mine.end.domain, other.end.domain);
         let both = self.identity(a).zip(self.identity(b)).ok_or(Reason::NoSuchDomain)?;
         let outcome = match self.policy.channel(&both.0, &both.1) {

@@ -1,20 +1,19 @@
 //! Attaching: a connection becomes a domain, a new one or one that was attached to the daemon before.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::Arc;
 
 use isthmus_channel::Ends;
-use isthmus_layout::RegionSize;
 use isthmus_layout::board::{self, Place};
 use isthmus_layout::channel::{Direction, Geometry};
 use isthmus_layout::control::{Attach, BoardIndex, Name, Owner, RequestSerial, Resume, Version, Welcome};
 use isthmus_layout::ids::DomainId;
 use isthmus_layout::limits::ORDINARY_CREDIT_BYTES;
 use isthmus_layout::reason::Reason;
-use isthmus_platform::{Doorbell, local};
+use isthmus_platform::Doorbell;
 use isthmus_service::{DomainCounters, NewDomain};
-use isthmus_shm::{Access, Mapping, Window};
+use isthmus_shm::Window;
 
 use super::grants::sealed;
 use super::home::{BoardFds, Home, NewBoard};
@@ -22,6 +21,7 @@ use super::workers::Seat;
 use super::{Broker, Outgoing, Refusal, SessionId, Stage};
 use crate::directory::Applicant;
 use crate::disposal::Given;
+use crate::ground::{Ground, Item};
 use crate::policy::Identity;
 use crate::tickets::Survivor;
 
@@ -36,7 +36,7 @@ struct Furnished {
     home: Home,
     board: Window,
     seat: Seat,
-    fds: Vec<Arc<OwnedFd>>,
+    items: Vec<Item>,
 }
 
 impl Broker {
@@ -113,19 +113,24 @@ impl Broker {
         fds: Vec<Given>,
     ) -> Result<Furnished, Refusal> {
         let geometry = Geometry { slab: self.settings.ring_slab };
-        let ring = local::memory(geometry.size())?;
+        let ground = self.sessions[&id].peer.ground.clone();
+        let ring = ground.memory(geometry.size())?;
         let (own, listener) = match <[Given; 2]>::try_from(fds) {
             Ok([memory, bell]) => (adopted_board(memory, bell)?, None),
             Err(_) => {
-                let board = NewBoard::own()?;
+                let board = NewBoard::own(&ground, domain)?;
                 (board.peers, Some(board.listener))
             }
         };
-        let window = map(&ring, geometry.size())?;
-        let board = map(&own.memory, board::SIZE)?;
+        let window = ring.map(geometry.size())?;
+        let board = own.memory.map(board::SIZE)?;
         let peer = &self.sessions[&id].peer;
-        let nudge = Doorbell::from(peer.socket.try_clone()?);
-        let seat = self.workers.seat(domain, owner)?; // Last of what can fail.
+        let nudge = match &ground {
+            Ground::Host => Doorbell::from(peer.socket.try_clone()?),
+            Ground::Guest(estate) => estate.nudge(domain)?,
+        };
+        let used = vec![ring.clone(), own.memory.clone()];
+        let seat = self.workers.seat(domain, owner, &ground, used)?; // Last of what can fail.
         let counters = Arc::new(DomainCounters::default());
         let ends = Ends {
             window,
@@ -136,8 +141,8 @@ impl Broker {
             peer_doorbell: nudge.clone(),
         };
         let (worker, place) = (seat.worker, seat.place);
-        let mut fds = vec![Arc::new(ring), Arc::clone(&seat.memory), Arc::clone(&seat.doorbell)];
-        fds.extend(listener.map(|listener| [Arc::clone(&own.memory), listener]).into_iter().flatten());
+        let mut items = vec![ring, seat.memory.clone(), seat.doorbell.clone()];
+        items.extend(listener.map(|listener| [own.memory.clone(), listener]).into_iter().flatten());
         let home = Home {
             session: id,
             pid: peer.pid,
@@ -149,10 +154,11 @@ impl Broker {
             daemon_place: place,
             counters: Arc::clone(&counters),
             boards: BTreeMap::from([(BoardIndex::DAEMON, own)]),
+            ground,
             nudge,
         };
         self.workers.add(NewDomain { domain, owner, ends, board: seat.board, place, counters });
-        Ok(Furnished { home, board, seat, fds })
+        Ok(Furnished { home, board, seat, items })
     }
 
     fn welcome(
@@ -163,7 +169,7 @@ impl Broker {
         domain: DomainId,
         furnished: Furnished,
     ) {
-        let Furnished { home, board, seat, fds } = furnished;
+        let Furnished { home, board, seat, items } = furnished;
         let Identity { name, owner } = identity.clone();
         self.tickets.enter(Survivor::of_process(domain, home.pid));
         let message = Welcome {
@@ -176,7 +182,7 @@ impl Broker {
             daemon_place: seat.place,
             credit_bytes: ORDINARY_CREDIT_BYTES,
             channels: self.policy.settings().channels || !self.policy.settings().rules.as_slice().is_empty(),
-            fresh: fds.len() > 3,
+            fresh: items.len() > 3,
         };
         tracing::debug!(%domain, name = %message.name, %owner, fresh = message.fresh, "attached");
         self.change_identities(|identities| drop(identities.insert(domain, identity)));
@@ -185,18 +191,13 @@ impl Broker {
         }
         self.outgoing.push_back(Outgoing::Board { to: id, board, pid: home.pid });
         self.homes.insert(domain, home);
-        self.send(id, serial, message.into(), fds);
+        self.send(id, serial, message.into(), items);
     }
 }
 
 fn fallback_name(program: &Name, pid: Option<i32>) -> Name {
     let number = pid.map_or_else(String::new, |pid| format!("-{pid}"));
     Name::new(&format!("{program}{number}")).unwrap_or_else(|_| program.clone())
-}
-
-fn map(memory: &OwnedFd, size: RegionSize) -> Result<Window, Refusal> {
-    let mapping = Mapping::new(memory, size, Access::ReadWrite).map_err(|error| Refusal::from_map(&error))?;
-    Ok(Window::new(mapping))
 }
 
 /// The board of a domain that comes back. Its doorbell will be handed to its owner's other domains, so it has to be what it was.
@@ -206,5 +207,5 @@ fn adopted_board(memory: Given, bell: Given) -> Result<BoardFds, Refusal> {
         return Err(Reason::DoorbellInvalid.into());
     }
     sealed(&memory, Some(board::SIZE.0))?;
-    Ok(BoardFds { memory: Arc::new(memory.keep()), ringer: Arc::new(bell.keep()) })
+    Ok(BoardFds { memory: memory.keep().into(), ringer: bell.keep().into() })
 }

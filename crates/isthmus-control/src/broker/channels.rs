@@ -1,8 +1,5 @@
 //! Making and ending channels between two attached domains.
 
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
-
 use isthmus_layout::channel::{Direction, Geometry};
 use isthmus_layout::control::{
     ChannelClosed, ChannelOffer, ChannelOpen, ChannelRefused, RequestChannel, RequestSerial,
@@ -10,12 +7,12 @@ use isthmus_layout::control::{
 use isthmus_layout::ids::{ChannelId, DomainId};
 use isthmus_layout::limits::CHANNEL_TRIES;
 use isthmus_layout::reason::{Kind, Reason};
-use isthmus_platform::local;
 
 use super::home::{BoardFds, Home, NewBoard};
 use super::{Broker, Refusal, SessionId};
 use crate::directory::boards::Reserved;
 use crate::directory::channels::{Channel, End, Stage};
+use crate::ground::{Ground, Item};
 
 /// Messages that a domain has not taken yet, from which on its peers cannot put more there.
 pub(super) const PEERS_BACKLOG_MAX: usize = 64;
@@ -25,7 +22,7 @@ struct Prepared {
     end: End,
     board: BoardFds,
     /// The board's listening side, if it is new.
-    listener: Option<Arc<OwnedFd>>,
+    listener: Option<Item>,
 }
 
 impl Broker {
@@ -63,6 +60,7 @@ impl Broker {
             return Err(Reason::NoSuchDomain.into());
         };
         self.policy.channel(&ours, &theirs)?;
+        let ground = self.common_ground(connector, listener)?;
         match self.channel_of(connector, listener) {
             Some(channel) if self.channels.get(channel).is_some_and(|channel| channel.stage != Stage::Open) => {
                 return Ok(()); // Both asked at once, or one twice: the offer that is under way answers.
@@ -74,16 +72,24 @@ impl Broker {
             return Err(Reason::ChannelNoAnswer.into());
         }
         let (connector, listener) = self.prepare_both(connector, listener)?;
-        let memory = match local::memory(Geometry { slab: self.settings.slab }.size()) {
-            Ok(memory) => Arc::new(memory),
-            Err(error) => {
+        let memory = match ground.memory(Geometry { slab: self.settings.slab }.size()) {
+            Ok(memory) => memory,
+            Err(refusal) => {
                 self.give_back(&connector.end);
                 self.give_back(&listener.end);
-                return Err(error.into());
+                return Err(refusal);
             }
         };
         self.offer_to_both(connector, listener, memory, (attempt, serial));
         Ok(())
+    }
+
+    /// Where both have memory in common.
+    pub(crate) fn common_ground(&self, a: DomainId, b: DomainId) -> Result<Ground, Refusal> {
+        let (Some(a), Some(b)) = (self.homes.get(&a), self.homes.get(&b)) else {
+            return Err(Reason::NoSuchDomain.into());
+        };
+        if a.ground.number() == b.ground.number() { Ok(a.ground.clone()) } else { Err(Reason::NoCommonMemory.into()) }
     }
 
     fn prepare_both(&mut self, a: DomainId, b: DomainId) -> Result<(Prepared, Prepared), Refusal> {
@@ -112,7 +118,7 @@ impl Broker {
         let home = self.homes.get_mut(&domain).expect("every domain has a home");
         match home.boards.get(&board).filter(|_| !new_board) {
             Some(known) => Ok(Prepared { end, board: known.clone(), listener: None }),
-            None => match NewBoard::new(own, room) {
+            None => match NewBoard::new(own, room, &home.ground, domain) {
                 Ok(new) => {
                     home.boards.insert(board, new.peers.clone());
                     Ok(Prepared { end, board: new.peers, listener: Some(new.listener) })
@@ -142,7 +148,7 @@ impl Broker {
         &mut self,
         connector: Prepared,
         listener: Prepared,
-        memory: Arc<OwnedFd>,
+        memory: Item,
         (attempt, serial): (u8, Option<RequestSerial>),
     ) {
         let id = self.channels.number();
@@ -155,7 +161,7 @@ impl Broker {
             slab,
             stage: Stage::Offered { until, attempt, serial },
             since: self.now,
-            memory: keep.then(|| Arc::clone(&memory)),
+            memory: keep.then(|| memory.clone()),
         });
         let (a, b) = (connector.end.domain, listener.end.domain);
         for (of, peer) in [(a, b), (b, a)] {
@@ -174,7 +180,7 @@ impl Broker {
         to: &Prepared,
         peer: &Prepared,
         direction: Direction,
-        memory: &Arc<OwnedFd>,
+        memory: &Item,
         serial: Option<RequestSerial>,
     ) {
         let identity = self.identity(peer.end.domain).expect("both are attached");
@@ -190,11 +196,11 @@ impl Broker {
             peer_place: peer.end.place,
             new_board: to.listener.is_some(),
         };
-        let mut fds = vec![Arc::clone(memory), Arc::clone(&peer.board.memory), Arc::clone(&peer.board.ringer)];
+        let mut items = vec![memory.clone(), peer.board.memory.clone(), peer.board.ringer.clone()];
         if let Some(listener) = &to.listener {
-            fds.extend([Arc::clone(&to.board.memory), Arc::clone(listener)]);
+            items.extend([to.board.memory.clone(), listener.clone()]);
         }
-        self.send(self.homes[&to.end.domain].session, serial, message.into(), fds);
+        self.send(self.homes[&to.end.domain].session, serial, message.into(), items);
     }
 
     pub(super) fn accept_channel(&mut self, domain: DomainId, channel: ChannelId) -> Result<(), Refusal> {
@@ -277,7 +283,7 @@ impl Broker {
     }
 
     /// Frees what a channel had.
-    fn take_channel(&mut self, channel: ChannelId, reason: Reason) -> Option<Channel<Arc<OwnedFd>>> {
+    fn take_channel(&mut self, channel: ChannelId, reason: Reason) -> Option<Channel<Item>> {
         let ended = self.channels.remove(channel)?;
         self.give_back(&ended.connector);
         self.give_back(&ended.listener);

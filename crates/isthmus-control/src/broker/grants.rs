@@ -1,7 +1,5 @@
 //! Regions: the daemon looks at what one domain offers to another before it passes it on, so that the reader need not fear it.
 
-use std::sync::Arc;
-
 use isthmus_layout::control::{Grant, Granted, Revoke, Revoked};
 use isthmus_layout::ids::DomainId;
 use isthmus_layout::reason::Reason;
@@ -20,6 +18,7 @@ impl Broker {
             return Err(Reason::NoSuchDomain.into());
         };
         self.policy.grant(&owner, &reader)?;
+        self.common_ground(domain, peer)?;
         sealed(&memory, start.checked_add(bytes))?;
         let session = self.homes[&peer].session;
         if self.sessions.get(&session).is_some_and(|session| session.backlog >= PEERS_BACKLOG_MAX) {
@@ -30,7 +29,7 @@ impl Broker {
         }
         self.directory.acquaintance(domain, peer).grants += 1;
         let message = Granted { peer: domain, region, start, bytes };
-        self.send(session, None, message.into(), vec![Arc::new(memory.keep())]);
+        self.send(session, None, message.into(), vec![memory.keep().into()]);
         Ok(())
     }
 

@@ -1,63 +1,57 @@
 //! What the daemon holds for an attached domain, beside what the directory knows.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use isthmus_layout::board::{self, Place};
 use isthmus_layout::control::{BoardIndex, Name, Version};
 use isthmus_layout::reason::Reason;
-use isthmus_platform::{Doorbell, PlatformError, local};
+use isthmus_layout::ids::DomainId;
+use isthmus_platform::Doorbell;
 use isthmus_service::{BoardNumber, DomainCounters, WorkerIndex};
 
 use super::{Refusal, SessionId};
+use crate::ground::{Ground, Item, descriptor};
 
 /// A board of a domain, as it is handed to peers: its memory, and what rings for it.
 #[derive(Clone, Debug)]
 pub struct BoardFds {
     /// The memory.
-    pub memory: Arc<OwnedFd>,
+    pub memory: Item,
     /// What peers ring.
-    pub ringer: Arc<OwnedFd>,
+    pub ringer: Item,
 }
 
 /// A new board: what peers get, and what the domain listens to.
 pub(super) struct NewBoard {
     pub(super) peers: BoardFds,
-    pub(super) listener: Arc<OwnedFd>,
+    pub(super) listener: Item,
 }
 
 impl NewBoard {
     /// For peers of the domain's own owner or of another one, if there is room for it.
-    pub(super) fn new(own: bool, room: bool) -> Result<Self, Refusal> {
+    pub(super) fn new(own: bool, room: bool, ground: &Ground, domain: DomainId) -> Result<Self, Refusal> {
         match (room, own) {
             (false, _) => Err(Reason::DaemonOutOfFds.into()),
-            (_, true) => Self::own(),
-            (_, false) => Self::across(),
+            (_, true) => Self::own(ground, domain),
+            (_, false) => Self::across(ground),
         }
     }
 
-    /// For peers of the domain's own owner: all hold the same event descriptor.
-    pub(super) fn own() -> Result<Self, Refusal> {
-        let bell = Arc::new(descriptor(&Doorbell::new()?)?);
-        let memory = Arc::new(local::memory(board::SIZE)?);
-        Ok(Self { peers: BoardFds { memory, ringer: Arc::clone(&bell) }, listener: bell })
+    /// For peers of the domain's own owner: all ring the same bell.
+    pub(super) fn own(ground: &Ground, domain: DomainId) -> Result<Self, Refusal> {
+        let (listener, ringer) = ground.domain_bell(domain)?;
+        let memory = ground.memory(board::SIZE)?;
+        Ok(Self { peers: BoardFds { memory, ringer }, listener })
     }
 
-    /// For peers of another owner: they hold an end of a socket, the domain holds the other one.
-    fn across() -> Result<Self, Refusal> {
+    /// For peers of another owner: they hold an end of a socket, the domain holds the other one. All domains of a guest have one owner.
+    fn across(ground: &Ground) -> Result<Self, Refusal> {
         let (listener, ringer) = Doorbell::across()?;
-        let memory = Arc::new(local::memory(board::SIZE)?);
-        let ringer = Arc::new(descriptor(&ringer)?);
-        Ok(Self { peers: BoardFds { memory, ringer }, listener: Arc::new(descriptor(&listener)?) })
+        let memory = ground.memory(board::SIZE)?;
+        let ringer = descriptor(&ringer)?.into();
+        Ok(Self { peers: BoardFds { memory, ringer }, listener: descriptor(&listener)?.into() })
     }
-}
-
-pub(super) fn descriptor(bell: &Doorbell) -> Result<OwnedFd, PlatformError> {
-    bell.as_fd().try_clone_to_owned().map_err(|error| PlatformError::Refused {
-        operation: "copying a doorbell",
-        source: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::MFILE),
-    })
 }
 
 /// An attached domain's things.
@@ -83,7 +77,9 @@ pub struct Home {
     pub counters: Arc<DomainCounters>,
     /// Its boards, but for those that can be offered to nobody.
     pub boards: BTreeMap<BoardIndex, BoardFds>,
-    /// Its connection once more.
+    /// Where it is.
+    pub ground: Ground,
+    /// What its worker wakes it by: its connection, or its guest's device.
     pub nudge: Doorbell,
 }
 

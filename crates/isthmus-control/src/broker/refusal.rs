@@ -37,7 +37,7 @@ impl From<PlatformError> for Refusal {
 }
 
 impl Refusal {
-    pub(super) fn from_map(error: &MapError) -> Self {
+    pub(crate) fn from_map(error: &MapError) -> Self {
         let reason = match error {
             MapError::NotSealed => Reason::RegionNotSealed,
             MapError::TooSmall { .. } => Reason::RegionTooSmall,

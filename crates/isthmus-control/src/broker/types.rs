@@ -1,13 +1,13 @@
 //! What goes into the broker and what comes out of it.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
 use isthmus_layout::channel::SlabSize;
 use isthmus_layout::control::{Name, RequestSerial, Spoken};
 use isthmus_shm::Window;
 
 use crate::capture::Capturing;
+use crate::ground::{Ground, Item};
 
 /// Names a connection. Never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,8 +22,10 @@ pub struct Peer {
     pub pid: Option<i32>,
     /// What its program is called.
     pub program: Name,
-    /// The connection once more: a worker wakes the domain by it.
+    /// The connection once more: a worker wakes a domain of this host by it.
     pub socket: OwnedFd,
+    /// Where the program is.
+    pub ground: Ground,
 }
 
 /// What a daemon is told when it starts.
@@ -76,7 +78,7 @@ pub enum Outgoing {
         /// Its bytes.
         packet: Vec<u8>,
         /// What goes with it.
-        fds: Vec<Arc<OwnedFd>>,
+        items: Vec<Item>,
     },
     /// A report, in as many messages as it takes, as fast as they are read.
     Report {

@@ -1,20 +1,17 @@
 //! The border to the data plane: which boards the workers have, and which places on them domains have.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use isthmus_layout::board::{self, Place};
 use isthmus_layout::control::Owner;
 use isthmus_layout::ids::DomainId;
 use isthmus_layout::reason::Reason;
-use isthmus_platform::{Doorbell, local};
 use isthmus_service::{BoardNumber, Command, NewDomain, Permit, WorkerCounters, WorkerIndex};
-use isthmus_shm::{Access, Mapping, Window};
 
 use super::Refusal;
-use super::home::descriptor;
 use crate::directory::boards::Places;
+use crate::ground::{Ground, GroundNumber, Item};
 
 /// Who carries out the workers' commands: the [`Service`](isthmus_service::Service), or a test.
 pub trait DataPlane: std::fmt::Debug {
@@ -43,8 +40,8 @@ impl DataPlane for isthmus_service::Service {
 #[derive(Debug)]
 struct WorkerBoard {
     number: BoardNumber,
-    memory: Arc<OwnedFd>,
-    doorbell: Arc<OwnedFd>,
+    memory: Item,
+    doorbell: Item,
     places: Places,
 }
 
@@ -54,16 +51,21 @@ pub(super) struct Seat {
     pub(super) worker: WorkerIndex,
     pub(super) board: BoardNumber,
     pub(super) place: Place,
-    pub(super) memory: Arc<OwnedFd>,
-    pub(super) doorbell: Arc<OwnedFd>,
-    owner: Owner,
+    pub(super) memory: Item,
+    pub(super) doorbell: Item,
+    key: Key,
+    /// What the worker uses beside the board, and must not be handed to anybody else before it has let go.
+    pub(super) holds: Vec<Item>,
 }
 
-/// The workers' boards, one for each worker and owner.
+/// Who has a board: those whom a worker serves, of one owner, on one ground.
+type Key = (WorkerIndex, GroundNumber, Owner);
+
+/// The workers' boards.
 #[derive(Debug)]
 pub(crate) struct WorkerBoards {
     plane: Box<dyn DataPlane>,
-    boards: BTreeMap<(WorkerIndex, Owner), WorkerBoard>,
+    boards: BTreeMap<Key, WorkerBoard>,
     /// Who sits where, until the worker has let go of it.
     seats: BTreeMap<DomainId, Seat>,
     next: u32,
@@ -83,34 +85,32 @@ impl WorkerBoards {
     }
 
     /// A place for a domain; makes the board if it is the owner's first.
-    pub(super) fn seat(&mut self, domain: DomainId, owner: Owner) -> Result<Seat, Refusal> {
+    pub(super) fn seat(&mut self, domain: DomainId, owner: Owner, ground: &Ground, holds: Vec<Item>) -> Result<Seat, Refusal> {
         if self.seats.contains_key(&domain) {
             return Err(Reason::StillAttached.into()); // It came back before its worker had let go.
         }
         let worker = self.plane.home(domain);
-        if !self.boards.contains_key(&(worker, owner)) {
-            let board = self.new_board(worker)?;
-            self.boards.insert((worker, owner), board);
+        let key = (worker, ground.number(), owner);
+        if !self.boards.contains_key(&key) {
+            let board = self.new_board(worker, ground)?;
+            self.boards.insert(key, board);
         }
-        let board = self.boards.get_mut(&(worker, owner)).expect("made above");
+        let board = self.boards.get_mut(&key).expect("made above");
         let place = board.places.take().ok_or(Reason::PlacesFull)?;
-        let (memory, doorbell) = (Arc::clone(&board.memory), Arc::clone(&board.doorbell));
-        let seat = Seat { worker, board: board.number, place, memory, doorbell, owner };
+        let (memory, doorbell) = (board.memory.clone(), board.doorbell.clone());
+        let seat = Seat { worker, board: board.number, place, memory, doorbell, key, holds };
         self.seats.insert(domain, seat.clone());
         Ok(seat)
     }
 
-    fn new_board(&mut self, worker: WorkerIndex) -> Result<WorkerBoard, Refusal> {
-        let memory = local::memory(board::SIZE)?;
-        let window = Window::new(
-            Mapping::new(&memory, board::SIZE, Access::ReadWrite).map_err(|error| Refusal::from_map(&error))?,
-        );
-        let doorbell = Doorbell::new()?;
-        let shared = Arc::new(descriptor(&doorbell)?);
+    fn new_board(&mut self, worker: WorkerIndex, ground: &Ground) -> Result<WorkerBoard, Refusal> {
+        let memory = ground.memory(board::SIZE)?;
+        let window = memory.map(board::SIZE)?;
+        let (doorbell, ringer) = ground.worker_bell(worker)?;
         let number = BoardNumber(self.next);
         self.next += 1;
         self.plane.send(Command::AddBoard { worker, board: number, memory: window, doorbell });
-        Ok(WorkerBoard { number, memory: Arc::new(memory), doorbell: shared, places: Places::default() })
+        Ok(WorkerBoard { number, memory, doorbell: ringer, places: Places::default() })
     }
 
     /// The worker serves the domain from now on.
@@ -125,11 +125,10 @@ impl WorkerBoards {
     /// The worker has let go: the place is free, and so is the board if it was the last.
     pub(super) fn removed(&mut self, domain: DomainId) {
         let Some(seat) = self.seats.remove(&domain) else { return };
-        let key = (seat.worker, seat.owner);
-        let Some(board) = self.boards.get_mut(&key) else { return };
+        let Some(board) = self.boards.get_mut(&seat.key) else { return };
         board.places.give_back(seat.place);
         if board.places.count() == 0 {
-            self.boards.remove(&key);
+            self.boards.remove(&seat.key);
             self.plane.send(Command::RemoveBoard { worker: seat.worker, board: seat.board });
         }
     }

@@ -1,0 +1,281 @@
+//! Where domains' shared memory comes from, and how they are woken: files of this host, or pieces of a guest's window.
+//!
+//! ```text
+//!   Ground::Host ───► memory files, event descriptors          handed over as descriptors
+//!   Ground::Guest ──► Estate: a window, vectors of its device   handed over as places (isthmus_layout::border)
+//! ```
+//!
+//! What is handed to a domain is an [`Item`] either way. A guest may write anything into its window at any time, and knows no more
+//! than where in it things are.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use isthmus_layout::RegionSize;
+use isthmus_layout::border::{CROSSING, CROSSING_AT, CROSSING_VECTOR, Handed, PIECES_AT, WINDOW_BYTES_MIN};
+use isthmus_layout::control::Name;
+use isthmus_layout::ids::DomainId;
+use isthmus_layout::limits::PAGE_BYTES;
+use isthmus_layout::reason::Reason;
+use isthmus_platform::{Doorbell, PlatformError, Ring as _, local};
+use isthmus_service::WorkerIndex;
+use isthmus_shm::{Access, Mapping, Window};
+
+use crate::broker::Refusal;
+
+mod pieces;
+use pieces::Pieces;
+
+/// Tells grounds apart: 0 is the host, others are guests, none used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GroundNumber(pub u32);
+
+/// Where a domain is.
+#[derive(Clone, Debug)]
+pub enum Ground {
+    /// A process of this host.
+    Host,
+    /// A program of a guest.
+    Guest(Arc<Estate>),
+}
+
+/// What a domain is given: to map, to ring, or to listen to.
+#[derive(Clone, Debug)]
+pub enum Item {
+    /// A descriptor.
+    File(Arc<OwnedFd>),
+    /// A piece of a guest's window.
+    Piece(Arc<Piece>),
+    /// A bell of a guest's device.
+    Bell(Handed),
+}
+
+impl From<OwnedFd> for Item {
+    fn from(file: OwnedFd) -> Self {
+        Self::File(Arc::new(file))
+    }
+}
+
+impl Item {
+    /// Our own mapping of memory.
+    pub(crate) fn map(&self, size: RegionSize) -> Result<Window, Refusal> {
+        let mapping = match self {
+            Self::File(file) => Mapping::new(file, size, Access::ReadWrite),
+            Self::Piece(piece) => piece.estate.map(piece.at, size),
+            Self::Bell(_) => unreachable!("a bell is not memory"),
+        };
+        mapping.map(Window::new).map_err(|error| Refusal::from_map(&error))
+    }
+
+    /// The descriptor, on the host.
+    pub(crate) fn file(&self) -> Option<&Arc<OwnedFd>> {
+        match self {
+            Self::File(file) => Some(file),
+            Self::Piece(_) | Self::Bell(_) => None,
+        }
+    }
+
+    /// Reads memory without a mapping. False if it is not as long.
+    pub(crate) fn look(&self, at: u64, into: &mut [u8]) -> bool {
+        let read = match self {
+            Self::File(file) => rustix::io::pread(file, &mut *into, at),
+            Self::Piece(piece) => rustix::io::pread(&piece.estate.window, &mut *into, piece.at + at),
+            Self::Bell(_) => return false,
+        };
+        read == Ok(into.len())
+    }
+
+    /// What a guest is told instead.
+    pub(crate) fn handed(&self) -> Option<Handed> {
+        match self {
+            Self::File(_) => None,
+            Self::Piece(piece) => Some(Handed::Piece { offset: piece.at, bytes: piece.bytes }),
+            Self::Bell(handed) => Some(*handed),
+        }
+    }
+}
+
+impl Ground {
+    /// Which it is.
+    pub(crate) fn number(&self) -> GroundNumber {
+        match self {
+            Self::Host => GroundNumber(0),
+            Self::Guest(estate) => estate.number,
+        }
+    }
+
+    /// The guest's name.
+    pub(crate) fn guest(&self) -> Option<&Name> {
+        match self {
+            Self::Host => None,
+            Self::Guest(estate) => Some(&estate.name),
+        }
+    }
+
+    /// Zeroed memory.
+    pub(crate) fn memory(&self, size: RegionSize) -> Result<Item, Refusal> {
+        match self {
+            Self::Host => Ok(local::memory(size)?.into()),
+            Self::Guest(estate) => estate.piece(size),
+        }
+    }
+
+    /// What rings a worker: where the worker hears it, and what rings it.
+    pub(crate) fn worker_bell(&self, worker: WorkerIndex) -> Result<(Doorbell, Item), Refusal> {
+        match self {
+            Self::Host => {
+                let doorbell = Doorbell::new()?;
+                let ringer = descriptor(&doorbell)?.into();
+                Ok((doorbell, ringer))
+            }
+            Self::Guest(estate) => {
+                let vector = 1 + u16::from(worker.0) % estate.shared_vectors(&estate.inward);
+                let doorbell = Doorbell::from(estate.inward[usize::from(vector)].try_clone()?);
+                Ok((doorbell, Item::Bell(Handed::Ringer { peer: HOST, vector })))
+            }
+        }
+    }
+
+    /// A bell of a domain's own for peers of its owner: where it hears it, and what they ring.
+    pub(crate) fn domain_bell(&self, domain: DomainId) -> Result<(Item, Item), Refusal> {
+        match self {
+            Self::Host => {
+                let bell = Item::from(descriptor(&Doorbell::new()?)?);
+                Ok((bell.clone(), bell))
+            }
+            Self::Guest(estate) => {
+                let vector = estate.vector(domain);
+                Ok((Item::Bell(Handed::Listener { vector }), Item::Bell(Handed::Ringer { peer: GUEST, vector })))
+            }
+        }
+    }
+}
+
+/// The host's number among a device's peers.
+const HOST: u16 = 0;
+
+/// The guest's own.
+const GUEST: u16 = 1;
+
+pub(crate) fn descriptor(bell: &Doorbell) -> Result<OwnedFd, PlatformError> {
+    use std::os::fd::AsFd as _;
+    bell.as_fd().try_clone_to_owned().map_err(|error| PlatformError::Refused {
+        operation: "copying a doorbell",
+        source: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::MFILE),
+    })
+}
+
+/// A guest's window, and the vectors of the device that shows it.
+#[derive(Debug)]
+pub struct Estate {
+    number: GroundNumber,
+    name: Name,
+    window: OwnedFd,
+    pieces: Mutex<Pieces>,
+    /// What rings the guest's vectors.
+    outward: Vec<OwnedFd>,
+    /// Where the guest's rings of our vectors are heard.
+    inward: Vec<OwnedFd>,
+}
+
+impl Estate {
+    /// Over a window of `bytes` bytes, a sealed memory file, with as many vectors each way as there are event descriptors, two at
+    /// least.
+    pub fn new(
+        number: GroundNumber,
+        name: Name,
+        window: OwnedFd,
+        bytes: u64,
+        (outward, inward): (Vec<OwnedFd>, Vec<OwnedFd>),
+    ) -> Arc<Self> {
+        assert!(bytes >= WINDOW_BYTES_MIN && outward.len() > 1 && inward.len() > 1); // The configuration's limits.
+        let pieces = Mutex::new(Pieces::new(PIECES_AT, bytes - PIECES_AT));
+        Arc::new(Self { number, name, window, pieces, outward, inward })
+    }
+
+    /// What the guest is called.
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// Our mapping of its first page.
+    pub(crate) fn head(&self) -> Result<Window, Refusal> {
+        let mapping = self.map(0, RegionSize(u64::from(PAGE_BYTES)));
+        mapping.map(Window::new).map_err(|error| Refusal::from_map(&error))
+    }
+
+    /// Our mapping of its crossing.
+    pub(crate) fn crossing(&self) -> Result<Window, Refusal> {
+        self.map(CROSSING_AT, CROSSING.size()).map(Window::new).map_err(|error| Refusal::from_map(&error))
+    }
+
+    /// Has the guest's daemon look at the crossing.
+    pub(crate) fn call(&self) {
+        self.ring(CROSSING_VECTOR);
+    }
+
+    /// Where the guest's daemon rings for the crossing.
+    pub(crate) fn called(&self) -> std::io::Result<OwnedFd> {
+        self.inward[usize::from(CROSSING_VECTOR)].try_clone()
+    }
+
+    /// What wakes a domain of the guest.
+    pub(crate) fn nudge(&self, domain: DomainId) -> Result<Doorbell, Refusal> {
+        Ok(Doorbell::from(self.outward[usize::from(self.vector(domain))].try_clone()?))
+    }
+
+    fn ring(&self, vector: u16) {
+        if let Ok(bell) = self.outward[usize::from(vector)].try_clone() {
+            Doorbell::from(bell).ring();
+        }
+    }
+
+    /// Domains share vectors where there are more of them than vectors: then one is woken for nothing with another.
+    fn vector(&self, domain: DomainId) -> u16 {
+        1 + (domain.number() % u32::from(self.shared_vectors(&self.outward))) as u16
+    }
+
+    fn shared_vectors(&self, bells: &[OwnedFd]) -> u16 {
+        u16::try_from(bells.len() - 1).unwrap_or(u16::MAX)
+    }
+
+    fn map(&self, at: u64, size: RegionSize) -> Result<Mapping, isthmus_shm::MapError> {
+        Mapping::window(&self.window, at, size, Access::ReadWrite)
+    }
+
+    fn piece(self: &Arc<Self>, size: RegionSize) -> Result<Item, Refusal> {
+        let bytes = size.0.next_multiple_of(u64::from(PAGE_BYTES));
+        let at = self.pieces().take(bytes).ok_or_else(|| {
+            let text = format!("the window of guest {} has no room for {bytes} bytes", self.name);
+            Refusal::new(Reason::OutOfMemory, text)
+        })?;
+        let piece = Item::Piece(Arc::new(Piece { estate: Arc::clone(self), at, bytes }));
+        // What the piece was before, and whatever the guest wrote there since.
+        piece.map(RegionSize(bytes))?.give_back(0, bytes);
+        Ok(piece)
+    }
+
+    fn pieces(&self) -> MutexGuard<'_, Pieces> {
+        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of its window that are handed out, and all that can be.
+    pub(crate) fn used(&self) -> (u64, u64) {
+        let pieces = self.pieces();
+        (pieces.used(), pieces.bytes())
+    }
+}
+
+/// A piece of a guest's window, for as long as it is held.
+#[derive(Debug)]
+pub struct Piece {
+    estate: Arc<Estate>,
+    at: u64,
+    bytes: u64,
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.estate.pieces().give_back(self.at, self.bytes);
+    }
+}
