@@ -8,11 +8,12 @@
 //! What is handed to a domain is an [`Item`] either way. A guest may write anything into its window at any time, and knows no more
 //! than where in it things are.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use isthmus_layout::RegionSize;
-use isthmus_layout::border::{CROSSING, CROSSING_AT, CROSSING_VECTOR, Handed, PIECES_AT, WINDOW_BYTES_MIN};
+use isthmus_layout::border::{CROSSING, CROSSING_AT, CROSSING_VECTOR, Handed, PIECES_AT, WINDOW_BYTES_MIN, Withdrawn};
 use isthmus_layout::control::Name;
 use isthmus_layout::ids::DomainId;
 use isthmus_layout::limits::PAGE_BYTES;
@@ -20,6 +21,7 @@ use isthmus_layout::reason::Reason;
 use isthmus_platform::{Doorbell, PlatformError, Ring as _, local};
 use isthmus_service::WorkerIndex;
 use isthmus_shm::{Access, Mapping, Window};
+use tokio::sync::Notify;
 
 use crate::broker::Refusal;
 
@@ -89,7 +91,7 @@ impl Item {
     pub(crate) fn handed(&self) -> Option<Handed> {
         match self {
             Self::File(_) => None,
-            Self::Piece(piece) => Some(Handed::Piece { offset: piece.at, bytes: piece.bytes }),
+            Self::Piece(piece) => Some(Handed::Piece { offset: piece.at, bytes: piece.bytes, age: piece.age }),
             Self::Bell(handed) => Some(*handed),
         }
     }
@@ -136,6 +138,13 @@ impl Ground {
         }
     }
 
+    /// A domain is gone, and so are its bells.
+    pub(crate) fn forget(&self, domain: DomainId) {
+        if let Self::Guest(estate) = self {
+            estate.forget(domain);
+        }
+    }
+
     /// A bell of a domain's own for peers of its owner: where it hears it, and what they ring.
     pub(crate) fn domain_bell(&self, domain: DomainId) -> Result<(Item, Item), Refusal> {
         match self {
@@ -144,7 +153,7 @@ impl Ground {
                 Ok((bell.clone(), bell))
             }
             Self::Guest(estate) => {
-                let vector = estate.vector(domain);
+                let vector = estate.vector(domain)?;
                 Ok((Item::Bell(Handed::Listener { vector }), Item::Bell(Handed::Ringer { peer: GUEST, vector })))
             }
         }
@@ -172,6 +181,10 @@ pub struct Estate {
     name: Name,
     window: OwnedFd,
     pieces: Mutex<Pieces>,
+    /// Wakes whoever tells the guest what is withdrawn.
+    changed: Notify,
+    /// Who is woken by which of the guest's vectors.
+    vectors: Mutex<BTreeMap<u16, DomainId>>,
     /// What rings the guest's vectors.
     outward: Vec<OwnedFd>,
     /// Where the guest's rings of our vectors are heard.
@@ -190,7 +203,8 @@ impl Estate {
     ) -> Arc<Self> {
         assert!(bytes >= WINDOW_BYTES_MIN && outward.len() > 1 && inward.len() > 1); // The configuration's limits.
         let pieces = Mutex::new(Pieces::new(PIECES_AT, bytes - PIECES_AT));
-        Arc::new(Self { number, name, window, pieces, outward, inward })
+        let (changed, vectors) = (Notify::new(), Mutex::default());
+        Arc::new(Self { number, name, window, pieces, changed, vectors, outward, inward })
     }
 
     /// What the guest is called.
@@ -221,7 +235,32 @@ impl Estate {
 
     /// What wakes a domain of the guest.
     pub(crate) fn nudge(&self, domain: DomainId) -> Result<Doorbell, Refusal> {
-        Ok(Doorbell::from(self.outward[usize::from(self.vector(domain))].try_clone()?))
+        Ok(Doorbell::from(self.outward[usize::from(self.vector(domain)?)].try_clone()?))
+    }
+
+    /// The vector of a domain is nobody's.
+    pub(crate) fn forget(&self, domain: DomainId) {
+        self.vectors().retain(|_, of| *of != domain);
+    }
+
+    /// Of pieces that were let go, the one that the guest is to be told of next.
+    pub(crate) fn withdrawn(&self) -> Option<Withdrawn> {
+        self.pieces().withdrawn()
+    }
+
+    /// It was told of that.
+    pub(crate) fn told(&self) {
+        self.pieces().told();
+    }
+
+    /// Waits until something may have been withdrawn.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// True as long as a piece is what it was when it was handed out.
+    pub(crate) fn holds(&self, offset: u64, age: u32) -> bool {
+        self.pieces().holds(offset, age)
     }
 
     fn ring(&self, vector: u16) {
@@ -230,9 +269,19 @@ impl Estate {
         }
     }
 
-    /// Domains share vectors where there are more of them than vectors: then one is woken for nothing with another.
-    fn vector(&self, domain: DomainId) -> u16 {
-        1 + (domain.number() % u32::from(self.shared_vectors(&self.outward))) as u16
+    /// The vector that wakes a domain, from 1 on; chosen when it is asked for first.
+    fn vector(&self, domain: DomainId) -> Result<u16, Refusal> {
+        let mut vectors = self.vectors();
+        if let Some((&vector, _)) = vectors.iter().find(|&(_, of)| *of == domain) {
+            return Ok(vector);
+        }
+        let all = 1..u16::try_from(self.outward.len()).unwrap_or(u16::MAX);
+        let free = all.clone().find(|vector| !vectors.contains_key(vector)).ok_or_else(|| {
+            let text = format!("all {} vectors of guest {} for domains are taken", all.len(), self.name);
+            Refusal::new(Reason::GuestVectorsFull, text)
+        })?;
+        vectors.insert(free, domain);
+        Ok(free)
     }
 
     fn shared_vectors(&self, bells: &[OwnedFd]) -> u16 {
@@ -245,14 +294,18 @@ impl Estate {
 
     fn piece(self: &Arc<Self>, size: RegionSize) -> Result<Item, Refusal> {
         let bytes = size.0.next_multiple_of(u64::from(PAGE_BYTES));
-        let at = self.pieces().take(bytes).ok_or_else(|| {
+        let (at, age) = self.pieces().take(bytes).ok_or_else(|| {
             let text = format!("the window of guest {} has no room for {bytes} bytes", self.name);
             Refusal::new(Reason::OutOfMemory, text)
         })?;
-        let piece = Item::Piece(Arc::new(Piece { estate: Arc::clone(self), at, bytes }));
+        let piece = Item::Piece(Arc::new(Piece { estate: Arc::clone(self), at, bytes, age }));
         // What the piece was before, and whatever the guest wrote there since.
         piece.map(RegionSize(bytes))?.give_back(0, bytes);
         Ok(piece)
+    }
+
+    fn vectors(&self) -> MutexGuard<'_, BTreeMap<u16, DomainId>> {
+        self.vectors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn pieces(&self) -> MutexGuard<'_, Pieces> {
@@ -272,10 +325,12 @@ pub struct Piece {
     estate: Arc<Estate>,
     at: u64,
     bytes: u64,
+    age: u32,
 }
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        self.estate.pieces().give_back(self.at, self.bytes);
+        self.estate.pieces().let_go(self.at, self.bytes);
+        self.estate.changed.notify_one();
     }
 }

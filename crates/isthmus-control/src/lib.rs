@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod answer;
+pub mod border;
 pub mod broker;
 mod capture;
 pub mod config;

@@ -51,6 +51,11 @@ impl Stop {
     pub fn stop(&self) {
         self.0.notify_one();
     }
+
+    /// Waits for that.
+    pub(crate) async fn stopped(&self) {
+        self.0.notified().await;
+    }
 }
 
 /// Why a server ended.
@@ -118,7 +123,7 @@ impl Server {
                 ready = watched.readable() => self.accept(&listener, &mut ready?).await,
                 event = self.next_event() => self.with(|broker| broker.event(&event)),
                 () = self.0.timers.notified() => {}
-                () = stop.0.notified() => break Ended::Stopped,
+                () = stop.stopped() => break Ended::Stopped,
                 () = sleep_until(wake) => self.with(Broker::tick),
             }
             if self.idle_for_long() {
@@ -400,7 +405,7 @@ async fn sleep_until(wake: Option<Instant>) {
 }
 
 /// What a process's program is called, as far as it makes a name.
-fn program(pid: Option<i32>) -> Name {
+pub(crate) fn program(pid: Option<i32>) -> Name {
     let comm = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()).unwrap_or_default();
     let plain: String = comm.trim().chars().map(|c| if c.is_ascii_graphic() && c != '/' { c } else { '_' }).collect();
     Name::new(&plain).or_else(|_| Name::new("program")).expect("a valid name")

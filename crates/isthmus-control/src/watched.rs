@@ -21,6 +21,12 @@ pub(crate) fn watched_for_room(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(fd, Interest::WRITABLE)
 }
 
+/// Registers a descriptor of our own, for both.
+#[expect(deprecated, reason = "as above")]
+pub(crate) fn watched_both(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(fd, Interest::READABLE | Interest::WRITABLE)
+}
+
 /// A process that is readable once it has ended; none if there is none, or if it cannot be seen.
 pub(crate) fn process(pid: i32) -> Option<AsyncFd<OwnedFd>> {
     let pid = rustix::process::Pid::from_raw(pid)?;

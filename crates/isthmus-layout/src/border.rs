@@ -1,7 +1,7 @@
 //! The border between a guest and its host: how the window that both see is divided, and what their daemons say in it.
 //!
 //! ```text
-//! byte 0       head page: magic, version, vectors; a word in which the guest calls, one in which the host answers
+//! byte 0       head page: magic, version; a word in which the guest calls, one in which the host answers
 //! byte 4096    the crossing: a channel's memory, the host sends on direction 0
 //! byte PIECES  pieces: rings, boards and channels of the guest's programs, handed out by the host's daemon
 //! ```
@@ -10,6 +10,9 @@
 //! *frame* of the crossing, and what the host's daemon answers. Where a message carries file descriptors, the frame says instead what
 //! they are: a [`Handed`] is a piece of the window, or a vector of the device, for which the guest's daemon has its device make
 //! descriptors. Messages between domains never pass the crossing.
+//!
+//! Bytes of the window are handed out again and again. Before they become another piece, the host says that they are [`Withdrawn`]: then
+//! the guest's daemon takes them away from whoever still maps them, so that programs of a guest see each other's memory never.
 
 use alloc::vec::Vec;
 
@@ -46,6 +49,12 @@ pub const CROSSING_VECTOR: u16 = 0;
 /// Bytes of the longest frame's content.
 pub const FRAME_BYTES_MAX: usize = CONTROL_BYTES_MAX + 1 + CONTROL_FDS_MAX * Handed::BYTES;
 
+/// Control messages of one connection that a guest's daemon has sent and the host has not taken. Beyond them it lets the program wait.
+pub const UNTAKEN_MAX: u32 = 16;
+
+/// After so many taken messages of a connection the host says [`FrameKind::Taken`].
+pub const TAKEN_STEP: u32 = 8;
+
 /// A piece of a slab is at most a quarter of it.
 const _: () = assert!(FRAME_BYTES_MAX <= CROSSING.slab.bytes() as usize / 4);
 
@@ -58,6 +67,10 @@ pub enum FrameKind {
     Packet,
     /// The connection is over. No content.
     Closed,
+    /// [`TAKEN_STEP`] more messages of the connection have been taken. No content. To the guest alone.
+    Taken,
+    /// The content is a [`Withdrawn`]; no connection. To the guest alone.
+    Withdrawn,
 }
 
 impl FrameKind {
@@ -67,6 +80,8 @@ impl FrameKind {
             Self::Open => 1,
             Self::Packet => 2,
             Self::Closed => 3,
+            Self::Taken => 4,
+            Self::Withdrawn => 5,
         }
     }
 
@@ -76,6 +91,8 @@ impl FrameKind {
             1 => Some(Self::Open),
             2 => Some(Self::Packet),
             3 => Some(Self::Closed),
+            4 => Some(Self::Taken),
+            5 => Some(Self::Withdrawn),
             _ => None,
         }
     }
@@ -120,6 +137,8 @@ pub enum Handed {
         offset: u64,
         /// How many.
         bytes: u64,
+        /// Which use of these bytes it is.
+        age: u32,
     },
     /// What rings this vector of a peer of the device: 0 is the host, any other is a guest.
     Ringer {
@@ -144,28 +163,55 @@ impl Handed {
     const LISTENER: u16 = 3;
 
     fn emit(self, out: &mut Vec<u8>) {
-        let (kind, peer, vector, offset, bytes) = match self {
-            Self::Piece { offset, bytes } => (Self::PIECE, 0, 0, offset, bytes),
-            Self::Ringer { peer, vector } => (Self::RINGER, peer, vector, 0, 0),
-            Self::Listener { vector } => (Self::LISTENER, 0, vector, 0, 0),
+        let (kind, peer, number, offset, bytes) = match self {
+            Self::Piece { offset, bytes, age } => (Self::PIECE, 0, age, offset, bytes),
+            Self::Ringer { peer, vector } => (Self::RINGER, peer, vector.into(), 0, 0),
+            Self::Listener { vector } => (Self::LISTENER, 0, vector.into(), 0, 0),
         };
-        [kind, peer, vector, 0].iter().for_each(|half| half.emit(out));
+        [kind, peer].iter().for_each(|half| half.emit(out));
+        number.emit(out);
         [offset, bytes].iter().for_each(|number| number.emit(out));
     }
 
     fn parse(from: &mut Reader<'_>) -> Result<Self, MalformedControl> {
-        let kind = u16::parse(from)?;
-        let (peer, vector, reserved) = (u16::parse(from)?, u16::parse(from)?, u16::parse(from)?);
+        let (kind, peer, number) = (u16::parse(from)?, u16::parse(from)?, u32::parse(from)?);
         let (offset, bytes) = (u64::parse(from)?, u64::parse(from)?);
-        if reserved != 0 {
-            return Err(MalformedControl::Reserved(reserved));
+        if kind == Self::PIECE {
+            return Ok(Self::Piece { offset, bytes, age: number });
         }
+        let vector = u16::try_from(number).map_err(|_| MalformedControl::Reserved((number >> 16) as u16))?;
         match kind {
-            Self::PIECE => Ok(Self::Piece { offset, bytes }),
             Self::RINGER => Ok(Self::Ringer { peer, vector }),
             Self::LISTENER => Ok(Self::Listener { vector }),
             other => Err(MalformedControl::Kind(other)),
         }
+    }
+}
+
+/// A piece that is one no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Withdrawn {
+    /// Its first byte.
+    pub offset: u64,
+    /// Which use of these bytes it was.
+    pub age: u32,
+}
+
+impl Withdrawn {
+    /// Its bytes.
+    pub fn emit(self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.offset.emit(&mut out);
+        self.age.emit(&mut out);
+        out
+    }
+
+    /// Takes all of `bytes`.
+    pub fn parse(bytes: &[u8]) -> Result<Self, MalformedControl> {
+        let mut from = Reader::new(bytes);
+        let withdrawn = Self { offset: u64::parse(&mut from)?, age: u32::parse(&mut from)? };
+        from.end()?;
+        Ok(withdrawn)
     }
 }
 
@@ -214,12 +260,14 @@ mod tests {
         let open = Open { uid: 1000, pid: 7, program: Name::new("mx_pingpong").unwrap() };
         assert_eq!(Open::parse(&open.emit()), Ok(open));
         let handed = vec![
-            Handed::Piece { offset: PIECES_AT, bytes: 4096 },
+            Handed::Piece { offset: PIECES_AT, bytes: 4096, age: 70_000 },
             Handed::Ringer { peer: 0, vector: 2 },
             Handed::Listener { vector: 9 },
         ];
         let packet = Packet { handed, message: b"hello" };
         assert_eq!(Packet::parse(&packet.emit()), Ok(packet));
+        let withdrawn = Withdrawn { offset: PIECES_AT, age: 70_000 };
+        assert_eq!(Withdrawn::parse(&withdrawn.emit()), Ok(withdrawn));
     }
 
     #[test]

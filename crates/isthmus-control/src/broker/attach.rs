@@ -62,7 +62,7 @@ impl Broker {
         self.may_attach(id)?;
         let owner = Owner(session.peer.uid);
         let fallback = fallback_name(&session.peer.program, session.peer.pid);
-        let resumed = request.resume.map(|resume| self.resumes(owner, request.name.as_ref(), &resume)).transpose()?;
+        let resumed = request.resume.map(|resume| self.resumes(id, owner, request.name.as_ref(), &resume)).transpose()?;
         self.make_room(request.name.as_ref(), resumed);
         let applicant = Applicant { name: request.name, fallback, owner, resumed };
         let domain = self.directory.attach(applicant)?;
@@ -71,6 +71,7 @@ impl Broker {
             Ok(furnished) => furnished,
             Err(refusal) => {
                 self.directory.detach(domain);
+                self.sessions[&id].peer.ground.forget(domain);
                 return Err(refusal);
             }
         };
@@ -83,9 +84,12 @@ impl Broker {
     }
 
     /// Takes the proof of a domain that comes back.
-    fn resumes(&self, owner: Owner, name: Option<&Name>, resume: &Resume) -> Result<DomainId, Refusal> {
+    fn resumes(&self, id: SessionId, owner: Owner, name: Option<&Name>, resume: &Resume) -> Result<DomainId, Refusal> {
         let name =
             name.ok_or_else(|| Refusal::new(Reason::RequestInvalid, "a domain that comes back says its name"))?;
+        if self.sessions[&id].peer.ground.guest().is_some() {
+            return Err(Refusal::new(Reason::TicketInvalid, "what a guest's domain had lay in the window of before"));
+        }
         if self.tickets.holds(&resume.ticket, resume.domain, owner, name) {
             Ok(resume.domain)
         } else {

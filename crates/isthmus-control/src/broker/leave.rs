@@ -43,7 +43,9 @@ impl Broker {
         self.workers.remove(domain, reason);
         numbers.into_iter().for_each(|number| self.close_to_others(number, domain));
         self.tickets.leave(domain);
-        self.homes.remove(&domain);
+        if let Some(home) = self.homes.remove(&domain) {
+            home.ground.forget(domain);
+        }
         tracing::debug!(%domain, %reason, "gone");
     }
 

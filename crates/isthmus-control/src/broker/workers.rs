@@ -55,6 +55,7 @@ pub(super) struct Seat {
     pub(super) doorbell: Item,
     key: Key,
     /// What the worker uses beside the board, and must not be handed to anybody else before it has let go.
+    #[expect(dead_code, reason = "is held")]
     pub(super) holds: Vec<Item>,
 }
 

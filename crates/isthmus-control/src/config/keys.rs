@@ -7,6 +7,7 @@
 use isthmus_layout::limits;
 
 use super::fields::FieldTable;
+use super::kvm::Guests;
 use super::mx::Boards;
 use super::parse::Reader;
 use super::places::{Dir, Listen, LogFilter, SocketPath};
@@ -84,6 +85,12 @@ table! {
         /// one address. All boards of a network need the same `dialect` and the same `frame_bytes_max`. In a variable:
         /// `ISTHMUS_DAEMON_MX_BOARD='[{ links = [{ interface = "eth0" }] }]'`.
         board: Boards = "[{}]", Restart;
+    }
+    /// Guests under QEMU, with or without KVM.
+    kvm: Kvm {
+        /// Guests whose programs attach to this daemon. Each needs a device, which `isthmus guest xml <name>` prints, and in it the
+        /// driver and `isthmusd --guest`. In a variable: `ISTHMUS_DAEMON_KVM_GUEST='[{ name = "web", user = "ann" }]'`.
+        guest: Guests = "[]", Restart;
     }
     /// Counters for Prometheus.
     metrics: Metrics {

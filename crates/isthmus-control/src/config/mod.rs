@@ -28,6 +28,7 @@ mod document;
 mod fields;
 mod gather;
 mod keys;
+mod kvm;
 mod mx;
 mod origin;
 mod parse;
@@ -43,7 +44,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 pub use document::document;
-pub use keys::{Config, Daemon, Effect, KEYS, Key, Limits, Metrics, Mx, Policy, TABLES, Table, Wait, key};
+pub use keys::{Config, Daemon, Effect, KEYS, Key, Kvm, Limits, Metrics, Mx, Policy, TABLES, Table, Wait, key};
+pub use kvm::{GuestName, Guests, KvmGuest};
 pub use mx::{
     Board, BoardName, BoardNic, Boards, Carrier, LinkPlan, MX_LINKS_MAX, Mac, MxBoardPlan, Network, Peer,
     UDP_FRAME_BYTES_MAX, UDP_PORT, UdpPeer,
@@ -53,7 +55,7 @@ pub use parse::Entry;
 pub use places::{Dir, FilePath, Listen, LogFilter, Places, Role, SocketPath};
 pub use policy::{Attach, Glob, Party, Rule, Rules, User, Verdict};
 pub use problem::{ConfigError, PROBLEMS_MAX, Problem, Wrong};
-pub use setting::{Bytes, Cpus, Grants, Integer, Micros, Millis, PowerOfTwoKib, Seconds, Talk, WaitMode};
+pub use setting::{Bytes, Cpus, Grants, Integer, Micros, Millis, PowerOfTwoKib, PowerOfTwoMib, Seconds, Talk, WaitMode};
 pub use show::{VariableRow, variables, variables_text};
 pub use users::Users;
 

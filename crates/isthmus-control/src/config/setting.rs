@@ -231,6 +231,8 @@ numbers! {
     Bytes, "bytes", "an integer", |_| true;
     /// Blocks of 1024 bytes, and their number a power of two.
     PowerOfTwoKib, "KiB", "a power of two", u32::is_power_of_two;
+    /// Blocks of 1048576 bytes, and their number a power of two.
+    PowerOfTwoMib, "MiB", "a power of two", u32::is_power_of_two;
 }
 
 impl<const MIN: u32, const MAX: u32> Micros<MIN, MAX> {

@@ -1,32 +1,63 @@
 //! Which bytes of a window are handed out. Kept outside the window: a guest could change what it says.
+//!
+//! ```text
+//!   free ── take ──► held ── let_go ──► withdrawn ── told ──► free
+//! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-/// The free spans of a window, first fit.
+use isthmus_layout::border::Withdrawn;
+
+/// The spans of a window.
 #[derive(Debug)]
 pub(super) struct Pieces {
-    /// By their first byte; no two touch.
+    /// By their first byte; no two touch. First fit.
     free: BTreeMap<u64, u64>,
+    /// By their first byte, with which use of it it is.
+    held: BTreeMap<u64, u32>,
+    /// Those that the guest has to be told of before they are free, with their bytes.
+    withdrawn: VecDeque<(Withdrawn, u64)>,
+    age: u32,
     bytes: u64,
 }
 
 impl Pieces {
     pub(super) fn new(start: u64, bytes: u64) -> Self {
-        Self { free: BTreeMap::from([(start, bytes)]), bytes }
+        let free = BTreeMap::from([(start, bytes)]);
+        Self { free, held: BTreeMap::new(), withdrawn: VecDeque::new(), age: 0, bytes }
     }
 
-    /// The first byte of a span of so many.
-    pub(super) fn take(&mut self, bytes: u64) -> Option<u64> {
+    /// The first byte of a span of so many, and which use of it this is.
+    pub(super) fn take(&mut self, bytes: u64) -> Option<(u64, u32)> {
         let (&at, &have) = self.free.iter().find(|&(_, &have)| have >= bytes)?;
         self.free.remove(&at);
         if have > bytes {
             self.free.insert(at + bytes, have - bytes);
         }
-        Some(at)
+        self.age = self.age.wrapping_add(1);
+        self.held.insert(at, self.age);
+        Some((at, self.age))
     }
 
-    /// What [`Self::take`] gave.
-    pub(super) fn give_back(&mut self, mut at: u64, mut bytes: u64) {
+    /// True as long as this use of a span lasts.
+    pub(super) fn holds(&self, at: u64, age: u32) -> bool {
+        self.held.get(&at) == Some(&age)
+    }
+
+    /// What [`Self::take`] gave is used no longer.
+    pub(super) fn let_go(&mut self, at: u64, bytes: u64) {
+        let Some(age) = self.held.remove(&at) else { return };
+        self.withdrawn.push_back((Withdrawn { offset: at, age }, bytes));
+    }
+
+    /// What the guest has to be told of next.
+    pub(super) fn withdrawn(&self) -> Option<Withdrawn> {
+        self.withdrawn.front().map(|(withdrawn, _)| *withdrawn)
+    }
+
+    /// It was told of that.
+    pub(super) fn told(&mut self) {
+        let Some((Withdrawn { offset: mut at, .. }, mut bytes)) = self.withdrawn.pop_front() else { return };
         if let Some(after) = self.free.remove(&(at + bytes)) {
             bytes += after;
         }
@@ -39,7 +70,7 @@ impl Pieces {
         self.free.insert(at, bytes);
     }
 
-    /// Bytes that are handed out.
+    /// Bytes that are handed out, or were and the guest does not know that they are not.
     pub(super) fn used(&self) -> u64 {
         self.bytes - self.free.values().sum::<u64>()
     }
@@ -57,26 +88,43 @@ mod tests {
 
     proptest! {
         #[test]
-        fn spans_never_overlap_and_all_come_back(
-            steps in prop::collection::vec((1_u64..9, any::<prop::sample::Index>(), any::<bool>()), 1..200),
+        fn spans_never_overlap_and_come_back_once_they_were_told_of(
+            steps in prop::collection::vec((1_u64..9, any::<prop::sample::Index>(), 0..3), 1..200),
         ) {
             let mut pieces = Pieces::new(64, 100);
-            let mut held: Vec<(u64, u64)> = Vec::new();
-            for (bytes, which, takes) in steps {
-                if takes {
-                    if let Some(at) = pieces.take(bytes) {
+            let mut held: Vec<(u64, u32, u64)> = Vec::new();
+            let mut untold: Vec<(u64, u64)> = Vec::new();
+            for (bytes, which, step) in steps {
+                match step {
+                    0 => if let Some((at, age)) = pieces.take(bytes) {
                         prop_assert!(at >= 64 && at + bytes <= 164);
-                        prop_assert!(held.iter().all(|&(other, len)| at + bytes <= other || other + len <= at));
-                        held.push((at, bytes));
+                        let taken = held.iter().map(|&(at, _, bytes)| (at, bytes)).chain(untold.iter().copied());
+                        for (other, len) in taken {
+                            prop_assert!(at + bytes <= other || other + len <= at);
+                        }
+                        held.push((at, age, bytes));
+                    },
+                    1 if !held.is_empty() => {
+                        let (at, age, bytes) = held.swap_remove(which.index(held.len()));
+                        prop_assert!(pieces.holds(at, age));
+                        pieces.let_go(at, bytes);
+                        prop_assert!(!pieces.holds(at, age));
+                        untold.push((at, bytes));
                     }
-                } else if !held.is_empty() {
-                    let (at, bytes) = held.swap_remove(which.index(held.len()));
-                    pieces.give_back(at, bytes);
+                    _ => {
+                        prop_assert_eq!(pieces.withdrawn().map(|next| next.offset), untold.first().map(|next| next.0));
+                        pieces.told();
+                        untold.drain(..untold.len().min(1));
+                    }
                 }
-                prop_assert_eq!(pieces.used(), held.iter().map(|&(_, bytes)| bytes).sum::<u64>());
+                let lengths = held.iter().map(|&(_, _, bytes)| bytes).chain(untold.iter().map(|&(_, bytes)| bytes));
+                prop_assert_eq!(pieces.used(), lengths.sum::<u64>());
             }
-            held.into_iter().for_each(|(at, bytes)| pieces.give_back(at, bytes));
-            prop_assert_eq!(pieces.take(100), Some(64));
+            held.into_iter().for_each(|(at, _, bytes)| pieces.let_go(at, bytes));
+            while pieces.withdrawn().is_some() {
+                pieces.told();
+            }
+            prop_assert_eq!(pieces.take(100).map(|(at, _)| at), Some(64));
         }
     }
 }

@@ -442,4 +442,13 @@ reasons! {
     235 MxNoLinks, "mx-no-links", Refusal:
     "the MX board has no links to other hosts, so no frames pass it";
     "Give it `links` in the daemon's configuration and start the daemon anew; `isthmus board list` shows which boards have some.";
+
+    /// Guests
+    240 HostSilent, "host-silent", Refusal:
+    "this daemon serves a guest, and its host's daemon does not answer";
+    "Start `isthmusd` on the host and name the guest in its configuration; `isthmus doctor` in the guest says what it sees of the host.";
+
+    241 GuestVectorsFull, "guest-vectors-full", Refusal:
+    "the guest's device has no vector left to wake another domain by";
+    "Raise `vectors` of the guest in the host's configuration, or end domains that are not needed.";
 }

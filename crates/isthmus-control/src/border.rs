@@ -1,0 +1,120 @@
+//! The border between a guest and its host: connections of the guest's programs to the host's control plane, over the crossing.
+//!
+//! ```text
+//!   program ── socket ── guest's daemon ══ crossing ══ host's daemon ── socket pair ── session, broker
+//!                        (guest)           (Talk)      (host)
+//! ```
+//!
+//! Both daemons do the same: a task for each connection and way, and one that takes frames. Neither lets the other one fill its memory:
+//! the guest's daemon sends no more messages of a connection than [`UNTAKEN_MAX`](isthmus_layout::border::UNTAKEN_MAX) beyond those that were taken; the host's
+//! queues what it has to say at its sessions, which are bounded.
+//!
+//! A guest's daemon is no authority for the host, nor for what other guests see of it: it may say anything. For its own programs it is.
+
+pub mod guest;
+pub(crate) mod host;
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::OwnedFd;
+
+use isthmus_channel::crossing::{Crossing, CrossingFault, Frame};
+use isthmus_layout::channel::Direction;
+use isthmus_platform::seqpacket::{self, SendError};
+use isthmus_shm::Window;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+
+use crate::watched::watched_both;
+
+/// Frames that are taken before others have their turn.
+const TURN_FRAMES: usize = 64;
+
+/// One conversation over a crossing. It lives on one thread.
+struct Talk {
+    crossing: RefCell<Crossing<Window>>,
+    /// The other side has rung: it may have taken frames.
+    rung: Notify,
+    over: Cell<bool>,
+}
+
+/// A conversation has ended.
+#[derive(Debug)]
+struct Over;
+
+impl Talk {
+    fn new(crossing: Window, sends: Direction) -> Self {
+        Self { crossing: RefCell::new(Crossing::new(crossing, sends)), rung: Notify::new(), over: Cell::new(false) }
+    }
+
+    /// Nothing more is sent or taken, and whoever waits is told.
+    fn end(&self) {
+        self.over.set(true);
+        self.rung.notify_waiters();
+    }
+
+    /// Sends a frame if there is room.
+    fn send(&self, frame: Frame, content: &[u8]) -> Result<bool, Over> {
+        if self.over.get() {
+            return Err(Over);
+        }
+        self.crossing.borrow_mut().send(frame, content).map_err(|fault| {
+            tracing::warn!("the crossing cannot be used any more: {fault}");
+            self.end();
+            Over
+        })
+    }
+
+    /// Waits until there may be room.
+    async fn room(&self) {
+        if !self.over.get() {
+            self.rung.notified().await;
+        }
+    }
+
+    fn receive(&self, content: &mut Vec<u8>) -> Result<Option<Frame>, CrossingFault> {
+        self.crossing.borrow_mut().receive(content)
+    }
+}
+
+/// A socket on which packets are sent and received.
+struct Line(AsyncFd<OwnedFd>);
+
+impl Line {
+    fn new(socket: OwnedFd) -> io::Result<Self> {
+        watched_both(socket).map(Self)
+    }
+
+    /// The next packet and its descriptors. None at the end, and for what is no packet of ours.
+    async fn receive(&self, into: &mut [u8], fds: &mut Vec<OwnedFd>) -> Option<usize> {
+        loop {
+            let mut ready = self.0.readable().await.ok()?;
+            match seqpacket::receive(&self.0, into, fds, false) {
+                Ok(bytes) => return Some(bytes),
+                Err(seqpacket::ReceiveError::Empty) => ready.clear_ready(),
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// Sends a packet when there is room. False if nobody is there any more.
+    async fn send(&self, packet: &[u8], fds: &[OwnedFdRef]) -> bool {
+        let fds: Vec<_> = fds.iter().map(|fd| std::os::fd::AsFd::as_fd(&**fd)).collect();
+        loop {
+            let Ok(mut ready) = self.0.writable().await else { return false };
+            match seqpacket::send(&self.0, packet, &fds) {
+                Ok(()) => return true,
+                Err(SendError::Full) => ready.clear_ready(),
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Both ways end.
+    fn shut_down(&self) {
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
+    }
+}
+
+/// A descriptor that several are given.
+type OwnedFdRef = std::sync::Arc<OwnedFd>;

@@ -1,0 +1,469 @@
+//! The guest's side of a border: the daemon of a guest. It takes its programs' connections, passes on what they say, and has the device
+//! make descriptors of what the host hands to them.
+//!
+//! It decides nothing: who may talk to whom, and which numbers and names are free, the host knows. What programs may connect is the
+//! guest's own affair, and what was withdrawn is taken from them here.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use isthmus_channel::crossing::Frame;
+use isthmus_layout::RegionSize;
+use isthmus_layout::border::{
+    ANSWER_WORD, CALL_WORD, CROSSING, CROSSING_AT, CROSSING_VECTOR, FrameKind, Handed, MAGIC, MAGIC_WORD, Open, Packet,
+    TAKEN_STEP, UNTAKEN_MAX, VERSION, VERSION_WORD, Withdrawn,
+};
+use isthmus_layout::channel::Direction;
+use isthmus_layout::control::{Refused, RequestSerial, Text, ToClient, ToDaemon};
+use isthmus_layout::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX, PAGE_BYTES};
+use isthmus_layout::reason::Reason;
+use isthmus_platform::{Doorbell, Ring as _};
+use isthmus_shm::{Access, Mapping, Window, Words as _};
+use tokio::io::unix::AsyncFd;
+use tokio::net::UnixStream;
+use tokio::sync::Notify;
+use tokio::task::spawn_local;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::{Line, OwnedFdRef, TURN_FRAMES, Talk};
+use crate::policy::Policy;
+use crate::server::{Stop, program};
+use crate::session::QUEUE_MAX;
+use crate::socket::Listener;
+use crate::watched::watched;
+
+/// The host's number among a device's peers.
+const HOST: u16 = 0;
+
+/// How often a host that does not answer is called again.
+const CALL_AGAIN: Duration = Duration::from_secs(1);
+
+/// What shows a guest its window.
+pub trait Device {
+    /// A descriptor that maps these bytes of the window, in whole pages, and nothing else, for reading and writing.
+    fn piece(&self, offset: u64, bytes: u64) -> io::Result<OwnedFd>;
+    /// Takes a piece away from whoever maps it.
+    fn withdraw(&self, piece: &OwnedFd) -> io::Result<()>;
+    /// A descriptor that rings a vector of a peer when eight bytes are written to it.
+    fn ringer(&self, peer: u16, vector: u16) -> io::Result<OwnedFd>;
+    /// An event descriptor that counts the rings of a vector of ours from now on, and no other does.
+    fn listen(&self, vector: u16) -> io::Result<OwnedFd>;
+}
+
+/// A guest's daemon.
+pub struct Guest<D> {
+    device: D,
+    policy: Policy,
+}
+
+/// What the conversation is in.
+struct Place {
+    head: Window,
+    crossing: Window,
+    host: Doorbell,
+}
+
+impl<D: Device + 'static> Guest<D> {
+    /// Over a device. `policy` says which users of the guest may connect.
+    pub fn new(device: D, policy: Policy) -> Self {
+        Self { device, policy }
+    }
+
+    /// Serves until it is stopped. Runs inside a [`LocalSet`](tokio::task::LocalSet).
+    pub async fn run(self, listener: Listener, stop: Stop) -> io::Result<()> {
+        let map = |at, size: RegionSize| {
+            let piece = self.device.piece(at, size.0)?;
+            Mapping::new(piece, size, Access::ReadWrite).map(Window::new).map_err(io::Error::other)
+        };
+        let place = Rc::new(Place {
+            head: map(0, RegionSize(PAGE_BYTES.into()))?,
+            crossing: map(CROSSING_AT, CROSSING.size())?,
+            host: Doorbell::from(self.device.ringer(HOST, CROSSING_VECTOR)?),
+        });
+        let bell = watched(self.device.listen(CROSSING_VECTOR)?)?;
+        let incoming = watched(listener.as_fd().try_clone_to_owned()?)?;
+        let mut calling = Calling::new(Rc::clone(&place));
+        let things = Rc::new(Things { device: self.device, pieces: RefCell::default(), listeners: RefCell::default() });
+        let mut conversation: Option<Rc<Conversation<D>>> = None;
+        let mut again = interval(CALL_AGAIN);
+        again.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut more = false;
+        loop {
+            tokio::select! {
+                () = stop.stopped() => break,
+                ready = incoming.readable() => match listener.accept() {
+                    Ok(socket) => welcome(socket, &self.policy, conversation.as_ref()),
+                    Err(rustix::io::Errno::AGAIN) => ready?.clear_ready(),
+                    Err(error) => {
+                        tracing::warn!("a connection was not accepted: {error}");
+                        tokio::time::sleep(CALL_AGAIN).await; // Most likely there are no descriptors.
+                    }
+                },
+                ready = bell.readable() => {
+                    let _ = rustix::io::read(&bell, &mut [0; 8]); // How often does not matter.
+                    ready?.clear_ready();
+                }
+                _ = again.tick() => {}
+                () = tokio::task::yield_now(), if more => {}
+            }
+            if conversation.as_ref().is_some_and(|conversation| conversation.talk.over.get() || !calling.is_answered()) {
+                tracing::warn!("the host's daemon is not there any more");
+                conversation.take().inspect(|before| before.end());
+                calling = Calling::new(Rc::clone(&place));
+            }
+            if conversation.is_none() && calling.call() {
+                tracing::info!("the host's daemon is there");
+                let talk = Talk::new(place.crossing.clone(), Direction::One);
+                things.start_anew();
+                conversation = Some(Conversation::new(talk, Rc::clone(&place), Rc::clone(&things)));
+            }
+            more = conversation.as_ref().is_some_and(Conversation::turn);
+        }
+        conversation.inspect(|conversation| conversation.end());
+        calling.leave();
+        Ok(())
+    }
+}
+
+/// The way to a conversation.
+struct Calling {
+    place: Rc<Place>,
+    /// None while nothing was said, or nobody is there to hear it.
+    call: Option<u32>,
+}
+
+impl Calling {
+    fn new(place: Rc<Place>) -> Self {
+        Self { place, call: None }
+    }
+
+    /// True when the host answers.
+    fn call(&mut self) -> bool {
+        let head = &self.place.head;
+        let is_there = (MAGIC_WORD..).zip(MAGIC).all(|(at, word)| head.load(at, Ordering::Acquire) == word)
+            && head.load(VERSION_WORD, Ordering::Acquire) == VERSION;
+        if !is_there {
+            self.call = None;
+            return false;
+        }
+        if self.call.is_none() {
+            let (before, mut bytes) = (head.load(ANSWER_WORD, Ordering::Acquire), [0; 4]);
+            let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+            let call = u32::from_le_bytes(bytes);
+            // Any other number does as well.
+            let call = if call == 0 || call == before { before.wrapping_add(1).max(1) } else { call };
+            head.store(CALL_WORD, call, Ordering::Release);
+            self.call = Some(call);
+        }
+        if self.is_answered() {
+            return true;
+        }
+        self.place.host.ring();
+        false
+    }
+
+    fn is_answered(&self) -> bool {
+        self.call.is_some_and(|call| self.place.head.load(ANSWER_WORD, Ordering::Acquire) == call)
+    }
+
+    /// Says that nobody speaks here any more.
+    fn leave(&self) {
+        self.place.head.store(CALL_WORD, 0, Ordering::Release);
+        self.place.host.ring();
+    }
+}
+
+/// A program has connected.
+fn welcome<D: Device + 'static>(socket: OwnedFd, policy: &Policy, conversation: Option<&Rc<Conversation<D>>>) {
+    let refuse = |socket: &OwnedFd, reason: Reason| {
+        let message = Refused { reason, text: Text::clip(reason.summary()) };
+        let _ = isthmus_platform::seqpacket::send(socket, &ToClient::from(message).emit(None), &[]);
+    };
+    let Some(conversation) = conversation else { return refuse(&socket, Reason::HostSilent) };
+    let stream = socket.try_clone().and_then(|socket| UnixStream::from_std(socket.into()));
+    let Ok(known) = stream.and_then(|stream| stream.peer_cred()) else { return };
+    if let Err(reason) = policy.attach(known.uid()) {
+        return refuse(&socket, reason);
+    }
+    let pid = known.pid().filter(|pid| *pid > 0);
+    let open = Open { uid: known.uid(), pid: pid.unwrap_or(0).unsigned_abs(), program: program(pid) };
+    if let Err(error) = conversation.open(socket, open) {
+        tracing::warn!("a connection could not be set up: {error}");
+    }
+}
+
+/// What the device has made of what the host has handed.
+struct Things<D> {
+    device: D,
+    /// By their first byte: which use of it they are.
+    pieces: RefCell<BTreeMap<u64, (u32, OwnedFdRef)>>,
+    /// By vector: which connection hears it.
+    listeners: RefCell<BTreeMap<u16, (u32, OwnedFdRef)>>,
+}
+
+impl<D: Device> Things<D> {
+    /// All that was handed before is nobody's.
+    fn start_anew(&self) {
+        for (_, piece) in std::mem::take(&mut *self.pieces.borrow_mut()).into_values() {
+            self.take_away(&piece);
+        }
+        self.listeners.borrow_mut().clear();
+    }
+
+    fn descriptor(&self, connection: u32, handed: Handed) -> io::Result<OwnedFdRef> {
+        match handed {
+            Handed::Piece { offset, bytes, age } => {
+                if let Some((known, piece)) = self.pieces.borrow().get(&offset)
+                    && *known == age
+                {
+                    return Ok(Arc::clone(piece));
+                }
+                let piece = Arc::new(self.device.piece(offset, bytes)?);
+                self.pieces.borrow_mut().insert(offset, (age, Arc::clone(&piece)));
+                Ok(piece)
+            }
+            Handed::Ringer { peer, vector } => self.device.ringer(peer, vector).map(Arc::new),
+            Handed::Listener { vector } => {
+                if let Some((known, listener)) = self.listeners.borrow().get(&vector)
+                    && *known == connection
+                {
+                    return Ok(Arc::clone(listener));
+                }
+                let listener = Arc::new(self.device.listen(vector)?);
+                self.listeners.borrow_mut().insert(vector, (connection, Arc::clone(&listener)));
+                Ok(listener)
+            }
+        }
+    }
+
+    fn withdraw(&self, withdrawn: Withdrawn) {
+        let Withdrawn { offset, age } = withdrawn;
+        let mut pieces = self.pieces.borrow_mut();
+        if pieces.get(&offset).is_some_and(|(known, _)| *known == age)
+            && let Some((_, piece)) = pieces.remove(&offset)
+        {
+            self.take_away(&piece);
+        }
+    }
+
+    fn take_away(&self, piece: &OwnedFd) {
+        if let Err(error) = self.device.withdraw(piece) {
+            tracing::warn!("a piece of the window could not be withdrawn: {error}");
+        }
+    }
+}
+
+/// What the host's daemon and we say, from a call on.
+struct Conversation<D> {
+    talk: Talk,
+    place: Rc<Place>,
+    things: Rc<Things<D>>,
+    programs: RefCell<BTreeMap<u32, Rc<Program>>>,
+    next: Cell<u32>,
+}
+
+/// A message for a program.
+type Message = (Vec<u8>, Vec<OwnedFdRef>);
+
+/// A connection of a program.
+struct Program {
+    number: u32,
+    line: Line,
+    /// What the host has said and the program has not taken.
+    inbox: RefCell<VecDeque<Message>>,
+    /// Nothing more comes.
+    closed: Cell<bool>,
+    came: Notify,
+    /// Messages that the host has not taken.
+    untaken: Cell<u32>,
+    taken: Notify,
+}
+
+impl Program {
+    fn close(&self) {
+        self.closed.set(true);
+        self.came.notify_one();
+        self.taken.notify_one();
+    }
+
+    fn push(&self, message: Message) {
+        self.inbox.borrow_mut().push_back(message);
+        self.came.notify_one();
+    }
+}
+
+impl<D: Device + 'static> Conversation<D> {
+    fn new(talk: Talk, place: Rc<Place>, things: Rc<Things<D>>) -> Rc<Self> {
+        Rc::new(Self { talk, place, things, programs: RefCell::default(), next: Cell::new(1) })
+    }
+
+    fn end(&self) {
+        self.talk.end();
+        let programs = std::mem::take(&mut *self.programs.borrow_mut());
+        programs.values().for_each(|program| program.close());
+    }
+
+    fn open(self: &Rc<Self>, socket: OwnedFd, open: Open) -> io::Result<()> {
+        let program = Rc::new(Program {
+            number: self.next.replace(self.next.get() + 1),
+            line: Line::new(socket)?,
+            inbox: RefCell::default(),
+            closed: Cell::new(false),
+            came: Notify::new(),
+            untaken: Cell::new(0),
+            taken: Notify::new(),
+        });
+        self.programs.borrow_mut().insert(program.number, Rc::clone(&program));
+        spawn_local(Rc::clone(self).pass_up(Rc::clone(&program), open));
+        spawn_local(pass_down(program));
+        Ok(())
+    }
+
+    /// Time has passed, or the host has rung. True if there is more to do.
+    fn turn(self: &Rc<Self>) -> bool {
+        self.talk.rung.notify_waiters();
+        match self.take() {
+            Ok(taken) => {
+                if taken > 0 {
+                    self.place.host.ring();
+                }
+                taken == TURN_FRAMES
+            }
+            Err(text) => {
+                tracing::error!("the host's daemon makes no sense: {text}");
+                self.end();
+                false
+            }
+        }
+    }
+
+    /// Takes frames; says how many, or what was wrong with one.
+    fn take(&self) -> Result<usize, String> {
+        let mut content = Vec::new();
+        for taken in 0..TURN_FRAMES {
+            if self.talk.over.get() {
+                return Ok(taken);
+            }
+            let frame = self.talk.receive(&mut content).map_err(|fault| fault.to_string())?;
+            let Some(Frame { kind, connection }) = frame else { return Ok(taken) };
+            let program = self.programs.borrow().get(&connection).cloned();
+            match (kind, program) {
+                (FrameKind::Packet, program) => {
+                    let packet = Packet::parse(&content).map_err(|error| error.to_string())?;
+                    program.inspect(|program| self.packet(program, &packet));
+                }
+                (FrameKind::Closed, Some(program)) => {
+                    self.programs.borrow_mut().remove(&connection);
+                    program.close();
+                }
+                (FrameKind::Taken, Some(program)) => {
+                    program.untaken.set(program.untaken.get().saturating_sub(TAKEN_STEP));
+                    program.taken.notify_one();
+                }
+                (FrameKind::Closed | FrameKind::Taken, None) => {} // It has closed meanwhile.
+                (FrameKind::Withdrawn, _) => {
+                    self.things.withdraw(Withdrawn::parse(&content).map_err(|error| error.to_string())?);
+                }
+                (FrameKind::Open, _) => return Err("it opens a connection".to_owned()),
+            }
+        }
+        Ok(TURN_FRAMES)
+    }
+
+    fn packet(&self, program: &Program, packet: &Packet<'_>) {
+        let make = |handed: &Handed| self.things.descriptor(program.number, *handed);
+        match packet.handed.iter().map(make).collect::<io::Result<Vec<_>>>() {
+            Ok(descriptors) if program.inbox.borrow().len() < QUEUE_MAX => {
+                program.push((packet.message.to_vec(), descriptors));
+            }
+            Ok(_) => program.close(), // It takes nothing.
+            Err(error) => {
+                tracing::warn!(connection = program.number, "the device has not made what the host handed: {error}");
+                program.close();
+            }
+        }
+    }
+
+    /// From the program to the host.
+    async fn pass_up(self: Rc<Self>, program: Rc<Program>, open: Open) {
+        if !self.send(FrameKind::Open, program.number, &open.emit()).await {
+            return;
+        }
+        let (mut message, mut fds) = (vec![0; CONTROL_BYTES_MAX], Vec::with_capacity(CONTROL_FDS_MAX));
+        while !program.closed.get() {
+            let Some(bytes) = program.line.receive(&mut message, &mut fds).await else { break };
+            let message = &message[..bytes];
+            if !fds.is_empty() {
+                program.push((refusal(message, fds.len()), Vec::new()));
+                fds.clear();
+                continue;
+            }
+            while program.untaken.get() >= UNTAKEN_MAX && !program.closed.get() {
+                program.taken.notified().await;
+            }
+            program.untaken.set(program.untaken.get() + 1);
+            let packet = Packet { handed: Vec::new(), message };
+            if !self.send(FrameKind::Packet, program.number, &packet.emit()).await {
+                return;
+            }
+        }
+        program.close();
+        if self.programs.borrow_mut().remove(&program.number).is_some() {
+            self.send(FrameKind::Closed, program.number, &[]).await;
+        }
+    }
+
+    /// False when the conversation has ended.
+    async fn send(&self, kind: FrameKind, connection: u32, content: &[u8]) -> bool {
+        loop {
+            match self.talk.send(Frame { kind, connection }, content) {
+                Ok(true) => {
+                    self.place.host.ring();
+                    return true;
+                }
+                Ok(false) => self.talk.room().await,
+                Err(_) => return false,
+            }
+        }
+    }
+}
+
+/// From the host to the program.
+async fn pass_down(program: Rc<Program>) {
+    loop {
+        let next = program.inbox.borrow_mut().pop_front();
+        match next {
+            Some((message, descriptors)) => {
+                if !program.line.send(&message, &descriptors).await {
+                    return; // The other task sees it, too.
+                }
+            }
+            None if program.closed.get() => return program.line.shut_down(),
+            None => program.came.notified().await,
+        }
+    }
+}
+
+/// What a program is told that sends descriptors: none of them means anything on the host.
+fn refusal(message: &[u8], descriptors: usize) -> Vec<u8> {
+    let (serial, reason) = match ToDaemon::parse(message, descriptors) {
+        Ok((serial, ToDaemon::Attach(_))) => (serial, Reason::TicketInvalid),
+        Ok((serial, _)) => (serial, Reason::NoCommonMemory),
+        Err(_) => (serial_of(message), Reason::MalformedControl),
+    };
+    let text = match reason {
+        Reason::TicketInvalid => "what this domain had lay in the window, where it is another one's now",
+        _ => "a guest has nothing that its host could map",
+    };
+    ToClient::from(Refused { reason, text: Text::clip(text) }).emit(serial)
+}
+
+fn serial_of(message: &[u8]) -> Option<RequestSerial> {
+    isthmus_layout::control::serial_of(message)
+}

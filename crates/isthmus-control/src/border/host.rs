@@ -1,0 +1,317 @@
+//! The host's side of a border: what a guest's programs ask becomes sessions of the control plane.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use isthmus_channel::crossing::Frame;
+use isthmus_layout::border::{
+    ANSWER_WORD, CALL_WORD, FRAME_BYTES_MAX, FrameKind, Handed, MAGIC, MAGIC_WORD, Open, Packet, TAKEN_STEP,
+    UNTAKEN_MAX, VERSION, VERSION_WORD,
+};
+use isthmus_layout::channel::Direction;
+use isthmus_platform::seqpacket;
+use isthmus_shm::{Payload as _, Window, Words as _};
+use tokio::sync::Notify;
+use tokio::task::spawn_local;
+
+use super::{Line, Over, TURN_FRAMES, Talk};
+use crate::broker::Refusal;
+use crate::ground::{Estate, Ground};
+use crate::server::Server;
+use crate::watched::watched;
+
+/// Connections of one guest. The control plane has limits of its own, and says so; this one keeps a guest from taking all descriptors.
+const CONNECTIONS_MAX: usize = 1024;
+
+/// A guest, as long as its window is there.
+pub(crate) struct Border {
+    server: Server,
+    estate: Arc<Estate>,
+    /// Whose its domains are.
+    uid: u32,
+}
+
+impl Border {
+    pub(crate) fn new(server: Server, estate: Arc<Estate>, uid: u32) -> Self {
+        Self { server, estate, uid }
+    }
+
+    /// Serves the guest until its window is `gone`.
+    pub(crate) async fn serve(self, gone: impl Future<Output = ()>) -> io::Result<()> {
+        let refused = |refusal: Refusal| io::Error::other(refusal.text);
+        let (head, crossing) = (self.estate.head().map_err(refused)?, self.estate.crossing().map_err(refused)?);
+        for (at, word) in (MAGIC_WORD..).zip(MAGIC).chain([(VERSION_WORD, VERSION)]) {
+            head.store(at, word, Ordering::Release);
+        }
+        let called = watched(self.estate.called()?)?;
+        let mut conversation: Option<Rc<Conversation>> = None;
+        let mut gone = std::pin::pin!(gone);
+        let mut more = false;
+        loop {
+            tokio::select! {
+                () = &mut gone => break,
+                ready = called.readable() => {
+                    let _ = rustix::io::read(&called, &mut [0; 8]); // How often does not matter.
+                    ready?.clear_ready();
+                }
+                () = self.estate.changed() => {}
+                () = tokio::task::yield_now(), if more => {}
+            }
+            let call = head.load(CALL_WORD, Ordering::Acquire);
+            if call != conversation.as_ref().map_or(0, |conversation| conversation.call) {
+                conversation.take().inspect(|before| before.end());
+                if call != 0 {
+                    conversation = Some(self.answer(call, &head, &crossing));
+                }
+            }
+            more = match &conversation {
+                Some(conversation) => conversation.turn(),
+                None => self.tell_nobody(),
+            };
+        }
+        conversation.inspect(|conversation| conversation.end());
+        Ok(())
+    }
+
+    /// Makes the crossing ready for a conversation.
+    fn answer(&self, call: u32, head: &Window, crossing: &Window) -> Rc<Conversation> {
+        crossing.give_back(0, isthmus_layout::border::CROSSING.size().0);
+        let talk = Talk::new(crossing.clone(), Direction::Zero);
+        head.store(ANSWER_WORD, call, Ordering::Release);
+        self.estate.call();
+        tracing::info!(guest = %self.estate.name(), "its daemon is there");
+        Rc::new(Conversation {
+            call,
+            talk,
+            server: self.server.clone(),
+            estate: Arc::clone(&self.estate),
+            uid: self.uid,
+            programs: RefCell::default(),
+        })
+    }
+
+    /// There is no daemon in the guest that could hand pieces on.
+    fn tell_nobody(&self) -> bool {
+        while self.estate.withdrawn().is_some() {
+            self.estate.told();
+        }
+        false
+    }
+}
+
+/// What a guest's daemon and we say, from a call on.
+struct Conversation {
+    call: u32,
+    talk: Talk,
+    server: Server,
+    estate: Arc<Estate>,
+    uid: u32,
+    programs: RefCell<BTreeMap<u32, Rc<Program>>>,
+}
+
+/// A connection of a guest's program.
+struct Program {
+    number: u32,
+    /// To the session.
+    line: Line,
+    /// What the program has said and the session has not taken.
+    inbox: RefCell<VecDeque<Vec<u8>>>,
+    /// Nothing more comes.
+    closed: Cell<bool>,
+    came: Notify,
+}
+
+impl Program {
+    fn close(&self) {
+        self.closed.set(true);
+        self.came.notify_one();
+    }
+}
+
+impl Conversation {
+    fn end(&self) {
+        self.talk.end();
+        let programs = std::mem::take(&mut *self.programs.borrow_mut());
+        programs.values().for_each(|program| {
+            program.line.shut_down();
+            program.close();
+        });
+    }
+
+    /// The guest has rung, or something was withdrawn. True if there is more to do.
+    fn turn(self: &Rc<Self>) -> bool {
+        self.talk.rung.notify_waiters();
+        let outcome = self.take();
+        let told = self.tell_of_withdrawn();
+        match (outcome, told) {
+            (Ok(taken), Ok(_)) => {
+                if taken > 0 {
+                    self.estate.call();
+                }
+                taken == TURN_FRAMES
+            }
+            (Err(text), _) => {
+                tracing::warn!(guest = %self.estate.name(), "its daemon is not heard any more: {text}");
+                self.end();
+                false
+            }
+            (_, Err(Over)) => {
+                self.end();
+                false
+            }
+        }
+    }
+
+    /// Takes frames; says how many, or what was wrong with one.
+    fn take(self: &Rc<Self>) -> Result<usize, String> {
+        let mut content = Vec::new();
+        for taken in 0..TURN_FRAMES {
+            if self.talk.over.get() {
+                return Ok(taken);
+            }
+            let frame = self.talk.receive(&mut content).map_err(|fault| fault.to_string())?;
+            let Some(Frame { kind, connection }) = frame else { return Ok(taken) };
+            match kind {
+                FrameKind::Open => {
+                    let open = Open::parse(&content).map_err(|error| error.to_string())?;
+                    self.open(connection, open)?;
+                }
+                FrameKind::Packet => self.packet(connection, &content)?,
+                FrameKind::Closed => {
+                    let program = self.programs.borrow_mut().remove(&connection);
+                    program.inspect(|program| program.close());
+                }
+                FrameKind::Taken | FrameKind::Withdrawn => return Err(format!("a guest does not say {kind:?}")),
+            }
+        }
+        Ok(TURN_FRAMES)
+    }
+
+    fn open(self: &Rc<Self>, number: u32, open: Open) -> Result<(), String> {
+        if self.programs.borrow().contains_key(&number) {
+            return Err(format!("connection {number} is open already"));
+        }
+        match self.connect(number, open) {
+            Ok(program) => {
+                self.programs.borrow_mut().insert(number, Rc::clone(&program));
+                spawn_local(Rc::clone(self).pass_up(Rc::clone(&program)));
+                spawn_local(Rc::clone(self).pass_down(program));
+            }
+            Err(error) => {
+                tracing::warn!(guest = %self.estate.name(), "a connection could not be set up: {error}");
+                let this = Rc::clone(self);
+                spawn_local(async move { this.send(FrameKind::Closed, number, &[]).await });
+            }
+        }
+        Ok(())
+    }
+
+    fn connect(&self, number: u32, open: Open) -> io::Result<Rc<Program>> {
+        if self.programs.borrow().len() >= CONNECTIONS_MAX {
+            return Err(io::Error::other(format!("there are {CONNECTIONS_MAX} already")));
+        }
+        let (ours, theirs) = seqpacket::pair()?;
+        let line = Line::new(ours)?;
+        self.server.adopt(theirs, self.uid, open.program, Ground::Guest(Arc::clone(&self.estate)))?;
+        let (inbox, closed, came) = (RefCell::default(), Cell::new(false), Notify::new());
+        Ok(Rc::new(Program { number, line, inbox, closed, came }))
+    }
+
+    fn packet(&self, connection: u32, content: &[u8]) -> Result<(), String> {
+        let packet = Packet::parse(content).map_err(|error| error.to_string())?;
+        if !packet.handed.is_empty() || packet.message.is_empty() {
+            return Err("a message without content, or one that hands something".to_owned());
+        }
+        // A connection that we have closed is heard of until the guest knows.
+        let Some(program) = self.programs.borrow().get(&connection).cloned() else { return Ok(()) };
+        let mut inbox = program.inbox.borrow_mut();
+        if inbox.len() >= UNTAKEN_MAX as usize {
+            return Err(format!("connection {connection} has more than {UNTAKEN_MAX} messages under way"));
+        }
+        inbox.push_back(packet.message.to_vec());
+        program.came.notify_one();
+        Ok(())
+    }
+
+    /// From the program to its session.
+    async fn pass_down(self: Rc<Self>, program: Rc<Program>) {
+        let mut taken = 0;
+        loop {
+            let next = program.inbox.borrow_mut().front().cloned();
+            let Some(message) = next else {
+                if program.closed.get() {
+                    return program.line.shut_down();
+                }
+                program.came.notified().await;
+                continue;
+            };
+            if !program.line.send(&message, &[]).await {
+                return; // The other task sees it, too.
+            }
+            program.inbox.borrow_mut().pop_front();
+            taken += 1;
+            if taken == TAKEN_STEP {
+                taken = 0;
+                if self.send(FrameKind::Taken, program.number, &[]).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// From the session to the program.
+    async fn pass_up(self: Rc<Self>, program: Rc<Program>) {
+        let (mut packet, mut fds) = (vec![0; FRAME_BYTES_MAX], Vec::new());
+        while let Some(bytes) = program.line.receive(&mut packet, &mut fds).await {
+            if !self.is_current(&packet[..bytes]) {
+                program.line.shut_down();
+                break;
+            }
+            if self.send(FrameKind::Packet, program.number, &packet[..bytes]).await.is_err() {
+                return;
+            }
+        }
+        if self.programs.borrow_mut().remove(&program.number).is_some() {
+            program.close();
+            let _ = self.send(FrameKind::Closed, program.number, &[]).await;
+        }
+    }
+
+    /// False if something that a message hands was withdrawn while the message waited: then its domain is gone, too.
+    fn is_current(&self, packet: &[u8]) -> bool {
+        Packet::parse(packet).is_ok_and(|packet| {
+            packet.handed.iter().all(|handed| match *handed {
+                Handed::Piece { offset, age, .. } => self.estate.holds(offset, age),
+                Handed::Ringer { .. } | Handed::Listener { .. } => true,
+            })
+        })
+    }
+
+    async fn send(&self, kind: FrameKind, connection: u32, content: &[u8]) -> Result<(), Over> {
+        loop {
+            // What was withdrawn is told of before the same bytes can be handed out again.
+            if self.tell_of_withdrawn()? && self.talk.send(Frame { kind, connection }, content)? {
+                self.estate.call();
+                return Ok(());
+            }
+            self.talk.room().await;
+        }
+    }
+
+    /// False if there was no room for all.
+    fn tell_of_withdrawn(&self) -> Result<bool, Over> {
+        while let Some(withdrawn) = self.estate.withdrawn() {
+            let frame = Frame { kind: FrameKind::Withdrawn, connection: 0 };
+            if !self.talk.send(frame, &withdrawn.emit())? {
+                return Ok(false);
+            }
+            self.estate.told();
+            self.estate.call();
+        }
+        Ok(true)
+    }
+}
