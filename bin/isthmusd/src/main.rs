@@ -16,6 +16,7 @@ use isthmus_control::config::{self, Inputs, Loaded, Role};
 use isthmus_control::daemon::{Daemon, DaemonError, Options};
 use isthmus_layout::reason::Reason;
 use isthmus_platform::activation;
+use isthmus_platform_kvm::Device;
 
 /// Introduces domains of one host to one another and carries what cannot go directly.
 #[derive(Debug, Parser)]
@@ -24,6 +25,12 @@ struct Arguments {
     /// Serve this user alone, in its own runtime directory
     #[arg(long)]
     user: bool,
+    /// Serve a guest: its programs meet at its host's daemon, which this one reaches by the guest's device
+    #[arg(long, conflicts_with = "user")]
+    guest: bool,
+    /// With --guest: the node of the device; else the first that there is
+    #[arg(long, value_name = "NODE", requires = "guest")]
+    device: Option<PathBuf>,
     /// Read this configuration instead of the usual file
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -50,6 +57,15 @@ impl Arguments {
         let idle_exit = self.idle_exit.map(|seconds| format!("daemon.idle_exit_s={seconds}"));
         let sets = self.set.iter().cloned().chain(idle_exit).collect();
         Inputs::of_this_process(role, self.config.clone(), sets)
+    }
+
+    /// The device of a guest's daemon; none for that of a host.
+    fn device(&self) -> Result<Option<PathBuf>> {
+        if !self.guest {
+            return Ok(None);
+        }
+        let found = self.device.clone().or_else(|| Device::nodes().into_iter().next());
+        found.map(Some).context("there is no device of the isthmus driver here; `isthmus doctor` says what is missing")
     }
 
     fn load(&self) -> Result<Loaded, String> {
@@ -93,6 +109,7 @@ fn run(arguments: Arguments, socket: Option<OwnedFd>) -> Result<ExitCode> {
     let detached = arguments.detached;
     let mut options = Options::new(loaded);
     options.socket = socket;
+    options.guest = arguments.device()?;
     options.reload = Some(Box::new(move || arguments.load()));
     let daemon = match Daemon::open(options) {
         Err(DaemonError::Socket(error)) if detached && error.reason() == Some(Reason::DaemonSocketTaken) => {

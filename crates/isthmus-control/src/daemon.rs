@@ -13,18 +13,22 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use isthmus_channel::Wait as Waiting;
 use isthmus_layout::channel::SlabSize;
 use isthmus_layout::control::{Name, Spoken};
 use isthmus_service::{Command, Event, Options as ServiceOptions, Permit, Service, StartError};
+use isthmus_platform_kvm::{Device, DeviceError};
 use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use crate::border::guest::Guest;
 use crate::broker::{Broker, DataPlane, Facts, Settings};
 use crate::config::{Attach, Config, Loaded, WaitMode};
 use crate::directory::{Directory, Limits};
+use crate::guests::Guests;
 use crate::network::{self, Opened};
 use crate::policy::Policy;
 use crate::schema::SCHEMA;
@@ -45,6 +49,8 @@ pub struct Options {
     pub reload: Option<Reload>,
     /// Listens to SIGTERM, SIGINT and SIGHUP.
     pub signals: bool,
+    /// The device by which it reaches its host, if it is the daemon of a guest.
+    pub guest: Option<PathBuf>,
 }
 
 /// Reads the configuration again; says why not.
@@ -53,7 +59,7 @@ pub type Reload = Box<dyn Fn() -> Result<Loaded, String>>;
 impl Options {
     /// The usual ones.
     pub fn new(loaded: Loaded) -> Self {
-        Self { loaded, socket: None, spoken: Spoken::CURRENT, reload: None, signals: true }
+        Self { loaded, socket: None, spoken: Spoken::CURRENT, reload: None, signals: true, guest: None }
     }
 }
 
@@ -72,6 +78,12 @@ pub enum DaemonError {
     /// The MX boards cannot be told apart.
     #[error("{0}")]
     Boards(String),
+    /// A guest's device cannot be served.
+    #[error("{0}")]
+    Guests(String),
+    /// A guest's daemon has no device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// The system refused something else.
     #[error("{operation}: {source}")]
     System {
@@ -119,12 +131,36 @@ impl Daemon {
     }
 
     async fn serve(self, ready: impl FnOnce()) -> Result<Ended, DaemonError> {
+        match self.options.guest.clone() {
+            Some(device) => self.serve_guest(&device, ready).await,
+            None => self.serve_host(ready).await,
+        }
+    }
+
+    /// The programs of a guest, for whom its host decides.
+    async fn serve_guest(self, device: &Path, ready: impl FnOnce()) -> Result<Ended, DaemonError> {
+        let Self { options, listener, stop } = self;
+        let uid = rustix::process::geteuid().as_raw();
+        let policy = Policy::new(options.loaded.config.policy.clone(), uid);
+        let guest = Guest::new(Device::open(device)?, policy);
+        if options.signals {
+            stop_signals(&stop).map_err(system("listening to signals"))?;
+        }
+        ready();
+        guest.run(listener, stop).await.map_err(system("serving"))?;
+        Ok(Ended::Stopped)
+    }
+
+    async fn serve_host(self, ready: impl FnOnce()) -> Result<Ended, DaemonError> {
         let Self { options, listener, stop } = self;
         let config = options.loaded.config.clone();
         let plans = config.mx.plans(&host()).map_err(DaemonError::Boards)?;
         let mut opened = network::open(&plans).map_err(DaemonError::Boards)?;
         let (told, events) = mpsc::unbounded_channel::<Event>();
         let service = Service::start(service_options(&config), move |event| drop(told.send(event)))?;
+        let socket = config.daemon.socket.path();
+        let guests = Guests::open(config.kvm.guest.as_slice(), socket, config.daemon.workers.get() as u16);
+        let guests = guests.map_err(DaemonError::Guests)?;
         for board in opened.wired.drain(..) {
             service.send(Command::AddMxBoard(Box::new(board)));
         }
@@ -135,8 +171,9 @@ impl Daemon {
             tokio::task::spawn_local(scrape.run(server.clone()));
         }
         if options.signals {
-            signals(&server, stop.clone(), options.reload).map_err(system("listening to signals"))?;
+            signals(&server, &stop, options.reload).map_err(system("listening to signals"))?;
         }
+        guests.serve(&server);
         ready();
         server.run(listener, events, stop).await.map_err(system("serving"))
     }
@@ -239,8 +276,7 @@ fn epoch() -> io::Result<u64> {
     Ok(u64::from(u32::from_le_bytes(bytes)))
 }
 
-fn signals(server: &Server, stop: Stop, reload: Option<Reload>) -> io::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
+fn stop_signals(stop: &Stop) -> io::Result<()> {
     for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
         let (mut signal, stop) = (signal(kind)?, stop.clone());
         tokio::task::spawn_local(async move {
@@ -249,6 +285,11 @@ fn signals(server: &Server, stop: Stop, reload: Option<Reload>) -> io::Result<()
             }
         });
     }
+    Ok(())
+}
+
+fn signals(server: &Server, stop: &Stop, reload: Option<Reload>) -> io::Result<()> {
+    stop_signals(stop)?;
     let (mut hangup, server) = (signal(SignalKind::hangup())?, server.clone());
     tokio::task::spawn_local(async move {
         while hangup.recv().await.is_some() {

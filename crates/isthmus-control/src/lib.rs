@@ -9,6 +9,8 @@
 //!         directory ─ domains, endpoints, boards, channels   policy ── who may, as reasons
 //!         tickets ─── what a later daemon has to know        journal ─ counts and log lines
 //!       capture ── frames on their way to a program that asked for them
+//!       border ──── programs of guests, by the window a guest shares with us; also what a guest's own daemon is
+//!         ground ── where a domain's memory and bells come from: files of this host, or a guest's window     guests ── QEMU's side
 //!       answer ─── reports as JSON (schema), metrics as text
 //! ```
 //!
@@ -25,6 +27,7 @@ pub mod daemon;
 pub mod directory;
 mod disposal;
 pub mod ground;
+mod guests;
 pub mod journal;
 pub mod metrics;
 mod network;

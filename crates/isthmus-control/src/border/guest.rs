@@ -25,7 +25,6 @@ use isthmus_layout::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX, PAGE_BYTES};
 use isthmus_layout::reason::Reason;
 use isthmus_platform::{Doorbell, Ring as _};
 use isthmus_shm::{Access, Mapping, Window, Words as _};
-use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
@@ -54,6 +53,24 @@ pub trait Device {
     fn ringer(&self, peer: u16, vector: u16) -> io::Result<OwnedFd>;
     /// An event descriptor that counts the rings of a vector of ours from now on, and no other does.
     fn listen(&self, vector: u16) -> io::Result<OwnedFd>;
+}
+
+impl Device for isthmus_platform_kvm::Device {
+    fn piece(&self, offset: u64, bytes: u64) -> io::Result<OwnedFd> {
+        Self::piece(self, offset, bytes, Access::ReadWrite).map_err(io::Error::other)
+    }
+
+    fn withdraw(&self, piece: &OwnedFd) -> io::Result<()> {
+        Self::withdraw(self, piece).map_err(io::Error::other)
+    }
+
+    fn ringer(&self, peer: u16, vector: u16) -> io::Result<OwnedFd> {
+        Self::ringer(self, peer, vector).map_err(io::Error::other)
+    }
+
+    fn listen(&self, vector: u16) -> io::Result<OwnedFd> {
+        self.listener(vector).map_err(io::Error::other)
+    }
 }
 
 /// A guest's daemon.

@@ -14,7 +14,7 @@ use isthmus_layout::border::{
 };
 use isthmus_layout::channel::Direction;
 use isthmus_platform::seqpacket;
-use isthmus_shm::{Payload as _, Window, Words as _};
+use isthmus_shm::{Window, Words as _};
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
 
@@ -50,6 +50,8 @@ impl Border {
         let called = watched(self.estate.called()?)?;
         let mut conversation: Option<Rc<Conversation>> = None;
         let mut gone = std::pin::pin!(gone);
+        // What was said there last, whatever came of it.
+        let mut heard = 0;
         let mut more = false;
         loop {
             tokio::select! {
@@ -61,8 +63,14 @@ impl Border {
                 () = self.estate.changed() => {}
                 () = tokio::task::yield_now(), if more => {}
             }
+            if conversation.as_ref().is_some_and(|conversation| conversation.talk.over.get()) {
+                conversation = None;
+                head.store(ANSWER_WORD, 0, Ordering::Release);
+                self.estate.call();
+            }
             let call = head.load(CALL_WORD, Ordering::Acquire);
-            if call != conversation.as_ref().map_or(0, |conversation| conversation.call) {
+            if call != heard {
+                heard = call;
                 conversation.take().inspect(|before| before.end());
                 if call != 0 {
                     conversation = Some(self.answer(call, &head, &crossing));
@@ -85,7 +93,6 @@ impl Border {
         self.estate.call();
         tracing::info!(guest = %self.estate.name(), "its daemon is there");
         Rc::new(Conversation {
-            call,
             talk,
             server: self.server.clone(),
             estate: Arc::clone(&self.estate),
@@ -105,7 +112,6 @@ impl Border {
 
 /// What a guest's daemon and we say, from a call on.
 struct Conversation {
-    call: u32,
     talk: Talk,
     server: Server,
     estate: Arc<Estate>,
