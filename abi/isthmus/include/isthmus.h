@@ -87,6 +87,7 @@ enum isth_reason {
     ISTH_REASON_CHANNELS_FULL         = 112, /* one of the two domains has as many channels as it may */
     ISTH_REASON_KERNEL_REFUSED        = 113, /* the kernel refuses the daemon what it needs for it, with the details in the text */
     ISTH_REASON_CHANNELS_SWITCHED_OFF = 114, /* this domain was told to do without channels */
+    ISTH_REASON_NO_COMMON_MEMORY      = 115, /* the two domains are on different machines, or one of them is in a guest, and have no memory in common */
     ISTH_REASON_MESSAGE_TOO_LONG      = 130, /* the message is longer than any can be */
     ISTH_REASON_MALFORMED_RECORD      = 131, /* a record in the ring was not well formed */
     ISTH_REASON_STAMP_FAULT           = 132, /* a cell of the ring was stamped with a lap that cannot be */
@@ -134,7 +135,9 @@ enum isth_reason {
     ISTH_REASON_MX_SEVERED            = 232, /* the MX endpoint on another host is not the one it was, or did not answer for too long */
     ISTH_REASON_MX_BROKEN             = 233, /* the transfer of a long message from another host came to no end */
     ISTH_REASON_MX_PARTNERS_FULL      = 234, /* the MX endpoint knows as many endpoints of other hosts as it may */
-    ISTH_REASON_MX_NO_LINKS           = 235  /* the MX board has no links to other hosts, so no frames pass it */
+    ISTH_REASON_MX_NO_LINKS           = 235, /* the MX board has no links to other hosts, so no frames pass it */
+    ISTH_REASON_HOST_SILENT           = 240, /* this daemon serves a guest, and its host's daemon does not answer */
+    ISTH_REASON_GUEST_VECTORS_FULL    = 241  /* the guest's device has no vector left to wake another domain by */
 };
 
 /**

@@ -11,7 +11,7 @@ use isthmus_capture::SNAP_BYTES_MAX;
 use isthmus_control::config::Role;
 
 use crate::output::{Ended, Misuse, Output};
-use crate::{capture, config, daemon, demo, doctor, environment, mpi, reason};
+use crate::{capture, config, daemon, demo, doctor, environment, guest, mpi, reason};
 
 /// Shows what Isthmus does on this host: who is attached, which way messages go, and why.
 ///
@@ -44,6 +44,10 @@ enum Noun {
     /// Channels, and pairs of domains that talk without one.
     #[command(subcommand)]
     Channel(ChannelVerb),
+
+    /// Guests whose programs attach to this host's daemon.
+    #[command(subcommand)]
+    Guest(GuestVerb),
 
     /// Open endpoints.
     #[command(subcommand)]
@@ -138,6 +142,21 @@ enum DomainVerb {
 enum ChannelVerb {
     /// Lists them: path, reason, bytes, wake-ups.
     List,
+}
+
+#[derive(Subcommand)]
+enum GuestVerb {
+    /// Lists those of the configuration: whether the device and the daemon of each are there, and how full its window is.
+    List,
+    /// Prints what the configuration of a guest's machine needs: an element for libvirt's `<devices>`.
+    Xml {
+        /// The guest's name in the daemon's configuration.
+        #[arg(value_name = "GUEST")]
+        name: String,
+        /// Print the arguments of `qemu-system-x86_64` instead.
+        #[arg(long)]
+        qemu: bool,
+    },
 }
 
 #[derive(Subcommand)]
@@ -276,6 +295,8 @@ fn run(noun: Noun, output: Output, socket: Option<PathBuf>) -> Result<Ended> {
         Noun::Status => daemon::status(output, socket),
         Noun::Domain(DomainVerb::List) => daemon::domains(output, socket),
         Noun::Channel(ChannelVerb::List) => daemon::channels(output, socket),
+        Noun::Guest(GuestVerb::List) => guest::list(output, socket),
+        Noun::Guest(GuestVerb::Xml { name, qemu }) => guest::xml(output, socket, &name, qemu),
         Noun::Endpoint(EndpointVerb::List) => daemon::endpoints(output, socket),
         Noun::Board(BoardVerb::List) => daemon::boards(output, socket),
         Noun::Peer(PeerVerb::List) => daemon::peers(output, socket),

@@ -44,7 +44,7 @@ pub(crate) fn options(socket: Option<PathBuf>) -> Result<Options> {
     Ok(Options { socket: socket.or(options.socket), no_autostart: true, ..options })
 }
 
-fn ask(socket: Option<PathBuf>, topic: Topic, arguments: &[&str]) -> Result<Value> {
+pub(crate) fn ask(socket: Option<PathBuf>, topic: Topic, arguments: &[&str]) -> Result<Value> {
     Daemon::connect(&options(socket)?)?.ask(topic, arguments)
 }
 
@@ -118,6 +118,7 @@ fn domains_text(answer: &Domains) -> String {
         ("name", Lean::Left),
         ("user", Lean::Right),
         ("pid", Lean::Right),
+        ("guest", Lean::Left),
         ("age", Lean::Right),
         ("endpoints", Lean::Right),
         ("channels", Lean::Right),
@@ -132,6 +133,7 @@ fn domains_text(answer: &Domains) -> String {
             row.name.clone(),
             row.uid.to_string(),
             row.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
+            row.guest.clone().unwrap_or_else(|| "-".to_owned()),
             duration(row.age_s),
             row.endpoints.to_string(),
             row.channels.to_string(),

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cli ─▶ daemon ──▶ status, domain, channel, endpoint, why      asks the daemon, shows its answer
+//!    ├─▶ guest ───▶ the guests it serves, and what their machines need
 //!    ├─▶ capture ─▶ frames of MX boards, into a file              asks the daemon for them
 //!    ├─▶ local ───▶ reason, environment, config                  needs no daemon
 //!    ├─▶ mpi ─────▶ env, mpirun                               variables of MPIs, and their launcher
@@ -21,6 +22,7 @@ mod daemon;
 mod demo;
 mod doctor;
 mod environment;
+mod guest;
 mod mpi;
 mod output;
 mod reason;

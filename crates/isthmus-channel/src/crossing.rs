@@ -148,7 +148,13 @@ mod tests {
     #[test]
     fn what_is_no_frame_is_a_fault() {
         let at = CROSSING.direction(Direction::One);
-        for (kind, words) in [(0, &[1, 0, 0][..]), (9, &[1, 0, 0]), (2, &[1, 0]), (2, &[1, 0, u32::MAX]), (2, &[1, CROSSING.slab.bytes(), 100])] {
+        for (kind, words) in [
+            (0, &[1, 0, 0][..]),
+            (9, &[1, 0, 0]),
+            (2, &[1, 0]),
+            (2, &[1, 0, u32::MAX]),
+            (2, &[1, CROSSING.slab.bytes(), 100]),
+        ] {
             let (mut host, _, memory) = pair();
             Producer::new(memory, at).push(kind, words, &[]).unwrap();
             host.receive(&mut Vec::new()).unwrap_err();

@@ -10,11 +10,12 @@ use isthmus_layout::ids::EndpointAddress;
 use isthmus_layout::reason::Reason;
 use serde::Serialize;
 
-use crate::broker::{Broker, Refusal};
+use crate::broker::{Broker, Home, Refusal};
 use crate::directory::Domain;
 use crate::metrics;
 use crate::schema::{
-    Doctor, DomainName, DomainRow, Domains, EndpointRow, Endpoints, MetricsText, ReasonCount, SCHEMA, Status, WorkerRow,
+    Doctor, DomainName, DomainRow, Domains, EndpointRow, Endpoints, GuestRow, MetricsText, ReasonCount, SCHEMA, Status,
+    WorkerRow,
 };
 
 const NANOSECONDS: u64 = 1_000_000_000;
@@ -83,8 +84,26 @@ fn status(broker: &Broker) -> Status {
         endpoints: broker.directory.iter().map(|domain| domain.endpoints.len() as u32).sum(),
         channels: broker.channels.iter().len() as u32,
         workers: workers.collect(),
+        guests: Some(guests(broker)),
         reasons: counted(broker.journal.counts().into_iter()),
     }
+}
+
+fn guests(broker: &Broker) -> Vec<GuestRow> {
+    let rows = broker.guests().iter().map(|(name, guest)| {
+        let is_in = |home: &&Home| home.ground.guest() == Some(name);
+        GuestRow {
+            name: name.to_string(),
+            uid: guest.uid,
+            socket: guest.socket.clone(),
+            window_bytes: guest.window_bytes,
+            used_bytes: guest.estate.as_ref().map(|estate| estate.used()),
+            vectors: guest.vectors,
+            daemon: guest.daemon,
+            domains: broker.homes.values().filter(is_in).count() as u32,
+        }
+    });
+    rows.collect()
 }
 
 fn domains(broker: &Broker) -> Domains {
@@ -96,6 +115,7 @@ fn domains(broker: &Broker) -> Domains {
             name: domain.name.to_string(),
             uid: domain.owner.0,
             pid: home.pid,
+            guest: home.ground.guest().map(Name::to_string),
             library: home.library.to_string(),
             protocol: home.version.to_string(),
             age_s: broker.now.saturating_sub(home.since) / NANOSECONDS,

@@ -15,6 +15,7 @@ mod attach;
 mod capture;
 mod channels;
 mod grants;
+mod guests;
 mod home;
 mod leave;
 mod mx;
@@ -41,6 +42,7 @@ use crate::policy::{Identity, Policy};
 use crate::tickets::{Survivor, Tickets};
 use strangers::Strangers;
 
+pub(crate) use guests::GuestView;
 pub use home::Home;
 pub(crate) use refusal::Refusal;
 pub use types::{Facts, Outgoing, Peer, SessionId, Settings};
@@ -89,6 +91,7 @@ pub struct Broker {
     pub(crate) strangers: Strangers,
     /// Captures that are under way.
     captures: usize,
+    guests: BTreeMap<Name, GuestView>,
     identities: Identities,
     pub(crate) journal: Journal,
     outgoing: VecDeque<Outgoing>,
@@ -120,6 +123,7 @@ impl Broker {
             sessions: BTreeMap::new(),
             workers: WorkerBoards::new(plane),
             strangers: Strangers::default(),
+            guests: BTreeMap::new(),
             captures: 0,
             identities: Identities::default(),
             journal: Journal::default(),

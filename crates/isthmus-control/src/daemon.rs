@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use isthmus_channel::Wait as Waiting;
 use isthmus_layout::channel::SlabSize;
 use isthmus_layout::control::{Name, Spoken};
-use isthmus_service::{Command, Event, Options as ServiceOptions, Permit, Service, StartError};
 use isthmus_platform_kvm::{Device, DeviceError};
+use isthmus_service::{Command, Event, Options as ServiceOptions, Permit, Service, StartError};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -173,7 +173,7 @@ impl Daemon {
         if options.signals {
             signals(&server, &stop, options.reload).map_err(system("listening to signals"))?;
         }
-        guests.serve(&server);
+        guests.serve(&server, socket);
         ready();
         server.run(listener, events, stop).await.map_err(system("serving"))
     }

@@ -312,10 +312,9 @@ impl Estate {
         self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes of its window that are handed out, and all that can be.
-    pub(crate) fn used(&self) -> (u64, u64) {
-        let pieces = self.pieces();
-        (pieces.used(), pieces.bytes())
+    /// Bytes of its window that are taken: those that are always, and those that are handed out.
+    pub(crate) fn used(&self) -> u64 {
+        PIECES_AT + self.pieces().used()
     }
 }
 

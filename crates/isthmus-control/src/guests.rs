@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use tokio::task::spawn_local;
 
 use crate::border::host::Border;
+use crate::broker::GuestView;
 use crate::config::KvmGuest;
 use crate::disposal::Given;
 use crate::ground::{Estate, GroundNumber};
@@ -43,9 +44,18 @@ impl Guests {
     }
 
     /// Serves them, each on a task of the server's thread.
-    pub(crate) fn serve(self, server: &Server) {
+    pub(crate) fn serve(self, server: &Server, daemon: &Path) {
         let numbers = Rc::new(std::cell::Cell::new(1));
         for (plan, devices) in self.0 {
+            let view = GuestView {
+                uid: plan.user.uid,
+                socket: plan.socket(daemon).display().to_string(),
+                window_bytes: plan.window_bytes(),
+                vectors: plan.vectors(),
+                estate: None,
+                daemon: false,
+            };
+            server.with(|broker| broker.add_guest(plan.name.name().clone(), view));
             let (server, numbers) = (server.clone(), Rc::clone(&numbers));
             spawn_local(async move {
                 let name = plan.name.name().clone();
@@ -73,12 +83,14 @@ async fn serve(
             Some(Event::Connected(guest)) => {
                 tracing::info!(guest = %name, qemu = guest.process, "its device is there");
                 let number = GroundNumber(numbers.replace(numbers.get() + 1));
-                let border = border(plan, guest, server, number);
-                gone = Some(spawn(border, name.to_string()));
+                let estate = estate(plan, guest, number);
+                show(server, plan, Some(Arc::clone(&estate)));
+                gone = Some(spawn(Border::new(server.clone(), estate, plan.user.uid), name.to_string()));
             }
             Some(Event::Gone { how, socket }) => {
                 tracing::info!(guest = %name, "{how}");
                 gone.take().inspect(|gone| gone.notify_one());
+                show(server, plan, None);
                 drop(Given::by(plan.user.uid, socket));
             }
             Some(Event::Failed { why, socket }) => {
@@ -89,10 +101,19 @@ async fn serve(
     }
 }
 
-fn border(plan: &KvmGuest, guest: Guest, server: &Server, number: GroundNumber) -> Border {
+fn estate(plan: &KvmGuest, guest: Guest, number: GroundNumber) -> Arc<Estate> {
     let Guest { window, size, outward, inward, .. } = guest;
-    let estate = Estate::new(number, plan.name.name().clone(), window, size.0, (outward, inward));
-    Border::new(server.clone(), Arc::clone(&estate), plan.user.uid)
+    Estate::new(number, plan.name.name().clone(), window, size.0, (outward, inward))
+}
+
+/// For reports: whether the guest has its device.
+fn show(server: &Server, plan: &KvmGuest, estate: Option<Arc<Estate>>) {
+    server.with(|broker| {
+        if let Some(guest) = broker.guest_mut(plan.name.name()) {
+            guest.daemon &= estate.is_some();
+            guest.estate = estate;
+        }
+    });
 }
 
 /// What is returned ends it.

@@ -107,8 +107,30 @@ reports! {
         channels: u32,
         /// The workers.
         workers: Vec<WorkerRow>,
+        /// Guests of the configuration.
+        guests: Option<Vec<GuestRow>>,
         /// Refusals, faults and ends on the control socket.
         reasons: Vec<ReasonCount>,
+    }
+
+    /// A guest.
+    GuestRow {
+        /// What it is called.
+        name: String,
+        /// Whose its domains are.
+        uid: u32,
+        /// Where its QEMU finds its device.
+        socket: String,
+        /// Bytes of its window.
+        window_bytes: u64,
+        /// Those that its domains have; none while it has no device.
+        used_bytes: Option<u64>,
+        /// Vectors of its device.
+        vectors: u16,
+        /// Whether its own daemon is there.
+        daemon: bool,
+        /// Its domains.
+        domains: u32,
     }
 
     /// `isthmus domain list`.
@@ -129,6 +151,8 @@ reports! {
         uid: u32,
         /// Its process, if the daemon can see it.
         pid: Option<i32>,
+        /// The guest it is in; none for this host.
+        guest: Option<String>,
         /// What its library calls itself.
         library: String,
         /// The control protocol spoken with it.

@@ -77,6 +77,15 @@ endpoints_max = 255
 [[mx.board]]
 dialect = "mx"
 links = [{ interface = "eth0", kind = "xdp" }]
+[[kvm.guest]]
+name = "web"
+user = "ann"
+socket = "/srv/web.sock"
+window_mib = 128
+vectors = 32
+[[kvm.guest]]
+name = "db"
+user = 1001
 [metrics]
 listen = "[::1]:9419"
 "#;
@@ -95,6 +104,13 @@ fn load_gives_typed_values() {
     let boards = config.mx.board.as_slice();
     assert_eq!(boards[0].endpoints_max.map(|endpoints| endpoints.get()), Some(255));
     assert!(boards[1].mac.is_none() && boards[1].name.is_none());
+    let guests = config.kvm.guest.as_slice();
+    let daemon = config.daemon.socket.path();
+    assert_eq!(guests.iter().map(|guest| guest.user.uid).collect::<Vec<_>>(), [1000, 1001]);
+    assert_eq!(guests.iter().map(|guest| guest.window_bytes() >> 20).collect::<Vec<_>>(), [128, 64]);
+    assert_eq!(guests.iter().map(|guest| guest.vectors()).collect::<Vec<_>>(), [32, 16]);
+    assert_eq!(guests[0].socket(daemon), Path::new("/srv/web.sock"));
+    assert_eq!(guests[1].socket(daemon), Path::new("/srv/isthmus/guest-db.sock"));
     let Attach::Users(users) = &config.policy.attach else { panic!("a list") };
     assert_eq!(users.iter().map(|user| user.uid).collect::<Vec<_>>(), [1000, 1001, 4_294_967_294]);
 }

@@ -129,7 +129,8 @@ impl<D: Device + 'static> Guest<D> {
                 _ = again.tick() => {}
                 () = tokio::task::yield_now(), if more => {}
             }
-            if conversation.as_ref().is_some_and(|conversation| conversation.talk.over.get() || !calling.is_answered()) {
+            if conversation.as_ref().is_some_and(|conversation| conversation.talk.over.get() || !calling.is_answered())
+            {
                 tracing::warn!("the host's daemon is not there any more");
                 conversation.take().inspect(|before| before.end());
                 calling = Calling::new(Rc::clone(&place));
@@ -342,7 +343,7 @@ impl<D: Device + 'static> Conversation<D> {
         Ok(())
     }
 
-    /// Time has passed, or the host has rung. True if there is more to do.
+    /// Time has passed, or the host has rung. True if there is more to do, be it that it is over.
     fn turn(self: &Rc<Self>) -> bool {
         self.talk.rung.notify_waiters();
         match self.take() {
@@ -350,12 +351,12 @@ impl<D: Device + 'static> Conversation<D> {
                 if taken > 0 {
                     self.place.host.ring();
                 }
-                taken == TURN_FRAMES
+                taken == TURN_FRAMES || self.talk.over.get()
             }
             Err(text) => {
                 tracing::error!("the host's daemon makes no sense: {text}");
-                self.end();
-                false
+                self.talk.end();
+                true
             }
         }
     }

@@ -63,8 +63,9 @@ impl Border {
                 () = self.estate.changed() => {}
                 () = tokio::task::yield_now(), if more => {}
             }
-            if conversation.as_ref().is_some_and(|conversation| conversation.talk.over.get()) {
-                conversation = None;
+            if let Some(over) = conversation.take_if(|conversation| conversation.talk.over.get()) {
+                over.end();
+                self.show(false);
                 head.store(ANSWER_WORD, 0, Ordering::Release);
                 self.estate.call();
             }
@@ -75,6 +76,7 @@ impl Border {
                 if call != 0 {
                     conversation = Some(self.answer(call, &head, &crossing));
                 }
+                self.show(conversation.is_some());
             }
             more = match &conversation {
                 Some(conversation) => conversation.turn(),
@@ -83,6 +85,15 @@ impl Border {
         }
         conversation.inspect(|conversation| conversation.end());
         Ok(())
+    }
+
+    /// For reports: whether the guest's daemon is there.
+    fn show(&self, daemon: bool) {
+        self.server.with(|broker| {
+            if let Some(guest) = broker.guest_mut(self.estate.name()) {
+                guest.daemon = daemon;
+            }
+        });
     }
 
     /// Makes the crossing ready for a conversation.
@@ -148,26 +159,21 @@ impl Conversation {
         });
     }
 
-    /// The guest has rung, or something was withdrawn. True if there is more to do.
+    /// The guest has rung, or something was withdrawn. True if there is more to do, be it that it is over.
     fn turn(self: &Rc<Self>) -> bool {
         self.talk.rung.notify_waiters();
-        let outcome = self.take();
-        let told = self.tell_of_withdrawn();
-        match (outcome, told) {
-            (Ok(taken), Ok(_)) => {
+        match self.take() {
+            Ok(taken) => {
                 if taken > 0 {
                     self.estate.call();
                 }
-                taken == TURN_FRAMES
+                let _ = self.tell_of_withdrawn(); // Or it is over.
+                taken == TURN_FRAMES || self.talk.over.get()
             }
-            (Err(text), _) => {
+            Err(text) => {
                 tracing::warn!(guest = %self.estate.name(), "its daemon is not heard any more: {text}");
-                self.end();
-                false
-            }
-            (_, Err(Over)) => {
-                self.end();
-                false
+                self.talk.end();
+                true
             }
         }
     }

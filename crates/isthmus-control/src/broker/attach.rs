@@ -62,7 +62,8 @@ impl Broker {
         self.may_attach(id)?;
         let owner = Owner(session.peer.uid);
         let fallback = fallback_name(&session.peer.program, session.peer.pid);
-        let resumed = request.resume.map(|resume| self.resumes(id, owner, request.name.as_ref(), &resume)).transpose()?;
+        let resumed =
+            request.resume.map(|resume| self.resumes(id, owner, request.name.as_ref(), &resume)).transpose()?;
         self.make_room(request.name.as_ref(), resumed);
         let applicant = Applicant { name: request.name, fallback, owner, resumed };
         let domain = self.directory.attach(applicant)?;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use isthmus_layout::board::{self, Place};
 use isthmus_layout::control::{BoardIndex, Name, Version};
-use isthmus_layout::reason::Reason;
 use isthmus_layout::ids::DomainId;
+use isthmus_layout::reason::Reason;
 use isthmus_platform::Doorbell;
 use isthmus_service::{BoardNumber, DomainCounters, WorkerIndex};
 

@@ -86,7 +86,13 @@ impl WorkerBoards {
     }
 
     /// A place for a domain; makes the board if it is the owner's first.
-    pub(super) fn seat(&mut self, domain: DomainId, owner: Owner, ground: &Ground, holds: Vec<Item>) -> Result<Seat, Refusal> {
+    pub(super) fn seat(
+        &mut self,
+        domain: DomainId,
+        owner: Owner,
+        ground: &Ground,
+        holds: Vec<Item>,
+    ) -> Result<Seat, Refusal> {
         if self.seats.contains_key(&domain) {
             return Err(Reason::StillAttached.into()); // It came back before its worker had let go.
         }

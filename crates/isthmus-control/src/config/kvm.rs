@@ -112,7 +112,12 @@ const VECTORS: u16 = 16;
 
 impl KvmGuest {
     const FIELDS: [Field; 5] = [
-        Field { name: "name", expected: GuestName::expected, default: "none: it has to be there", text: "What it is called." },
+        Field {
+            name: "name",
+            expected: GuestName::expected,
+            default: "none: it has to be there",
+            text: "What it is called.",
+        },
         Field {
             name: "user",
             expected: User::expected,

@@ -55,7 +55,9 @@ pub use parse::Entry;
 pub use places::{Dir, FilePath, Listen, LogFilter, Places, Role, SocketPath};
 pub use policy::{Attach, Glob, Party, Rule, Rules, User, Verdict};
 pub use problem::{ConfigError, PROBLEMS_MAX, Problem, Wrong};
-pub use setting::{Bytes, Cpus, Grants, Integer, Micros, Millis, PowerOfTwoKib, PowerOfTwoMib, Seconds, Talk, WaitMode};
+pub use setting::{
+    Bytes, Cpus, Grants, Integer, Micros, Millis, PowerOfTwoKib, PowerOfTwoMib, Seconds, Talk, WaitMode,
+};
 pub use show::{VariableRow, variables, variables_text};
 pub use users::Users;
 

@@ -74,11 +74,6 @@ impl Pieces {
     pub(super) fn used(&self) -> u64 {
         self.bytes - self.free.values().sum::<u64>()
     }
-
-    /// All bytes.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
-    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ mod bed;
 mod capture;
 mod channels;
 mod grants;
+mod guests;
 mod hostile;
 mod mx;
 mod owners;

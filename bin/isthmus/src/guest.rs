@@ -1,0 +1,133 @@
+//! `isthmus guest`: the guests that a host's daemon serves.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use isthmus_client::Topic;
+use isthmus_control::schema::{GuestRow, Status};
+use serde::Serialize;
+
+use crate::daemon;
+use crate::output::{Ended, Lean, Misuse, Output, Table, bytes};
+
+#[derive(Serialize)]
+struct Guests {
+    guests: Vec<GuestRow>,
+}
+
+pub(crate) fn list(output: Output, socket: Option<PathBuf>) -> Result<Ended> {
+    let report = Guests { guests: guests(socket)? };
+    output.result("guests", &report, || text(&report.guests))?;
+    Ok(Ended::Done)
+}
+
+fn guests(socket: Option<PathBuf>) -> Result<Vec<GuestRow>> {
+    let answer = daemon::ask(socket, Topic::Status, &[])?;
+    let status: Status = daemon::read(&answer)?;
+    status.guests.context("this daemon serves no guests: it is of an older version")
+}
+
+fn text(guests: &[GuestRow]) -> String {
+    let mut table = Table::new(&[
+        ("guest", Lean::Left),
+        ("user", Lean::Right),
+        ("device", Lean::Left),
+        ("daemon", Lean::Left),
+        ("domains", Lean::Right),
+        ("window", Lean::Right),
+        ("used", Lean::Right),
+        ("vectors", Lean::Right),
+        ("socket", Lean::Left),
+    ]);
+    let is_there = |there| if there { "there" } else { "-" };
+    for guest in guests {
+        table.row(vec![
+            guest.name.clone(),
+            guest.uid.to_string(),
+            is_there(guest.used_bytes.is_some()).to_owned(),
+            is_there(guest.daemon).to_owned(),
+            guest.domains.to_string(),
+            bytes(guest.window_bytes),
+            guest.used_bytes.map_or_else(|| "-".to_owned(), bytes),
+            guest.vectors.to_string(),
+            guest.socket.clone(),
+        ]);
+    }
+    table.text()
+}
+
+#[derive(Serialize)]
+struct Device {
+    libvirt: String,
+    qemu: Vec<String>,
+}
+
+pub(crate) fn xml(output: Output, socket: Option<PathBuf>, name: &str, qemu: bool) -> Result<Ended> {
+    let guests = guests(socket)?;
+    let guest = guests.iter().find(|guest| guest.name == name).ok_or_else(|| {
+        let known: Vec<&str> = guests.iter().map(|guest| guest.name.as_str()).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        Misuse(format!("the daemon's configuration has no guest {name} ([[kvm.guest]]); it has {known}"))
+    })?;
+    let device = device(guest);
+    let shown = || match qemu {
+        true => format!("{}\n", device.qemu.join(" ")),
+        false => device.libvirt.clone(),
+    };
+    output.result("guest device", &device, shown)?;
+    Ok(Ended::Done)
+}
+
+fn device(guest: &GuestRow) -> Device {
+    let GuestRow { socket, vectors, .. } = guest;
+    // libvirt's own element for it; as of its formatdomain, "Shared memory device".
+    let libvirt = format!(
+        "<shmem name='isthmus'>\n  <model type='ivshmem-doorbell'/>\n  <server path='{}'/>\n  <msi vectors='{vectors}' ioeventfd='on'/>\n</shmem>\n",
+        escaped(socket)
+    );
+    let qemu = [
+        "-chardev".to_owned(),
+        format!("socket,id=isthmus,path={}", socket.replace(',', ",,")),
+        "-device".to_owned(),
+        format!("ivshmem-doorbell,chardev=isthmus,vectors={vectors}"),
+    ];
+    Device { libvirt, qemu: qemu.into() }
+}
+
+/// As an attribute in single quotes has it.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('\'', "&apos;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guest() -> GuestRow {
+        GuestRow {
+            name: "web".to_owned(),
+            uid: 1000,
+            socket: "/run/a,b/it's&web.sock".to_owned(),
+            window_bytes: 64 << 20,
+            used_bytes: Some(3 << 20),
+            vectors: 16,
+            daemon: false,
+            domains: 0,
+        }
+    }
+
+    #[test]
+    fn a_device_names_the_socket_as_each_of_the_two_takes_it() {
+        let device = device(&guest());
+        assert!(device.libvirt.contains("<server path='/run/a,b/it&apos;s&amp;web.sock'/>"), "{}", device.libvirt);
+        assert_eq!(device.qemu[1], "socket,id=isthmus,path=/run/a,,b/it's&web.sock");
+        assert_eq!(device.qemu[3], "ivshmem-doorbell,chardev=isthmus,vectors=16");
+    }
+
+    #[test]
+    fn a_list_says_what_of_a_guest_is_there() {
+        let text = text(&[guest()]);
+        let row: Vec<&str> = text.lines().nth(1).unwrap_or_default().split_whitespace().collect();
+        assert_eq!(row[..4], ["web", "1000", "there", "-"], "{text}");
+    }
+}
