@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use isthmus_layout::arena;
 use isthmus_layout::board::{self, Place};
+use isthmus_layout::border::{self, FrameKind, Handed};
 use isthmus_layout::channel::{self, Direction, Geometry, SlabSize};
 use isthmus_layout::control::{FieldInfo, HEADER_BYTES, MessageInfo, Resume, ToClient, ToDaemon};
 use isthmus_layout::limits;
@@ -213,4 +214,70 @@ fn an_arena_stands_as_documented() {
     ]);
     assert_eq!((arena::READ, arena::WRITE, arena::EVICTED), (1, 2, u32::MAX));
     holds("arena.md", &[("file", file), ("front", front), ("entry", entry), ("visitor", visitor)]);
+}
+
+#[test]
+fn a_border_stands_as_documented() {
+    let page = u64::from(limits::PAGE_BYTES);
+    let window = rows(
+        "offset | bytes | part",
+        &[
+            (0, page, "the head page"),
+            (border::CROSSING_AT, border::CROSSING.size().0, "the crossing"),
+            (
+                border::PIECES_AT,
+                border::WINDOW_BYTES_MIN - border::PIECES_AT,
+                "pieces, to the end: at least so many bytes",
+            ),
+        ],
+    );
+    let at = |word: u32| 4 * u64::from(word);
+    let magic = format!("magic: {:#x}, then {:#x}", border::MAGIC[0], border::MAGIC[1]);
+    let version = format!("version: {}", border::VERSION);
+    let head = rows(
+        "offset | bytes | meaning",
+        &[
+            (at(border::MAGIC_WORD), 8, &magic),
+            (at(border::VERSION_WORD), 4, &version),
+            (at(border::CALL_WORD), 4, "the call; the guest writes it"),
+            (at(border::ANSWER_WORD), 4, "the answer; the host writes it"),
+        ],
+    );
+    let mut frames = format!(
+        "| kind | frame | from | content |\n| --- | --- | --- | --- |\n\
+         Slabs have {} bytes, and a content at most {}.\n",
+        border::CROSSING.slab.bytes(),
+        border::FRAME_BYTES_MAX
+    );
+    let rest = frames.split_off(frames.find("Slabs").unwrap());
+    for (kind, from, content) in [
+        (FrameKind::Open, "guest", "who has connected"),
+        (FrameKind::Packet, "both", "a control message, and what it hands"),
+        (FrameKind::Closed, "both", "none: the connection is over"),
+        (FrameKind::Taken, "host", "none: 8 more messages of the connection were taken"),
+        (FrameKind::Withdrawn, "host", "a piece; of no connection"),
+    ] {
+        assert_eq!(FrameKind::from_code(kind.code()), Some(kind));
+        writeln!(frames, "| {} | `{kind:?}` | {from} | {content} |", kind.code()).unwrap();
+    }
+    write!(frames, "\n{rest}").unwrap();
+    // Each number is looked for where the table says.
+    let bytes = |handed| border::Packet { handed: vec![handed], message: &[] }.emit()[1..].to_vec();
+    let piece = bytes(Handed::Piece { offset: 0x0807_0605_0403_0201, bytes: 0x1817_1615_1413_1211, age: 0x2423_2221 });
+    let (ringer, listener) = (Handed::Ringer { peer: 0x0201, vector: 0x1211 }, Handed::Listener { vector: 0x1211 });
+    assert_eq!((&piece[..4], &piece[4..8]), (&[1, 0, 0, 0][..], &[0x21, 0x22, 0x23, 0x24][..]));
+    assert_eq!((piece[8], piece[16], piece.len()), (1, 0x11, 24));
+    assert_eq!(bytes(ringer)[..8], [2, 0, 1, 2, 0x11, 0x12, 0, 0]);
+    assert_eq!(bytes(listener)[..8], [3, 0, 0, 0, 0x11, 0x12, 0, 0]);
+    let handed = rows(
+        "offset | bytes | meaning",
+        &[
+            (0, 2, "1: a piece; 2: what rings a vector of a peer; 3: where rings of a vector of the guest's are heard"),
+            (2, 2, "of 2: the peer: 0 is the host, 1 the guest itself"),
+            (4, 4, "of 1: its age, which tells uses of the same bytes apart; of 2 and 3: the vector"),
+            (8, 8, "of 1: its first byte in the window"),
+            (16, 8, "of 1: its bytes"),
+        ],
+    );
+    holds("border.md", &[("window", window), ("head", head), ("frames", frames), ("handed", handed)]);
 }
