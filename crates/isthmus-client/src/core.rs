@@ -64,6 +64,8 @@ pub(crate) struct OwnBoard {
     pub(crate) owner: Option<Owner>,
     pub(crate) memory: OwnedFd,
     pub(crate) doorbell: Doorbell,
+    /// It lies in the window of a guest.
+    pub(crate) in_guest: bool,
 }
 
 /// Everything but the record that is being looked at.
@@ -481,8 +483,9 @@ impl<M: Matcher> Core<M> {
         let doorbell = Doorbell::from(doorbell);
         let window = map(&memory, board::SIZE)?;
         self.sleeper.watch_doorbell(&doorbell).map_err(|_| Reason::OutOfFds)?;
+        let in_guest = window.is_shared_across();
         self.inbox.add_board(window, doorbell.clone());
-        self.boards.push(OwnBoard { owner, memory, doorbell });
+        self.boards.push(OwnBoard { owner, memory, doorbell, in_guest });
         Ok(())
     }
 }

@@ -308,7 +308,12 @@ impl<M: Matcher> Core<M> {
     }
 
     fn forget_channel(&mut self, at: PeerIndex, key: ChannelKey, id: ChannelId, reason: Reason) {
+        let in_guest = self.boards.first().is_some_and(|board| board.in_guest);
         self.inbox.remove(key);
+        if in_guest {
+            // A piece of a window is kept for us until we say so: what was sent last may have lain in it.
+            self.tell(CloseChannel { channel: id, reason: Reason::ClosedHere }.into(), &[]);
+        }
         self.held.remove(&id);
         let peer = &mut self.peers[at];
         (peer.making, peer.tries) = (Making::Refused { reason, last: false }, 0);

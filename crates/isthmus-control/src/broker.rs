@@ -80,6 +80,7 @@ pub struct Broker {
     pub(crate) policy: Arc<Policy>,
     pub(crate) directory: Directory,
     pub(crate) channels: Channels<Item>,
+    lingering: BTreeMap<ChannelId, channels::Lingering>,
     pub(crate) tickets: Tickets,
     /// Domains of the daemon before, which may still come back.
     expected: BTreeMap<DomainId, Survivor>,
@@ -113,6 +114,7 @@ impl Broker {
         let expected = tickets.survivors().iter().map(|survivor| (survivor.domain, *survivor)).collect();
         let broker = Self {
             channels: Channels::new(settings.epoch << 32),
+            lingering: BTreeMap::new(),
             settings,
             policy: Arc::new(policy),
             directory,

@@ -196,6 +196,11 @@ impl Window {
         Self { mapping: Arc::new(mapping) }
     }
 
+    /// Whether another kernel sees it, too: then it may become somebody else's once it is given up.
+    pub fn is_shared_across(&self) -> bool {
+        matches!(self.mapping.backing, Backing::Pages(_))
+    }
+
     /// Bytes.
     pub fn size(&self) -> RegionSize {
         RegionSize(self.mapping.bytes as u64)

@@ -11,6 +11,8 @@
 //! A guest with a window (`Windowed`) has no card but a device, whose server is the test; `kmod/` is built for it, and its program is
 //! `guest_half`.
 //!
+//! Guests of one host ([`Hosted`]) have both: a card with a daemon of their own behind it, and a window that the host's daemon serves.
+//!
 //! Processors are emulated: nothing of the host is needed but QEMU, no network of it is touched, and no privilege is used. A guest's
 //! whole file system is an archive with our programs, so it starts in seconds. What it takes is in `target/guests`, fetched by
 //! `make test-guests`; without it, tests say `skipped: why`.
@@ -19,6 +21,7 @@
 
 mod cpio;
 mod guest;
+mod hosted;
 mod kit;
 mod pair;
 mod qmp;
@@ -26,6 +29,7 @@ mod system;
 mod windowed;
 
 pub use guest::{Done, Guest, patience};
+pub use hosted::Hosted;
 pub use kit::Kit;
 pub use pair::Pair;
 pub use qmp::Monitor;

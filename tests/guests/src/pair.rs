@@ -10,7 +10,7 @@ use crate::kit::Kit;
 use crate::system::{self, Content};
 
 /// The end of a wire, as QEMU is told.
-fn card(folder: &Path, number: u32, mtu: u32) -> [String; 4] {
+pub(crate) fn card(folder: &Path, number: u32, mtu: u32) -> [String; 4] {
     let end = |number: u32| folder.join(format!("wire{number}")).display().to_string();
     let (own, other) = (end(number), end(1 - number));
     let wire = format!("dgram,id=wire,local.type=unix,local.path={own},remote.type=unix,remote.path={other}");

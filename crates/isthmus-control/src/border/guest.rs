@@ -485,3 +485,75 @@ fn refusal(message: &[u8], descriptors: usize) -> Vec<u8> {
 fn serial_of(message: &[u8]) -> Option<RequestSerial> {
     isthmus_layout::control::serial_of(message)
 }
+
+#[cfg(test)]
+mod tests {
+    use isthmus_layout::control::{Close, Grant};
+    use isthmus_layout::ids::{DomainId, RegionId};
+
+    use super::*;
+    use crate::config::{ConfigFile, Inputs, Role, load};
+
+    /// A device that nobody serves: its window is empty.
+    struct Unserved;
+
+    impl Device for Unserved {
+        fn piece(&self, _offset: u64, bytes: u64) -> io::Result<OwnedFd> {
+            isthmus_platform::local::memory(RegionSize(bytes)).map_err(io::Error::other)
+        }
+
+        fn withdraw(&self, _piece: &OwnedFd) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn ringer(&self, _peer: u16, _vector: u16) -> io::Result<OwnedFd> {
+            self.listen(0)
+        }
+
+        fn listen(&self, _vector: u16) -> io::Result<OwnedFd> {
+            let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
+            rustix::event::eventfd(0, flags).map_err(io::Error::from)
+        }
+    }
+
+    #[test]
+    fn programs_hear_that_the_host_is_silent() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("isthmus.sock");
+        let listener = Listener::given(isthmus_platform::seqpacket::listen(&path, 1).unwrap());
+        let inputs = Inputs { file: ConfigFile::None, ..Inputs::bare(Role::System) };
+        let policy = Policy::new(load(&inputs).unwrap().config.policy, rustix::process::geteuid().as_raw());
+        let program = isthmus_platform::seqpacket::connect(&path).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let guest = Guest::new(Unserved, policy);
+        let local = tokio::task::LocalSet::new();
+        runtime.block_on(local.run_until(async {
+            let serving = spawn_local(guest.run(listener, Stop::default()));
+            let line = Line::new(program).unwrap();
+            let (mut message, mut fds) = (vec![0; CONTROL_BYTES_MAX], Vec::new());
+            let bytes = line.receive(&mut message, &mut fds).await.unwrap();
+            let (_, refused) = ToClient::parse(&message[..bytes], 0).unwrap();
+            assert!(
+                matches!(&refused, ToClient::Refused(refused) if refused.reason == Reason::HostSilent),
+                "{refused:?}"
+            );
+            assert_eq!(line.receive(&mut message, &mut fds).await, None);
+            serving.abort();
+        }));
+    }
+
+    #[test]
+    fn what_came_with_descriptors_is_refused_by_what_it_is() {
+        let reason = |message: ToDaemon, descriptors| {
+            let refused = refusal(&message.emit(None), descriptors);
+            match ToClient::parse(&refused, 0).unwrap().1 {
+                ToClient::Refused(refused) => refused.reason,
+                other => panic!("{other:?}"),
+            }
+        };
+        let peer = DomainId::new(1).unwrap();
+        let grant = Grant { peer, region: RegionId(1), start: 0, bytes: 4096 };
+        assert_eq!(reason(grant.into(), 1), Reason::NoCommonMemory);
+        assert_eq!(reason(Close {}.into(), 1), Reason::MalformedControl);
+    }
+}

@@ -1,5 +1,7 @@
 //! Making and ending channels between two attached domains.
 
+use std::collections::BTreeSet;
+
 use isthmus_layout::channel::{Direction, Geometry};
 use isthmus_layout::control::{
     ChannelClosed, ChannelOffer, ChannelOpen, ChannelRefused, RequestChannel, RequestSerial,
@@ -153,7 +155,8 @@ impl Broker {
     ) {
         let id = self.channels.number();
         let (until, slab) = (self.now.saturating_add(self.settings.offer_timeout), self.settings.slab);
-        let keep = self.keeps_another();
+        // A piece of a window is somebody else's once nobody keeps it.
+        let keep = self.keeps_another() || memory.file().is_none();
         self.channels.insert(Channel {
             id,
             connector: connector.end,
@@ -263,6 +266,10 @@ impl Broker {
         channel: ChannelId,
         reason: Reason,
     ) -> Result<(), Refusal> {
+        let in_guest = self.homes.get(&domain).is_some_and(|home| home.ground.guest().is_some());
+        if self.has_left(channel, domain) || in_guest && self.channels.get(channel).is_none() {
+            return Ok(()); // In a guest each end says so, also when the other one has ended it.
+        }
         self.channels.get(channel).filter(|known| known.end(domain).is_some()).ok_or(Reason::NoSuchChannel)?;
         if reason.kind() == Kind::Fault {
             self.note(id, reason, "says that its peer broke the contract");
@@ -275,11 +282,32 @@ impl Broker {
     /// Ends a channel and tells both ends, but the one that it comes from.
     pub(super) fn end_channel(&mut self, channel: ChannelId, by: Option<DomainId>, reason: Reason) {
         let Some(ended) = self.take_channel(channel, reason) else { return };
-        for end in [ended.connector, ended.listener] {
-            if Some(end.domain) != by {
-                self.tell(end.domain, ChannelClosed { channel, reason }.into());
-            }
+        let told = [ended.connector, ended.listener].map(|end| end.domain).into_iter().filter(|&end| Some(end) != by);
+        for end in told.clone() {
+            self.tell(end, ChannelClosed { channel, reason }.into());
         }
+        let until: BTreeSet<DomainId> = told.filter(|end| self.homes.contains_key(end)).collect();
+        if let Some(memory) = ended.memory.filter(|memory| memory.file().is_none() && !until.is_empty()) {
+            self.lingering.insert(channel, Lingering { memory, until });
+        }
+    }
+
+    /// A domain of a guest says that it has taken what was left in a channel that is over; or the domain is gone.
+    fn has_left(&mut self, channel: ChannelId, domain: DomainId) -> bool {
+        let Some(lingering) = self.lingering.get_mut(&channel) else { return false };
+        let waited = lingering.until.remove(&domain);
+        if lingering.until.is_empty() {
+            self.lingering.remove(&channel);
+        }
+        waited
+    }
+
+    /// A domain is gone: nothing is kept for it.
+    pub(super) fn leave_lingering(&mut self, domain: DomainId) {
+        self.lingering.retain(|_, lingering| {
+            lingering.until.remove(&domain);
+            !lingering.until.is_empty()
+        });
     }
 
     /// Frees what a channel had.
@@ -302,6 +330,16 @@ impl Broker {
             domain.boards.give_back(end.board, end.place);
         }
     }
+}
+
+/// The memory of a channel that is over, in a guest's window. What was sent last may still be in it.
+#[derive(Debug)]
+pub(crate) struct Lingering {
+    /// Nobody else's as long as it is here.
+    #[expect(dead_code, reason = "is held")]
+    memory: Item,
+    /// Who has not said that it is done with it.
+    until: BTreeSet<DomainId>,
 }
 
 /// Another try may do better.

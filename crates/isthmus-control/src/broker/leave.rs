@@ -35,6 +35,7 @@ impl Broker {
         for channel in channels {
             self.end_channel(channel, Some(domain), reason);
         }
+        self.leave_lingering(domain);
         self.change_identities(|identities| drop(identities.remove(&domain)));
         let numbers: Vec<_> = self.directory.mx().claims().filter(|(_, claim)| claim.at.domain == domain).collect();
         let numbers: Vec<_> = numbers.into_iter().map(|(number, _)| number).collect();

@@ -147,20 +147,27 @@ impl Guest {
         }
     }
 
-    /// The next message to a connection, with what it hands.
-    fn hear(&mut self, connection: u32) -> (ToClient, Vec<Handed>) {
+    /// The next message to any connection, with what it hands.
+    fn hear_any(&mut self) -> (u32, ToClient, Vec<Handed>) {
         loop {
             let (frame, content) = self.next();
-            match frame.kind {
-                FrameKind::Withdrawn => continue,
-                kind => assert_eq!((kind, frame.connection), (FrameKind::Packet, connection)),
+            if frame.kind == FrameKind::Withdrawn {
+                continue;
             }
+            assert_eq!(frame.kind, FrameKind::Packet);
             let packet = Packet::parse(&content).unwrap();
             match ToClient::parse(packet.message, packet.handed.len()).unwrap().1 {
                 ToClient::Nudge(_) => {}
-                message => return (message, packet.handed),
+                message => return (frame.connection, message, packet.handed),
             }
         }
+    }
+
+    /// The next message, which is to this connection.
+    fn hear(&mut self, connection: u32) -> (ToClient, Vec<Handed>) {
+        let (to, message, handed) = self.hear_any();
+        assert_eq!(to, connection, "{message:?}");
+        (message, handed)
     }
 
     fn attach(&mut self, connection: u32, called: &str) -> Result<(Welcome, Vec<Handed>), Reason> {
@@ -420,4 +427,41 @@ fn whatever_a_guest_writes_into_its_window_the_others_go_on() {
         until_domains(&bed, 1);
     }
     let (_another, _) = bed.attached("another");
+}
+
+#[test]
+fn what_is_left_in_a_channel_that_is_over_is_kept_until_it_was_taken() {
+    let bed = bed();
+    let mut guest = Guest::start(&bed);
+    let (one, _) = guest.attach(1, "one").unwrap();
+    let (other, _) = guest.attach(2, "other").unwrap();
+    guest.say(1, RequestChannel { peer: other.domain, attempt: 1 });
+    let (channel, offset) = loop {
+        if let (2, ToClient::ChannelOffer(offer), handed) = guest.hear_any() {
+            assert_eq!(offer.peer, one.domain);
+            let Handed::Piece { offset, .. } = handed[0] else { panic!("{handed:?}") };
+            break (offer.channel, offset);
+        }
+    };
+    guest.say(2, AcceptChannel { channel });
+    while !matches!(guest.hear(1).0, ToClient::ChannelOpen(_)) {}
+    guest.frame(FrameKind::Closed, 1, &[]);
+    // Ring and board of the one are taken back, the channel is not, though the other one was told of its end.
+    let (mut told, mut withdrawn) = (false, Vec::new());
+    while !told || withdrawn.len() < 2 {
+        let (frame, content) = guest.next();
+        match frame.kind {
+            FrameKind::Withdrawn => withdrawn.push(Withdrawn::parse(&content).unwrap().offset),
+            _ => told |= frame.connection == 2,
+        }
+    }
+    assert!(!withdrawn.contains(&offset), "{offset} {withdrawn:?}");
+    guest.say(2, CloseChannel { channel, reason: Reason::ClosedHere });
+    loop {
+        let (frame, content) = guest.next();
+        if frame.kind == FrameKind::Withdrawn {
+            assert_eq!(Withdrawn::parse(&content).unwrap().offset, offset);
+            return;
+        }
+    }
 }

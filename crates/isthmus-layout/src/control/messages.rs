@@ -119,7 +119,7 @@ messages! {
         reason: Reason,
     }
 
-    /// Ends a channel. The daemon tells the peer.
+    /// Ends a channel. The daemon tells the peer. In a guest whoever was told says so, too, once it has taken what was left in it.
     11 CloseChannel since 0, reply "", descriptors [] {
         /// Which.
         channel: ChannelId,

@@ -1,0 +1,150 @@
+//! Guests of one host: their programs, and the host's, meet at the host's daemon.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use isthmus_guests::{Done, Guest, Hosted, Kit, patience};
+use isthmus_mx_tests::build;
+use serde_json::Value;
+
+/// Guests of one test at a time: an emulated processor takes a whole one.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+fn hosted() -> Option<(Hosted, MutexGuard<'static, ()>)> {
+    let alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    match Kit::find().and_then(|kit| Hosted::start(&kit)) {
+        Ok(hosted) => Some((hosted, alone)),
+        Err(why) => {
+            println!("skipped: {why}");
+            None
+        }
+    }
+}
+
+/// Starts the serving side, and returns its endpoint.
+#[track_caller]
+fn serve(server: &mut Guest) -> String {
+    let said = server.run("serve mx_pingpong -w");
+    let endpoint = said.iter().find_map(|line| line.strip_prefix("endpoint "));
+    endpoint.unwrap_or_else(|| panic!("{said:?}")).to_owned()
+}
+
+/// All sizes to 1 MiB, every byte looked at.
+const EVERY_SIZE: &str = "-n 5 -W 3 -v -S 0 -E 1048576";
+
+/// A heading, nothing, and powers of two.
+const LINES: usize = 1 + 1 + 21;
+
+fn print(what: &str, lines: &[String]) {
+    println!("# {what}");
+    lines.iter().for_each(|line| println!("{line}"));
+}
+
+/// Half round trip in µs and MB/s of a size, as `mx_pingpong` tells them.
+fn figures(lines: &[String], bytes: &str) -> (f64, f64) {
+    let row = lines.iter().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let row = row.into_iter().find(|row| row.len() == 3 && row[0] == bytes).unwrap();
+    (row[1].parse().unwrap(), row[2].parse().unwrap())
+}
+
+#[test]
+fn programs_of_guests_and_of_their_host_meet() {
+    let Some((mut hosted, _alone)) = hosted() else { return };
+    hosted.guests.iter_mut().for_each(|guest| drop(guest.run("by window")));
+    let endpoint = serve(&mut hosted.guests[0]);
+    let listed: Value = serde_json::from_str(&hosted.isthmus(&["domain", "list", "--json"])).unwrap();
+    assert_eq!(listed["domains"][0]["guest"], "guest0", "{listed}");
+    let listed: Value = serde_json::from_str(&hosted.isthmus(&["guest", "list", "--json"])).unwrap();
+    for guest in listed["guests"].as_array().unwrap() {
+        assert_eq!(guest["daemon"], true, "{listed}");
+    }
+    let [server, client] = &mut hosted.guests;
+    let window = client.run(&format!("mx_pingpong -w -r {endpoint} {EVERY_SIZE}"));
+    print("guest to guest by the host's daemon, both sides sleeping", &window);
+    assert_eq!(window.len(), LINES, "{window:?}");
+    server.run("served");
+
+    let endpoint = serve(server);
+    let inside = server.run(&format!("mx_pingpong -w -r {endpoint} {EVERY_SIZE}"));
+    print("two programs of one guest, by a channel in its window, both sides sleeping on one processor", &inside);
+    assert_eq!(inside.len(), LINES, "{inside:?}");
+    server.run("served");
+
+    let endpoint = serve(server);
+    let outside = hosted.program(build::example("mx_pingpong")).args(["-w", "-r", &endpoint]);
+    let outside = outside.args(EVERY_SIZE.split(' ')).spawn().unwrap().finish(patience()).unwrap().expect_success();
+    print("the host to a guest, both sides sleeping", &outside);
+    assert_eq!(outside.len(), LINES, "{outside:?}");
+    hosted.guests[0].run("served");
+
+    // The same programs, each guest with a whole daemon of its own behind a card.
+    let [server, client] = &mut hosted.guests;
+    for guest in [&mut *server, &mut *client] {
+        guest.run("by isthmus && daemon");
+    }
+    let endpoint = serve(server);
+    client.run("until isthmus peer list | grep -q guest0:0; do usleep 20000; done");
+    let bridged = client.run(&format!("mx_pingpong -w -d guest0:0 -r {endpoint} {EVERY_SIZE}"));
+    print("guest to guest by virtio-net, a daemon in each, both sides sleeping", &bridged);
+    assert_eq!(bridged.len(), LINES, "{bridged:?}");
+    let (ours, theirs) = (figures(&window, "8"), figures(&bridged, "8"));
+    println!("# 8 B: {:.2} of bridged ({} and {} us)", ours.0 / theirs.0, ours.0, theirs.0);
+    let (ours, theirs) = (figures(&window, "1048576"), figures(&bridged, "1048576"));
+    println!("# 1 MiB: {:.2} of bridged ({} and {} MB/s)", ours.1 / theirs.1, ours.1, theirs.1);
+}
+
+/// Whether a program was told that the other side is gone.
+fn unreachable(done: &Done) -> bool {
+    done.lines.iter().any(|line| line.ends_with("the endpoint cannot be reached"))
+}
+
+const LONG: &str = "-n 1000 -W 0 -S 1048576 -E 1048576";
+
+/// Bytes that the domains of a guest have received by the ordinary path.
+fn received(domains: &str, guest: &str) -> u64 {
+    let domains: Value = serde_json::from_str(domains).unwrap();
+    let of_guest = domains["domains"].as_array().unwrap().iter().filter(|domain| domain["guest"] == guest);
+    of_guest.map(|domain| domain["ordinary_received_bytes"].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn a_guest_that_is_switched_off_is_an_error_for_its_peers_and_nothing_else() {
+    let Some((mut hosted, _alone)) = hosted() else { return };
+    hosted.guests.iter_mut().for_each(|guest| drop(guest.run("by window")));
+    let endpoint = serve(&mut hosted.guests[0]);
+    hosted.guests[1].begin(&format!("mx_pingpong -w -r {endpoint} {LONG}"));
+    hosted.isthmus_until(&["domain", "list", "--json"], |domains| received(domains, "guest0") > 4 << 20);
+    hosted.guests[0].kill();
+    let done = hosted.guests[1].end();
+    print("the survivor", &done.lines);
+    assert_ne!(done.code, 0);
+    assert!(unreachable(&done), "{:?}", done.lines);
+    hosted.isthmus_until(&["guest", "list", "--json"], |guests| {
+        let guests: Value = serde_json::from_str(guests).unwrap();
+        guests["guests"][0]["domains"] == 0 && guests["guests"][0]["used_bytes"].is_null()
+    });
+    // After all that, it works.
+    let survivor = &mut hosted.guests[1];
+    let endpoint = serve(survivor);
+    survivor.run(&format!("mx_pingpong -w -r {endpoint} -n 1 -W 1 -v -S 1 -E 65536"));
+    survivor.run("served");
+}
+
+#[test]
+fn a_guests_daemon_that_is_killed_comes_back() {
+    let Some((mut hosted, _alone)) = hosted() else { return };
+    hosted.guests.iter_mut().for_each(|guest| drop(guest.run("by window")));
+    let endpoint = serve(&mut hosted.guests[0]);
+    hosted.guests[1].begin(&format!("mx_pingpong -w -r {endpoint} {LONG}"));
+    hosted.isthmus_until(&["domain", "list", "--json"], |domains| received(domains, "guest0") > 4 << 20);
+    hosted.guests[0].run("kill -9 $window_pid; wait $window_pid; window");
+    let done = hosted.guests[1].end();
+    print("the peer of who lost its daemon", &done.lines);
+    assert_ne!(done.code, 0);
+    assert!(unreachable(&done), "{:?}", done.lines);
+    hosted.guests[0].begin("kill $served_pid; served");
+    hosted.guests[0].end();
+    let endpoint = serve(&mut hosted.guests[0]);
+    hosted.guests[1].run(&format!("mx_pingpong -w -r {endpoint} -n 1 -W 1 -v -S 1 -E 65536"));
+    hosted.guests[0].run("served");
+}
