@@ -2,19 +2,20 @@
 //!
 //! - the floor, which nobody can go below: [`CacheLine`], [`copy::CrossCore`], [`copy::OneCore`], and eventfds for sleepers;
 //! - what every program has: TCP, Unix sockets, pipes, each waiting both ways;
-//! - what others reach between processes: `process_vm_readv`, and UCX and MPIs where they are installed ([`ucx`], [`mpi`]).
+//! - what others reach between processes: `process_vm_readv`, and UCX and MPIs where they are installed ([`ucx`], [`crate::mpi`]).
 
 mod cache_line;
 pub(crate) mod copy;
-pub(crate) mod mpi;
 pub(crate) mod ucx;
+
+use std::rc::Rc;
 
 use crate::case::{Case, LinkCase};
 use crate::job::{Buffers, Wait};
+use crate::mpi::{Mpi, Ranks, Stock, Transport};
 use crate::path::Path;
 
 pub(crate) use cache_line::CacheLine;
-pub(crate) use mpi::Mpi;
 pub(crate) use ucx::Ucx;
 
 /// All baselines. `copy_size` is how much the two copies move at once.
@@ -42,8 +43,14 @@ pub(crate) fn all(copy_size: usize) -> Vec<Box<dyn Case>> {
         cases.push(Box::new(Ucx::bandwidth(transport, 1 << 20)));
     }
     cases.push(Box::new(Ucx::bandwidth(ucx::Transport::Cma, 1 << 20)));
-    cases.extend(Mpi::all(8).map(|mpi| Box::new(mpi) as Box<dyn Case>));
+    cases.extend(mpis(8));
     cases
+}
+
+/// Half a round trip between ranks of each MPI, over its own shared memory.
+pub(crate) fn mpis(size: usize) -> impl Iterator<Item = Box<dyn Case>> {
+    let stock = Rc::new(Stock::default());
+    Mpi::ALL.into_iter().map(move |mpi| Box::new(Ranks::half_rtt(&stock, (mpi, Transport::Own), size)) as Box<dyn Case>)
 }
 
 #[cfg(test)]

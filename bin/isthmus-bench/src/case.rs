@@ -35,6 +35,9 @@ pub(crate) enum Unit {
     MegamessagesPerSecond,
     /// CPU time by what was carried.
     SecondsPerGigabyte,
+    /// Updates of a table, in billions each second.
+    GigaupdatesPerSecond,
+    Gigaflops,
 }
 
 impl Unit {
@@ -45,6 +48,8 @@ impl Unit {
             Self::GigabytesPerSecond => "GB/s",
             Self::MegamessagesPerSecond => "Mmsg/s",
             Self::SecondsPerGigabyte => "s/GB",
+            Self::GigaupdatesPerSecond => "GUP/s",
+            Self::Gigaflops => "Gflop/s",
         }
     }
 }

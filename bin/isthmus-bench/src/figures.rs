@@ -4,15 +4,20 @@
 //! (idling, many silent peers) is a type of its own that implements [`Case`], in a file below `figures/`.
 
 mod idle;
+mod mpi;
 mod mx;
 pub(crate) mod wire;
+
+use std::rc::Rc;
 
 use anyhow::Result;
 
 use crate::baseline::{CacheLine, Ucx, copy, ucx};
 use crate::case::{Case, LinkCase, Trouble, interleave};
+use crate::hosts::Stages;
 use crate::job::{Buffers, Wait};
 use crate::machine::Machine;
+use crate::mpi::Stock;
 use crate::pair::Bench;
 use crate::path::Path;
 use crate::report::{Figure, Output, figures_table, progress};
@@ -46,10 +51,15 @@ pub(crate) fn rows(path: Path) -> Vec<Row> {
         idle_cpu(path),
         silent_peers(path),
     ];
-    // MX goes over Isthmus, and over nothing else.
+    // MX and the provider go over Isthmus, and over nothing else.
     let is_ours = matches!(path, Path::Isthmus | Path::Mx);
-    let (mx, wire) = if is_ours { (mx::rows(), wire::rows()) } else { (Vec::new(), Vec::new()) };
-    local.into_iter().chain(mx).chain(wire).flatten().collect()
+    let others = if is_ours {
+        let stages = &Rc::new(Stages::default());
+        [mx::rows(), wire::rows(stages), mpi::rows(&Rc::new(Stock::default()), stages)].into_iter().flatten().collect()
+    } else {
+        Vec::new()
+    };
+    local.into_iter().chain(others).flatten().collect()
 }
 
 /// Measures the rows, and prints each when it is done. Says whether all of them have a value.
@@ -295,6 +305,38 @@ mod tests {
         );
         let udp: Vec<_> = rows.iter().map(|row| row.name).filter(|name| name.starts_with("udp.")).collect();
         assert_eq!(udp, ["udp.goodput.1m", "udp.goodput.1m.cut"]);
+    }
+
+    #[test]
+    fn mpis_have_rows_beside_those_of_isthmus() {
+        let rows = rows(Path::Isthmus);
+        let names: Vec<_> = rows.iter().map(|row| row.name).filter(|name| name.starts_with("mpi.")).collect();
+        assert_eq!(
+            names,
+            [
+                "mpi.half_rtt.8b",
+                "mpi.bandwidth.1m",
+                "mpi.net.half_rtt.8b",
+                "mpi.net.bandwidth.1m",
+                "mpi.crowd.8ranks",
+                "mpi.hpcc.ring_latency",
+                "mpi.hpcc.ring_bandwidth",
+                "mpi.hpcc.random_access",
+                "mpi.hpcc.fft",
+            ]
+        );
+    }
+
+    #[test]
+    fn cases_of_a_row_have_names_of_their_own() {
+        for row in rows(Path::Isthmus) {
+            let mut names: Vec<_> = row.baseline.iter().chain(&row.others).map(|case| case.name()).collect();
+            names.push(row.case.name());
+            let all = names.len();
+            names.sort();
+            names.dedup();
+            assert_eq!(names.len(), all, "{}", row.name);
+        }
     }
 
     #[test]

@@ -12,6 +12,8 @@
 use std::cell::{OnceCell, RefCell};
 use std::fmt::Write;
 use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path as FilePath, PathBuf};
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
@@ -116,6 +118,18 @@ pub(crate) struct Stage {
     folder: Folder,
 }
 
+/// Where a host is, for those who start programs there themselves.
+#[derive(Clone, Debug)]
+pub(crate) struct Site {
+    pub(crate) address: Ipv4Addr,
+    /// Its interface to the other host.
+    pub(crate) interface: String,
+    /// The process of its daemon, which is in all its namespaces.
+    pub(crate) daemon: u32,
+    /// The folder with the daemon's socket.
+    pub(crate) run: PathBuf,
+}
+
 impl Stage {
     fn make(mut bed: Bed, between: &Between) -> Result<Self> {
         let hosts: [Host; 2] = [bed.host("a")?, bed.host("b")?];
@@ -141,6 +155,21 @@ impl Stage {
             self.daemons.get_or_init(|| daemons);
         }
         self.daemons.get().context("they were started")
+    }
+
+    /// Both hosts, with their daemons running.
+    pub(crate) fn sites(&self, bench: &Bench) -> Result<[Site; 2]> {
+        let daemons = self.daemons(bench)?;
+        Ok([0, 1].map(|at| {
+            let end = &self.ends[at];
+            let run = self.folder.path().join(end.host.name());
+            Site { address: end.v4, interface: end.name.clone(), daemon: daemons[at].process(), run }
+        }))
+    }
+
+    /// A folder that is gone when the stage is.
+    pub(crate) fn folder(&self) -> &FilePath {
+        self.folder.path()
     }
 
     fn daemon(&self, bench: &Bench, of: usize) -> Result<PrivateDaemon> {

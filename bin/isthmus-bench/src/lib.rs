@@ -5,6 +5,7 @@
 //!    ├─▶ baselines ─▶ baseline ──────┤  pair ──▶  worker ─▶ path ─▶ drive     (two processes, pinned)
 //!    ├─▶ paths ────▶ sweep ──────────┤            plot (SVG)
 //!    └─▶ raw ────────────────────────┘  hosts: two of them in namespaces, a wire between them, a daemon on each
+//!                                    mpi:   stock MPIs, their launchers and ranks in place of pairs
 //! demo (isthmus try) ─▶ the same
 //! ```
 //!
@@ -27,6 +28,7 @@ mod folder;
 mod hosts;
 mod job;
 mod machine;
+mod mpi;
 mod pair;
 mod path;
 mod pin;

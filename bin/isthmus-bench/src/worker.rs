@@ -28,6 +28,9 @@ pub(crate) fn main() -> Result<()> {
 /// Before a program that is to be pinned: `cpus=0,1`.
 pub(crate) const CPUS: &str = "cpus=";
 
+/// Before a program that is a rank of an MPI job: `rank-cpus=0/1`, what rank 0 may use, what rank 1 may use, and round again.
+pub(crate) const RANK_CPUS: &str = "rank-cpus=";
+
 /// Becomes another program that ends with its parent: whoever kills isthmus-bench leaves nothing behind.
 pub(crate) fn bound(command: &[OsString]) -> Result<()> {
     let (mut program, mut arguments) = command.split_first().context("a program is missing")?;
@@ -35,9 +38,26 @@ pub(crate) fn bound(command: &[OsString]) -> Result<()> {
         pin(&parse_list(cpus).with_context(|| format!("{cpus:?} is no list of CPUs"))?)?;
         (program, arguments) = arguments.split_first().context("a program is missing")?;
     }
+    if let Some(cpus) = program.to_str().and_then(|word| word.strip_prefix(RANK_CPUS)) {
+        pin(&cpus_of(cpus, rank()?).with_context(|| format!("{cpus:?} are no lists of CPUs"))?)?;
+        (program, arguments) = arguments.split_first().context("a program is missing")?;
+    }
     set_parent_process_death_signal(Some(Signal::KILL)).context("cannot ask to end with the parent")?;
     let error = Command::new(program).args(arguments).exec();
     Err(error).with_context(|| format!("cannot start {}", program.display()))
+}
+
+/// Which rank of an MPI job this process is, as launchers tell it.
+fn rank() -> Result<usize> {
+    let told = ["OMPI_COMM_WORLD_RANK", "PMI_RANK"].into_iter().find_map(std::env::var_os);
+    let rank = told.and_then(|rank| rank.to_str()?.parse().ok());
+    rank.context("no launcher says which rank this is")
+}
+
+/// The CPUs of a rank.
+fn cpus_of(lists: &str, rank: usize) -> Option<Vec<usize>> {
+    let lists: Vec<&str> = lists.split('/').collect();
+    parse_list(lists[rank % lists.len()])
 }
 
 fn work(parent: &Talk) -> Result<Done> {
@@ -53,4 +73,17 @@ fn work(parent: &Talk) -> Result<Done> {
             Order::Job(_) => bail!("a second job instead of the word to begin"),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_go_round_the_lists() {
+        assert_eq!(cpus_of("0/2,3", 0), Some(vec![0]));
+        assert_eq!(cpus_of("0/2,3", 1), Some(vec![2, 3]));
+        assert_eq!(cpus_of("0/2,3", 2), Some(vec![0]));
+        assert_eq!(cpus_of("0//1", 1), None);
+    }
 }

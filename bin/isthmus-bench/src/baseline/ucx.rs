@@ -4,7 +4,7 @@
 
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, TcpListener};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::pair::Bench;
 
 const PROGRAM: &str = "ucx_perftest";
 /// How long the server may take to listen, and the client beyond the budget.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Which of UCX's ways through shared memory it is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +141,7 @@ impl Ucx {
         client.args(["127.0.0.1", "-t", test, "-f", "-v", "-s", &self.size.to_string()]);
         client.args(["-n", &count.to_string(), "-w", &(count / 10).max(20).to_string()]);
         let client = client.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().context("cannot start its client")?;
-        let printed = output(Killed(client), PATIENCE + bench.budget * 20)?;
+        let (_, printed) = output(Killed(client), PATIENCE + bench.budget * 20)?;
         drop(server);
         FinalLine::parse(&printed).map(Some)
     }
@@ -169,10 +169,10 @@ impl FinalLine {
 }
 
 /// A process that does not outlive its measurement.
-pub(super) struct Killed(Child);
+pub(crate) struct Killed(Child);
 
 impl Killed {
-    pub(super) const fn new(process: Child) -> Self {
+    pub(crate) const fn new(process: Child) -> Self {
         Self(process)
     }
 }
@@ -185,17 +185,17 @@ impl Drop for Killed {
     }
 }
 
-/// All that a process prints, which is little; an error if it takes too long.
-pub(super) fn output(mut process: Killed, patience: Duration) -> Result<String> {
-    wait_until(patience, || Ok(process.0.try_wait()?.is_some())).context("its client does not end")?;
+/// How a process ends, and all that it prints, which is little; an error if it takes too long.
+pub(crate) fn output(mut process: Killed, patience: Duration) -> Result<(ExitStatus, String)> {
+    wait_until(patience, || Ok(process.0.try_wait()?.is_some())).context("it does not end")?;
     let mut printed = String::new();
-    let mut stdout = process.0.stdout.take().context("its client has no output")?;
-    stdout.read_to_string(&mut printed).context("cannot read its client's output")?;
-    Ok(printed)
+    let mut stdout = process.0.stdout.take().context("it has no output")?;
+    stdout.read_to_string(&mut printed).context("cannot read its output")?;
+    Ok((process.0.wait().context("cannot wait for it")?, printed))
 }
 
 /// Whether a program is in `PATH`.
-pub(super) fn is_installed(program: &str) -> bool {
+fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use anyhow::{Context, Result};
 
 use super::{MIB, Row, row};
-use crate::baseline::{CacheLine, Mpi, Ucx, copy, ucx};
+use crate::baseline::{CacheLine, Ucx, copy, mpis, ucx};
 use crate::case::{Case, LinkCase, Reading, Unit};
 use crate::job::{Buffers, Matching, Wait, Work};
 use crate::pair::{Bench, Task};
@@ -25,7 +25,7 @@ fn half_rtt_8b_poll() -> Option<Row> {
         Box::new(Ucx::half_rtt(ucx::Transport::Posix, 8)),
         Box::new(Ucx::half_rtt(ucx::Transport::Sysv, 8)),
     ];
-    others.extend(Mpi::all(8).map(|mpi| Box::new(mpi) as Box<dyn Case>));
+    others.extend(mpis(8));
     row(
         "mx.half_rtt.8b.poll",
         "at most 2.5 times the one-line cache ping-pong, and below UCX's and every MPI's own shared memory",

@@ -39,8 +39,7 @@ fn one_percent_lost() -> Between {
     Between { name: "loss1", mtu: 1500, conditions: Some(conditions), ..VETH }
 }
 
-pub(super) fn rows() -> Vec<Option<Row>> {
-    let stages = &Rc::new(Stages::default());
+pub(super) fn rows(stages: &Rc<Stages>) -> Vec<Option<Row>> {
     vec![
         goodput_1m(stages),
         goodput_1m_1gbit(stages),

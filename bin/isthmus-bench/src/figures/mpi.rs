@@ -1,0 +1,138 @@
+//! The rows of MPI: stock MPIs on the provider for libfabric, beside what the same MPIs have without it.
+
+use std::rc::Rc;
+
+use super::wire::VETH;
+use super::{MIB, Row};
+use crate::case::{Case, Unit};
+use crate::hosts::{Between, Stages};
+use crate::mpi::{Hpcc, HpccRuns, Mpi, Ranks, Stock, Transport};
+
+use Mpi::{Mpich4, Mpich5, OpenMpi4, OpenMpi5};
+use Transport::{Isthmus, Own, Shm, Tcp};
+
+/// The wire of the rows between hosts with what carries TCP in pieces of 64 KB.
+const OFFLOADS: Between = Between { name: "veth.offloads", offloads: true, ..VETH };
+
+/// Ranks of a crowd, on two processors, and the bytes that each has for each.
+const CROWD: usize = 8;
+const CROWD_BYTES: usize = 1024;
+
+pub(super) fn rows(stock: &Rc<Stock>, stages: &Rc<Stages>) -> Vec<Option<Row>> {
+    let hpcc = [Isthmus, Own].map(|transport| HpccRuns::new(stock, transport));
+    vec![
+        half_rtt_8b(stock),
+        bandwidth_1m(stock),
+        net_half_rtt_8b(stock, stages),
+        net_bandwidth_1m(stock, stages),
+        crowd(stock),
+        told(&hpcc, "mpi.hpcc.ring_latency", "RandomlyOrderedRingLatency_usec", Unit::Microseconds),
+        told(&hpcc, "mpi.hpcc.ring_bandwidth", "RandomlyOrderedRingBandwidth_GBytes", Unit::GigabytesPerSecond),
+        told(&hpcc, "mpi.hpcc.random_access", "MPIRandomAccess_GUPs", Unit::GigaupdatesPerSecond),
+        told(&hpcc, "mpi.hpcc.fft", "MPIFFT_Gflops", Unit::Gigaflops),
+    ]
+}
+
+/// A row of cases: its own, the baseline, and the others.
+fn row<C: Case + 'static>(
+    name: &'static str,
+    target: &'static str,
+    case: C,
+    baseline: C,
+    others: Vec<C>,
+) -> Option<Row> {
+    let others = others.into_iter().map(|case| Box::new(case) as Box<dyn Case>).collect();
+    Some(Row { name, target, case: Box::new(case), baseline: Some(Box::new(baseline)), others })
+}
+
+fn half_rtt_8b(stock: &Rc<Stock>) -> Option<Row> {
+    let over = |mpi, transport| Ranks::half_rtt(stock, (mpi, transport), 8);
+    row(
+        "mpi.half_rtt.8b",
+        "at most 0.8 times the same MPI over libfabric's shm, and at most 1.3 times MPICH's own shared memory",
+        over(Mpich5, Isthmus),
+        over(Mpich5, Shm),
+        vec![
+            over(Mpich5, Own),
+            over(Mpich4, Own),
+            over(OpenMpi4, Isthmus),
+            over(OpenMpi4, Own),
+            over(OpenMpi5, Isthmus),
+            over(OpenMpi5, Own),
+        ],
+    )
+}
+
+fn bandwidth_1m(stock: &Rc<Stock>) -> Option<Row> {
+    let over = |mpi, transport| Ranks::bandwidth(stock, (mpi, transport), MIB);
+    row(
+        "mpi.bandwidth.1m",
+        "64 under way: at least 1.5 times the best MPI's own shared memory",
+        over(Mpich5, Isthmus),
+        over(Mpich5, Own),
+        vec![
+            over(Mpich4, Own),
+            over(OpenMpi4, Isthmus),
+            over(OpenMpi4, Own),
+            over(OpenMpi5, Isthmus),
+            over(OpenMpi5, Own),
+        ],
+    )
+}
+
+fn net_half_rtt_8b(stock: &Rc<Stock>, stages: &Rc<Stages>) -> Option<Row> {
+    let over = |mpi, transport, between| Ranks::half_rtt(stock, (mpi, transport), 8).between(stages, between);
+    row(
+        "mpi.net.half_rtt.8b",
+        "two hosts: at most 0.7 times the same MPI over TCP on the same wire, offloads cut",
+        over(Mpich5, Isthmus, VETH),
+        over(Mpich5, Tcp, VETH),
+        vec![
+            over(Mpich5, Tcp, OFFLOADS),
+            over(OpenMpi4, Isthmus, VETH),
+            over(OpenMpi4, Tcp, VETH),
+            over(OpenMpi4, Tcp, OFFLOADS),
+        ],
+    )
+}
+
+fn net_bandwidth_1m(stock: &Rc<Stock>, stages: &Rc<Stages>) -> Option<Row> {
+    let over = |mpi, transport, between| Ranks::bandwidth(stock, (mpi, transport), MIB).between(stages, between);
+    row(
+        "mpi.net.bandwidth.1m",
+        "two hosts, 64 under way: at least 1.3 times the same MPI over TCP on the same wire, offloads cut",
+        over(Mpich5, Isthmus, VETH),
+        over(Mpich5, Tcp, VETH),
+        vec![
+            over(Mpich5, Tcp, OFFLOADS),
+            over(OpenMpi4, Isthmus, VETH),
+            over(OpenMpi4, Tcp, VETH),
+            over(OpenMpi4, Tcp, OFFLOADS),
+        ],
+    )
+}
+
+fn crowd(stock: &Rc<Stock>) -> Option<Row> {
+    let over = |mpi, transport| Ranks::crowd(stock, (mpi, transport), CROWD_BYTES, CROWD);
+    row(
+        "mpi.crowd.8ranks",
+        "8 ranks on 2 processors, all to all, a sum and a barrier: at most 1.5 times blocking TCP sockets",
+        over(OpenMpi4, Isthmus),
+        Ranks::crowd_tcp(stock, OpenMpi4, CROWD_BYTES, CROWD),
+        vec![
+            over(OpenMpi4, Tcp),
+            over(OpenMpi4, Own),
+            over(OpenMpi5, Isthmus),
+            over(OpenMpi5, Own),
+            over(Mpich5, Isthmus),
+            over(Mpich5, Own),
+        ],
+    )
+}
+
+/// A figure of HPC Challenge, beside the MPI's own shared memory.
+fn told(runs: &[Rc<HpccRuns>; 2], name: &'static str, key: &'static str, unit: Unit) -> Option<Row> {
+    let [ours, own] = runs;
+    let target = "none: beside Open MPI's own shared memory";
+    row(name, target, Hpcc::new(ours, key, unit), Hpcc::new(own, key, unit), Vec::new())
+}

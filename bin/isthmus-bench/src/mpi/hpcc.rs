@@ -1,0 +1,154 @@
+//! HPC Challenge, which is Debian's and built for its Open MPI: one job tells all its figures.
+
+use std::cell::{Cell, RefCell};
+use std::fs;
+use std::rc::Rc;
+
+use anyhow::{Context, Result, ensure};
+
+use super::flavour::{Mpi, Transport, in_path};
+use super::launch::Launch;
+use super::stock::Stock;
+use crate::case::{Case, Reading, Unit};
+use crate::pair::Bench;
+
+const PROGRAM: &str = "hpcc";
+const RANKS: usize = 2;
+
+/// Small enough for some seconds, large enough that tables and vectors (of 16 and 4 MiB) do not lie in a core's own caches.
+const INPUT: &str = "\
+HPLinpack benchmark input file
+isthmus-bench
+HPL.out      output file name (if any)
+8            device out (6=stdout,7=stderr,file)
+1            # of problems sizes (N)
+2000         Ns
+1            # of NBs
+80           NBs
+0            PMAP process mapping (0=Row-,1=Column-major)
+1            # of process grids (P x Q)
+1            Ps
+2            Qs
+16.0         threshold
+1            # of panel fact
+2            PFACTs (0=left, 1=Crout, 2=Right)
+1            # of recursive stopping criterium
+4            NBMINs (>= 1)
+1            # of panels in recursion
+2            NDIVs
+1            # of recursive panel fact.
+1            RFACTs (0=left, 1=Crout, 2=Right)
+1            # of broadcast
+1            BCASTs (0=1rg,1=1rM,2=2rg,3=2rM,4=Lng,5=LnM)
+1            # of lookahead depth
+1            DEPTHs (>=0)
+2            SWAP (0=bin-exch,1=long,2=mix)
+64           swapping threshold
+0            L1 in (0=transposed,1=no-transposed) form
+0            U  in (0=transposed,1=no-transposed) form
+1            Equilibration (0=no,1=yes)
+8            memory alignment in double (> 0)
+##### This line (no. 32) is ignored (it serves as a separator). ######
+0            Number of additional problem sizes for PTRANS
+400          values of N
+0            number of additional blocking sizes for PTRANS
+80           values of NB
+";
+
+/// The jobs of one transport, as far as they have run: what each of them said.
+#[derive(Debug)]
+pub(crate) struct HpccRuns {
+    transport: Transport,
+    stock: Rc<Stock>,
+    said: RefCell<Vec<String>>,
+}
+
+/// One of the figures that a job says.
+pub(crate) struct Hpcc {
+    key: &'static str,
+    unit: Unit,
+    runs: Rc<HpccRuns>,
+    /// The job whose figure is next.
+    next: Cell<usize>,
+}
+
+impl HpccRuns {
+    pub(crate) fn new(stock: &Rc<Stock>, transport: Transport) -> Rc<Self> {
+        Rc::new(Self { transport, stock: Rc::clone(stock), said: RefCell::default() })
+    }
+
+    fn launch(&self) -> Launch {
+        Launch { mpi: Mpi::OpenMpi4, transport: self.transport, ranks: RANKS, away: None }
+    }
+
+    /// What job number `at` said: that of the one before, if this is the next one.
+    fn said(&self, at: usize, bench: &Bench) -> Result<String> {
+        if let Some(said) = self.said.borrow().get(at) {
+            return Ok(said.clone());
+        }
+        let program = in_path(PROGRAM).context("it was there a moment ago")?;
+        let folder = self.stock.folder()?;
+        let output = folder.join("hpccoutf.txt");
+        fs::write(folder.join("hpccinf.txt"), INPUT).context("cannot write its input")?;
+        if output.exists() {
+            fs::remove_file(&output).context("cannot remove what it said before")?; // It would append.
+        }
+        let run = self.launch().run(bench, &self.stock, &program, &[])?;
+        run.map_err(anyhow::Error::msg)?;
+        let said = fs::read_to_string(&output).context("it left no output")?;
+        ensure!(said.lines().any(|line| line == "Success=1"), "its results are wrong");
+        self.said.borrow_mut().push(said.clone());
+        Ok(said)
+    }
+}
+
+impl Hpcc {
+    /// The figure that its summary calls so.
+    pub(crate) fn new(runs: &Rc<HpccRuns>, key: &'static str, unit: Unit) -> Self {
+        Self { key, unit, runs: Rc::clone(runs), next: Cell::new(0) }
+    }
+}
+
+/// A figure of the summary at the end: `MPIFFT_Gflops=2.87814`.
+fn figure(said: &str, key: &str) -> Result<f64> {
+    let value = said.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')?.trim().parse().ok());
+    value.filter(|&value| value > 0.0).with_context(|| format!("it does not say {key}"))
+}
+
+impl Case for Hpcc {
+    fn name(&self) -> String {
+        format!("{}.{}.hpcc.{}", Mpi::OpenMpi4.name(), self.runs.transport.name(), self.key)
+    }
+
+    fn unit(&self) -> Unit {
+        self.unit
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Reading> {
+        if in_path(PROGRAM).is_none() {
+            return Ok(Reading::Absent(format!("{PROGRAM} is not installed (package {PROGRAM})")));
+        }
+        if let Some(why) = self.runs.launch().absent() {
+            return Ok(Reading::Absent(why));
+        }
+        let at = self.next.replace(self.next.get() + 1);
+        let found = self.runs.said(at, bench).and_then(|said| figure(&said, self.key));
+        match (found, self.runs.transport) {
+            (Ok(value), _) => Ok(Reading::value(value)),
+            (Err(error), Transport::Isthmus) => Err(error),
+            (Err(error), _) => Ok(Reading::Absent(format!("it did not work: {error:#}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_those_of_the_summary() {
+        let said = "MPIFFT_N=262144\nMPIFFT_Gflops=2.87814\nSuccess=1\n";
+        assert_eq!(figure(said, "MPIFFT_Gflops").expect("it is there"), 2.87814);
+        assert!(figure(said, "MPIFFT_G").is_err() && figure("MPIFFT_Gflops=-1\n", "MPIFFT_Gflops").is_err());
+    }
+}
