@@ -16,8 +16,9 @@ use crate::engine::regions::Regions;
 use crate::errno::Errno;
 use crate::waiting::Bell;
 use isthmus_client::{EndpointAddress, Options};
+use isthmus_shm::bias::{Biased, Guard};
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// An endpoint, and what is bound to it.
@@ -108,7 +109,7 @@ impl State {
 /// What the objects of a domain share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    state: Mutex<State>,
+    state: Biased<State>,
     pub(crate) bell: Bell,
     pub(crate) regions: Arc<Regions>,
     pub(crate) options: Options,
@@ -118,21 +119,25 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(options: Options, api_version: u32) -> Result<Self, Errno> {
-        let (state, regions) = (Mutex::default(), Arc::default());
+        let (state, regions) = (Biased::new(State::default()), Arc::default());
         Ok(Self { state, bell: Bell::new()?, regions, options, api_version })
     }
 
     /// The lock. One that a panic left behind is taken all the same: what was begun then fails, the rest goes on.
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_> {
-        let guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Locked { guard: Some(guard), shared: self }
+        Locked { guard: Some(self.hold()), shared: self }
+    }
+
+    #[inline]
+    fn hold(&self) -> Guard<'_, State> {
+        self.state.try_lock().unwrap_or_else(|| self.state.lock())
     }
 }
 
 /// The lock, held.
 pub(crate) struct Locked<'a> {
-    guard: Option<MutexGuard<'a, State>>,
+    guard: Option<Guard<'a, State>>,
     shared: &'a Shared,
 }
 
@@ -150,7 +155,7 @@ impl Locked<'_> {
         let limit = if self.sleepers > 1 { limit.min(Duration::from_millis(10)) } else { limit };
         self.guard = None;
         self.shared.bell.sleep(limit);
-        self.guard = Some(self.shared.state.lock().unwrap_or_else(PoisonError::into_inner));
+        self.guard = Some(self.shared.hold());
         self.sleepers -= 1;
         self
     }

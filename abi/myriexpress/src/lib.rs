@@ -6,7 +6,7 @@
 //!                                          └── isthmus_mx::Engine ──┘  matching: what the one asks, the other decides
 //!
 //!   library, errors, codes, environment ── initialisation; error handlers; texts; variables
-//!   table, bias, endpoint, wait, changes ── handles, locks, who leads of those who wait
+//!   table, endpoint, wait, changes ── handles, locks, who leads of those who wait
 //!   open, connect, boards, info ────────── endpoints, addresses, names
 //!   send, receive, segments, matching ──── messages
 //!   completion, requests, handler ──────── what becomes of requests; unexpected messages; times in which nothing happens
@@ -23,7 +23,6 @@
 //! The library is linked by `cargo xtask link-abi isthmus-myriexpress --map abi/myriexpress/libmyriexpress.map --out
 //! libmyriexpress.so`.
 
-mod bias;
 mod boards;
 mod changes;
 mod codes;

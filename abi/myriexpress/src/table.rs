@@ -7,7 +7,6 @@
 //!
 //! Whatever a program passes as a handle is looked up and compared, never followed.
 
-use crate::bias::{Biased, Guard};
 use crate::changes::Changes;
 use crate::codes::Return;
 use crate::endpoint::Endpoint;
@@ -15,6 +14,7 @@ use crate::errors::{Failure, from_pointer, to_pointer};
 use crate::library;
 use crate::types::{EndpointHandle, ErrorHandler, RequestHandle};
 use isthmus_mx::RequestId;
+use isthmus_shm::bias::{Biased, Guard};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -72,7 +72,7 @@ impl Slot {
     }
 
     #[inline(always)]
-    fn lock(&'static self) -> Guard<Option<Box<Endpoint>>> {
+    fn lock(&'static self) -> Guard<'static, Option<Box<Endpoint>>> {
         match self.endpoint.try_lock() {
             Some(guard) => guard,
             None => self.lock_slowly(),
@@ -80,7 +80,7 @@ impl Slot {
     }
 
     #[cold]
-    fn lock_slowly(&'static self) -> Guard<Option<Box<Endpoint>>> {
+    fn lock_slowly(&'static self) -> Guard<'static, Option<Box<Endpoint>>> {
         self.queued.fetch_add(1, Ordering::Relaxed);
         let locked = self.endpoint.lock();
         self.queued.fetch_sub(1, Ordering::Relaxed);
@@ -101,7 +101,7 @@ pub(crate) struct Locked {
     handle: EndpointHandle,
     slot: &'static Slot,
     /// None only while this is dropped.
-    guard: Option<Guard<Option<Box<Endpoint>>>>,
+    guard: Option<Guard<'static, Option<Box<Endpoint>>>>,
 }
 
 /// Locks the endpoint of a handle.

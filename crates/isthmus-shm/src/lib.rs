@@ -6,6 +6,7 @@
 //!   piece ── memory of a guest's window, by the descriptors of its driver
 //!   ring ─── records, a line at a time               slab ── bytes too many for a record
 //!   board ── which of many peers is active, and when to sleep
+//!   bias ─── a lock for what one thread uses, and others may
 //!   rehome ─ large buffers of the program moved onto pages that a peer may map
 //!     arena ─ registered memory, moved onto pages that peers may write
 //! ```
@@ -30,6 +31,7 @@
 //! ```
 
 pub mod barrier;
+pub mod bias;
 mod board;
 pub mod buffer;
 #[cfg(test)]

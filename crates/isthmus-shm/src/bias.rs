@@ -1,6 +1,6 @@
 //! A lock that costs the one thread that uses it no atomic operation worth the name.
 //!
-//! Most programs use an endpoint from one thread, and an uncontended mutex is dear beside what it guards here: its two atomic
+//! Most programs use what a lock guards from one thread, and an uncontended mutex is dear beside what it guards here: its two atomic
 //! operations wait until everything this processor has written is visible to all, the message just sent first of all. So the
 //! first thread that locks becomes the *owner*, and says with plain stores when it is inside. The first other thread takes that
 //! away for good: it says so, has all threads of the process fence (`membarrier`), waits until the owner is outside, and from then
@@ -11,9 +11,10 @@
 //!   other: owner = SHARED, barrier for all, wait for busy = 0, inside by the mutex
 //! ```
 
-use isthmus_shm::barrier::{self, Reach};
+use crate::barrier::{self, Reach};
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,21 +27,26 @@ const SHARED: usize = usize::MAX;
 
 /// The lock.
 #[derive(Debug)]
-pub(crate) struct Biased<T> {
+pub struct Biased<T> {
     owner: AtomicUsize,
     /// The owner is inside.
     busy: AtomicBool,
     poisoned: AtomicBool,
     mutex: Mutex<()>,
     /// The mutex, held by whoever is inside; None where that is the owner. It is kept here and not in the guard so that a guard is two
-    /// words, which travel in registers.
-    held: UnsafeCell<Option<MutexGuard<'static, ()>>>,
+    /// words, which travel in registers. Only a guard of ours lets go of it: it borrows from this lock, and a guard that was
+    /// forgotten leaves it held for ever.
+    held: UnsafeCell<ManuallyDrop<Option<MutexGuard<'static, ()>>>>,
     value: UnsafeCell<T>,
 }
 
 // SAFETY: the value, and the mutex's guard, are reached only by whoever holds the lock, one thread at a time; a guard is dropped by the
 // thread that made it, because guards of ours do not move between threads either.
 unsafe impl<T: Send> Sync for Biased<T> {}
+
+// SAFETY: who moves it borrows it from nobody, so no guard is there, or one was forgotten. What that left of the mutex's guard nobody
+// touches again: the mutex stays locked, and a `ManuallyDrop` is not dropped.
+unsafe impl<T: Send> Send for Biased<T> {}
 
 /// By what a lock is held. As wide as a register: a guard with holes in it is copied piece by piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +58,8 @@ enum By {
 
 /// The lock, held.
 #[derive(Debug)]
-pub(crate) struct Guard<T: 'static> {
-    lock: &'static Biased<T>,
+pub struct Guard<'a, T> {
+    lock: &'a Biased<T>,
     by: By,
     _not_send: PhantomData<*mut ()>,
 }
@@ -66,57 +72,61 @@ fn this_thread() -> usize {
 }
 
 impl<T> Biased<T> {
-    pub(crate) const fn new(value: T) -> Self {
+    /// A lock that nobody owns yet.
+    pub const fn new(value: T) -> Self {
         Self {
             owner: AtomicUsize::new(NOBODY),
             busy: AtomicBool::new(false),
             poisoned: AtomicBool::new(false),
             mutex: Mutex::new(()),
-            held: UnsafeCell::new(None),
+            held: UnsafeCell::new(ManuallyDrop::new(None)),
             value: UnsafeCell::new(value),
         }
     }
 
     /// True if a thread panicked inside.
     #[inline(always)]
-    pub(crate) fn is_poisoned(&self) -> bool {
+    pub fn is_poisoned(&self) -> bool {
         self.poisoned.load(Ordering::Relaxed)
     }
 
     /// Takes the lock if this thread is the owner, or if the mutex decides and is free.
     #[inline(always)]
-    pub(crate) fn try_lock(&'static self) -> Option<Guard<T>> {
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         let me = this_thread();
         if self.owner.load(Ordering::Relaxed) != me {
             return self.try_lock_shared();
         }
         self.busy.store(true, Ordering::Relaxed);
-        // The barrier of whoever takes the ownership away is our fence.
+        // A, with B in `take_ownership_away` (argued): the barrier of whoever takes the ownership away is our fence.
         compiler_fence(Ordering::SeqCst);
         if self.owner.load(Ordering::Relaxed) == me {
             return Some(Guard { lock: self, by: By::Ownership, _not_send: PhantomData });
         }
+        // C, with D in `take_ownership_away` (argued): as when a guard is dropped.
         self.busy.store(false, Ordering::Release);
         None
     }
 
     #[inline(never)]
-    fn try_lock_shared(&'static self) -> Option<Guard<T>> {
+    fn try_lock_shared(&self) -> Option<Guard<'_, T>> {
         if self.owner.load(Ordering::Relaxed) != SHARED {
             return None;
         }
         self.mutex.try_lock().ok().map(|mutex| self.inside(mutex))
     }
 
-    fn inside(&'static self, mutex: MutexGuard<'static, ()>) -> Guard<T> {
+    fn inside<'a>(&'a self, mutex: MutexGuard<'a, ()>) -> Guard<'a, T> {
+        // SAFETY: only its lifetime changes. It is dropped by the guard made here, which borrows this lock, or never.
+        let mutex = unsafe { std::mem::transmute::<MutexGuard<'a, ()>, MutexGuard<'static, ()>>(mutex) };
         // SAFETY: we hold the mutex and nobody is the owner, so nobody else looks at this.
-        unsafe { *self.held.get() = Some(mutex) };
+        unsafe { *self.held.get() = ManuallyDrop::new(Some(mutex)) };
         Guard { lock: self, by: By::Mutex, _not_send: PhantomData }
     }
 
     /// Takes the lock, waiting for it.
     #[cold]
-    pub(crate) fn lock(&'static self) -> Guard<T> {
+    pub fn lock(&self) -> Guard<'_, T> {
         let mutex = self.mutex.lock().unwrap_or_else(PoisonError::into_inner); // The poison is ours to tell.
         let me = this_thread();
         let first = if barrier::is_registered(Reach::Process) { me } else { SHARED };
@@ -142,19 +152,21 @@ impl<T> Biased<T> {
     /// Called under the mutex.
     fn take_ownership_away(&self) {
         self.owner.store(SHARED, Ordering::Relaxed);
+        // B, with A in `try_lock` (argued): either the owner sees that it is none, or we see that it is inside.
         fence(Ordering::SeqCst);
         if !barrier::barrier(Reach::Process) {
             // Allowed before and refused now. The owner has long seen the store by the time that we wake.
             std::thread::sleep(Duration::from_millis(1));
         }
+        // D, with C in `Guard::drop` (argued): we see all that the owner did inside.
         while self.busy.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
     }
 }
 
-impl<T> Guard<T> {
-    fn take_mutex(&self) -> Option<MutexGuard<'static, ()>> {
+impl<T> Guard<'_, T> {
+    fn take_mutex(&self) -> Option<MutexGuard<'_, ()>> {
         // SAFETY: we hold the lock, so nobody else looks at this.
         unsafe { (*self.lock.held.get()).take() }
     }
@@ -165,7 +177,7 @@ impl<T> Guard<T> {
     }
 }
 
-impl<T> Drop for Guard<T> {
+impl<T> Drop for Guard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -174,12 +186,13 @@ impl<T> Drop for Guard<T> {
         if self.by == By::Mutex {
             self.leave_mutex();
         } else {
+            // C, with D in `take_ownership_away` (argued): all that we did inside is seen by who enters next.
             self.lock.busy.store(false, Ordering::Release);
         }
     }
 }
 
-impl<T> Deref for Guard<T> {
+impl<T> Deref for Guard<'_, T> {
     type Target = T;
 
     #[inline(always)]
@@ -189,7 +202,7 @@ impl<T> Deref for Guard<T> {
     }
 }
 
-impl<T> DerefMut for Guard<T> {
+impl<T> DerefMut for Guard<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as above, and the guard is borrowed mutably.
@@ -201,13 +214,9 @@ impl<T> DerefMut for Guard<T> {
 mod tests {
     use super::*;
 
-    fn leak<T>(value: T) -> &'static Biased<T> {
-        Box::leak(Box::new(Biased::new(value)))
-    }
-
     #[test]
     fn one_thread_never_touches_the_mutex() {
-        let lock = leak(0);
+        let lock = Biased::new(0);
         assert!(lock.try_lock().is_none(), "nobody is the owner yet");
         *lock.lock() += 1;
         for _ in 0..10 {
@@ -221,7 +230,7 @@ mod tests {
     #[test]
     fn threads_that_join_later_count_without_losing_any() {
         const EACH: u64 = 20_000;
-        let lock = leak(0_u64);
+        let lock = Biased::new(0_u64);
         drop(lock.lock());
         let count = |times: u64| {
             for _ in 0..times {
@@ -239,8 +248,17 @@ mod tests {
     }
 
     #[test]
+    fn a_lock_whose_guard_was_forgotten_can_be_moved_and_dropped() {
+        let lock = Biased::new(0);
+        drop(lock.lock());
+        std::thread::scope(|scope| scope.spawn(|| std::mem::forget(lock.lock())).join()).expect("no panic");
+        let moved = Box::new(lock);
+        assert!(moved.try_lock().is_none());
+    }
+
+    #[test]
     fn a_panic_inside_poisons_it() {
-        let lock = leak(0);
+        let lock = Biased::new(0);
         let inside = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _guard = lock.lock();
             panic!("inside");
