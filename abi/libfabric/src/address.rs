@@ -22,6 +22,8 @@ pub(crate) struct Av {
     names: Vec<Option<Name>>,
     /// The number that stands for each name, should it have several.
     first: HashMap<Name, usize>,
+    /// The same, by number: each directed receive asks.
+    firsts: Vec<usize>,
 }
 
 impl Av {
@@ -34,25 +36,31 @@ impl Av {
     }
 
     /// The number that stands for all that the same name has.
+    #[inline]
     pub(crate) fn first(&self, at: usize) -> usize {
-        self.name(at).and_then(|name| self.first.get(&name).copied()).unwrap_or(at)
+        self.firsts.get(at).copied().unwrap_or(at)
     }
 
     fn insert(&mut self, name: Name) -> usize {
         let number = self.names.len();
         self.names.push(Some(name));
-        self.first.entry(name).or_insert(number);
+        self.firsts.push(*self.first.entry(name).or_insert(number));
         number
     }
 
     fn remove(&mut self, at: usize) -> Result<(), Errno> {
         let name = self.names.get_mut(at).and_then(Option::take).ok_or(Errno::INVAL)?;
         if self.first.get(&name) == Some(&at) {
-            match self.names.iter().position(|other| *other == Some(name)) {
-                Some(next) => self.first.insert(name, next),
-                None => self.first.remove(&name),
-            };
+            let mut others = (0..self.names.len()).filter(|&other| self.names[other] == Some(name));
+            match others.next() {
+                Some(next) => {
+                    self.first.insert(name, next);
+                    std::iter::once(next).chain(others).for_each(|other| self.firsts[other] = next);
+                }
+                None => drop(self.first.remove(&name)),
+            }
         }
+        self.firsts[at] = at;
         Ok(())
     }
 }
@@ -231,4 +239,26 @@ unsafe extern "C" fn straddr(_av: *mut FidAv, name: *const c_void, buf: *mut c_c
         }
     }
     buf
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_number_of_a_name_stands_for_it() {
+        let name = |nic| Name { nic, number: None, domain: isthmus_client::DomainId::new(1).expect("not zero") };
+        let mut av = Av::default();
+        let numbers: Vec<usize> = [name(1), name(2), name(1), name(1)].map(|name| av.insert(name)).to_vec();
+        assert_eq!(numbers, [0, 1, 2, 3]);
+        let firsts = |av: &Av| [0, 1, 2, 3].map(|at| av.first(at));
+        assert_eq!(firsts(&av), [0, 1, 0, 0]);
+        av.remove(0).expect("it is there");
+        assert_eq!(firsts(&av), [0, 1, 2, 2]);
+        av.remove(3).expect("it is there");
+        av.remove(2).expect("it is there");
+        assert_eq!(firsts(&av), [0, 1, 2, 3]);
+        assert_eq!(av.insert(name(1)), 4);
+        assert_eq!(av.first(4), 4);
+    }
 }
