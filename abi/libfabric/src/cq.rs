@@ -11,6 +11,7 @@ use crate::abi::objects::{Fid, FidCq, FidDomain};
 use crate::abi::requests::{CqAttr, CqEntry, CqErrEntry};
 use crate::abi::tables::{CqOps, Ops};
 use crate::domain::DomainObject;
+use crate::engine::endpoint::Endpoint;
 use crate::engine::events::{Event, Side};
 use crate::errno::{Errno, call, number};
 use crate::shared::{Locked, Shared, State, place};
@@ -165,7 +166,7 @@ pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<(), Errno> {
     let object = unsafe { object(fid.cast()) };
     let mut state = object.shared.lock();
     object.shared.bell.silence();
-    turn(&mut state, object.slot)?;
+    turn(&mut state, object.slot, Endpoint::turn)?;
     if has_entry(&mut state, object.slot) || !state.arm_all() || has_entry(&mut state, object.slot) {
         return Err(Errno::AGAIN);
     }
@@ -175,12 +176,12 @@ pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<(), Errno> {
 
 /// Everything happens that can at the queue's endpoints.
 #[inline]
-fn turn(state: &mut State, slot: usize) -> Result<(), Errno> {
+fn turn(state: &mut State, slot: usize, turn: impl Fn(&mut Endpoint)) -> Result<(), Errno> {
     let State { members, queues, .. } = state;
     let queue = queues.get(slot).and_then(Option::as_ref).ok_or(Errno::OPBADSTATE)?;
     for &member in &queue.members {
         if let Some(member) = members.get_mut(member).and_then(Option::as_mut) {
-            member.endpoint.turn();
+            turn(&mut member.endpoint);
         }
     }
     Ok(())
@@ -295,7 +296,7 @@ unsafe fn look(state: &mut State, slot: usize, room: &Room) -> Result<usize, Err
     // SAFETY: passed on.
     match unsafe { take(state, slot, room) } {
         Err(Errno::AGAIN) => {
-            turn(state, slot)?;
+            turn(state, slot, Endpoint::turn_or_rest)?;
             // SAFETY: passed on.
             unsafe { take(state, slot, room) }
         }

@@ -73,6 +73,14 @@ impl Endpoint {
         self.answer_all();
     }
 
+    /// The same for who reads again and again: left out once after a turn that has found a single event.
+    #[inline]
+    pub(crate) fn turn_or_rest(&mut self) {
+        if !self.hub().rests() {
+            self.turn();
+        }
+    }
+
     /// Has the descriptor tell of everything from now on. False if there is something already.
     pub(crate) fn arm(&mut self) -> bool {
         self.hub().begin_to_wait();

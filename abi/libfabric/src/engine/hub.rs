@@ -31,7 +31,7 @@ pub(crate) const INDEX: EndpointIndex = EndpointIndex::new(0).expect("there is a
 /// The token of what nobody wants.
 const NOWHERE: Token = Token::new(0);
 
-/// Events that a turn may find before the program is to look at them.
+/// Events that a turn may find before the program is to look at them, at most.
 const EVENTS_PER_TURN: u64 = 16;
 
 /// Where the bulk that follows a head goes.
@@ -76,6 +76,10 @@ pub(crate) struct Hub {
     pub(crate) eager: usize,
     /// Events at which whoever turns the wheel wants to look.
     busy_at: u64,
+    /// Events that this turn may find.
+    batch: u64,
+    /// The turn after the last one was left out.
+    rested: bool,
 }
 
 impl Hub {
@@ -93,14 +97,29 @@ impl Hub {
             gone: HashSet::new(),
             outbox: VecDeque::new(),
             eager: 0,
-            busy_at: EVENTS_PER_TURN,
+            busy_at: 1,
+            batch: 1,
+            rested: false,
         }
     }
 
-    /// A turn begins, which may find so many events.
+    /// A turn begins. One that looks behind the last message that is there has the next cell's line brought here, and waits for it
+    /// while the program could be answering. So a turn ends with the first event, and finds more only where the turns before
+    /// it have found all they might.
     #[inline]
     pub(crate) fn begin(&mut self) {
-        self.busy_at = self.events.count + EVENTS_PER_TURN;
+        let had_enough = self.events.count >= self.busy_at;
+        self.batch = if had_enough { (2 * self.batch).min(EVENTS_PER_TURN) } else { 1 };
+        self.busy_at = self.events.count + self.batch;
+        self.rested = false;
+    }
+
+    /// True once after a turn that has ended with a single event: programs that read until there is nothing more are told so without
+    /// a look, for the same reason.
+    #[inline]
+    pub(crate) fn rests(&mut self) -> bool {
+        let one = self.batch == 1 && self.events.count >= self.busy_at;
+        one && !std::mem::replace(&mut self.rested, true)
     }
 
     /// From now on any event is news.
@@ -517,5 +536,40 @@ impl Matcher for Hub {
         });
         let unexpected = unexpected.filter(|message| message.envelope.to == endpoint).collect();
         (Vec::new(), unexpected)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Turns at which so many events are to be had: what each turn finds, or that it is left out.
+    fn turns(hub: &mut Hub, waiting: &[u64]) -> Vec<Option<u64>> {
+        let turn = |&waiting: &u64| {
+            let begun = hub.events.count;
+            (!hub.rests()).then(|| {
+                hub.begin();
+                while !hub.is_busy() && hub.events.count < begun + waiting {
+                    hub.events.count += 1;
+                }
+                hub.events.count - begun
+            })
+        };
+        waiting.iter().map(turn).collect()
+    }
+
+    #[test]
+    fn a_turn_ends_with_the_first_event_and_the_next_one_is_left_out() {
+        let mut hub = Hub::new(Arc::default());
+        assert_eq!(turns(&mut hub, &[0, 0, 1, 0, 0, 1, 0]), [Some(0), Some(0), Some(1), None, Some(0), Some(1), None]);
+    }
+
+    #[test]
+    fn turns_of_a_stream_find_more_and_more() {
+        let mut hub = Hub::new(Arc::default());
+        let many = u64::MAX / 2;
+        let found = turns(&mut hub, &[many, many, many, many, many, many, many, 0, many]);
+        let expected = [Some(1), None, Some(2), Some(4), Some(8), Some(16), Some(16), Some(0), Some(1)];
+        assert_eq!(found, expected);
     }
 }
