@@ -167,7 +167,7 @@ pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<(), Errno> {
     let mut state = object.shared.lock();
     object.shared.bell.silence();
     turn(&mut state, object.slot, Endpoint::turn)?;
-    if has_entry(&mut state, object.slot) || !state.arm_all() || has_entry(&mut state, object.slot) {
+    if has_entry(&state, object.slot) || !state.arm_all() || has_entry(&state, object.slot) {
         return Err(Errno::AGAIN);
     }
     state.watch();
@@ -187,12 +187,13 @@ fn turn(state: &mut State, slot: usize, turn: impl Fn(&mut Endpoint)) -> Result<
     Ok(())
 }
 
-fn has_entry(state: &mut State, slot: usize) -> bool {
+#[inline]
+fn has_entry(state: &State, slot: usize) -> bool {
     let State { members, queues, .. } = state;
     let Some(queue) = queues.get(slot).and_then(Option::as_ref) else { return false };
     queue.sources.iter().any(|&(member, side)| {
-        let member = members.get_mut(member).and_then(Option::as_mut);
-        member.is_some_and(|member| !member.endpoint.hub().events.queue(side).is_empty())
+        let member = members.get(member).and_then(Option::as_ref);
+        member.is_some_and(|member| member.endpoint.has_event(side))
     })
 }
 
@@ -234,7 +235,6 @@ impl Room {
 /// # Safety
 ///
 /// As for [`Room::write`].
-#[inline]
 unsafe fn take(state: &mut State, slot: usize, room: &Room) -> Result<usize, Errno> {
     let State { members, queues, .. } = state;
     let queue = queues.get_mut(slot).and_then(Option::as_mut).ok_or(Errno::OPBADSTATE)?;
@@ -286,27 +286,26 @@ unsafe extern "C" fn readfrom(cq: *mut FidCq, buf: *mut c_void, count: usize, so
     })
 }
 
-/// Takes what is there; if nothing is, everything happens that can first.
+/// Takes what is there; if nothing is, or nothing is to be taken, everything happens that can first.
 ///
 /// # Safety
 ///
 /// As for [`take`].
 #[inline]
 unsafe fn look(state: &mut State, slot: usize, room: &Room) -> Result<usize, Errno> {
-    // SAFETY: passed on.
-    match unsafe { take(state, slot, room) } {
-        Err(Errno::AGAIN) => {
-            turn(state, slot, Endpoint::turn_or_rest)?;
-            // SAFETY: passed on.
-            unsafe { take(state, slot, room) }
+    if room.count == 0 || !has_entry(state, slot) {
+        turn(state, slot, Endpoint::turn_or_rest)?;
+        if !has_entry(state, slot) {
+            return Err(Errno::AGAIN);
         }
-        taken => taken,
     }
+    // SAFETY: passed on.
+    unsafe { take(state, slot, room) }
 }
 
 /// Sleeps until there may be an entry, `limit` at most.
 fn sleep(mut state: Locked<'_>, slot: usize, limit: Duration) -> Locked<'_> {
-    if state.arm_all() && !has_entry(&mut state, slot) { state.sleep(limit) } else { state }
+    if state.arm_all() && !has_entry(&state, slot) { state.sleep(limit) } else { state }
 }
 
 unsafe extern "C" fn readerr(cq: *mut FidCq, entry: *mut CqErrEntry, _flags: u64) -> isize {

@@ -1,5 +1,6 @@
 //! A fabric endpoint: a domain of its own with one client endpoint in it.
 
+use crate::engine::events::Side;
 use crate::engine::head::{BULK, Head, Kind, WIDE};
 use crate::engine::held::{Body, Held};
 use crate::engine::hub::{Expected, Hub, INDEX};
@@ -70,7 +71,14 @@ impl Endpoint {
     pub(crate) fn turn(&mut self) {
         self.hub().begin();
         self.domain.progress();
+        self.hub().end_turn();
         self.answer_all();
+    }
+
+    /// Whether the program has something to hear of this side.
+    #[inline]
+    pub(crate) fn has_event(&self, side: Side) -> bool {
+        self.domain.matcher().events.has_any(side)
     }
 
     /// The same for who reads again and again: left out once after a turn that has found a single event.

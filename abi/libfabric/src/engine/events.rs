@@ -132,6 +132,11 @@ impl Events {
     }
 
     #[inline]
+    pub(crate) fn has_any(&self, side: Side) -> bool {
+        !self.queues[side as usize].is_empty()
+    }
+
+    #[inline]
     pub(crate) fn queue(&mut self, side: Side) -> &mut VecDeque<Event> {
         &mut self.queues[side as usize]
     }

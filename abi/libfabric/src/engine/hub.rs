@@ -78,6 +78,8 @@ pub(crate) struct Hub {
     busy_at: u64,
     /// Events that this turn may find.
     batch: u64,
+    /// The last turn found all that it might.
+    had_enough: bool,
     /// The turn after the last one was left out.
     rested: bool,
 }
@@ -99,6 +101,7 @@ impl Hub {
             eager: 0,
             busy_at: 1,
             batch: 1,
+            had_enough: false,
             rested: false,
         }
     }
@@ -108,17 +111,22 @@ impl Hub {
     /// it have found all they might.
     #[inline]
     pub(crate) fn begin(&mut self) {
-        let had_enough = self.events.count >= self.busy_at;
-        self.batch = if had_enough { (2 * self.batch).min(EVENTS_PER_TURN) } else { 1 };
+        self.batch = if self.had_enough { (2 * self.batch).min(EVENTS_PER_TURN) } else { 1 };
         self.busy_at = self.events.count + self.batch;
         self.rested = false;
+    }
+
+    /// A turn ends.
+    #[inline]
+    pub(crate) fn end_turn(&mut self) {
+        self.had_enough = self.events.count >= self.busy_at;
     }
 
     /// True once after a turn that has ended with a single event: programs that read until there is nothing more are told so without
     /// a look, for the same reason.
     #[inline]
     pub(crate) fn rests(&mut self) -> bool {
-        let one = self.batch == 1 && self.events.count >= self.busy_at;
+        let one = self.batch == 1 && self.had_enough;
         one && !std::mem::replace(&mut self.rested, true)
     }
 
@@ -552,6 +560,7 @@ mod tests {
                 while !hub.is_busy() && hub.events.count < begun + waiting {
                     hub.events.count += 1;
                 }
+                hub.end_turn();
                 hub.events.count - begun
             })
         };
