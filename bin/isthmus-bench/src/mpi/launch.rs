@@ -67,7 +67,7 @@ impl Launch {
         command.arg(program).args(arguments);
         let folder = stock.folder()?;
         command.current_dir(folder).env("TMPDIR", folder);
-        let said = self.finish(&mut command, &folder.join("stderr"), PATIENCE * 4 + bench.budget * 20);
+        let said = self.finish(&mut command, &folder.join("stderr"), PATIENCE * 2 + bench.budget * 20);
         if let (Err(_), Some((stages, between))) = (&said, &self.away) {
             stages.forget(between);
         }
