@@ -1,0 +1,62 @@
+//! Several files at addresses in a row.
+
+use isthmus_shm::{Access, Mapping};
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use std::any::Any;
+use std::ptr::NonNull;
+
+/// Bytes of a file.
+pub(crate) struct Piece<'a> {
+    pub(crate) file: BorrowedFd<'a>,
+    pub(crate) offset: u64,
+    pub(crate) bytes: usize,
+}
+
+/// Maps these, one behind the other; all in whole pages. `keeper` is dropped when nothing of it is mapped any more.
+///
+/// # Safety
+///
+/// What the files show cannot vanish from under a mapping of it (no file that could be shortened).
+pub(crate) unsafe fn map(
+    pieces: &[Piece<'_>],
+    access: Access,
+    keeper: Box<dyn Any + Send + Sync>,
+) -> Result<Mapping, Errno> {
+    let protection = match access {
+        Access::Read => ProtFlags::READ,
+        Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+    };
+    let bytes: usize = pieces.iter().map(|piece| piece.bytes).sum();
+    // SAFETY: fresh addresses of the kernel's choice disturb no memory of ours.
+    let base = unsafe {
+        rustix::mm::mmap_anonymous(
+            core::ptr::null_mut(),
+            bytes,
+            ProtFlags::empty(),
+            MapFlags::PRIVATE | MapFlags::NORESERVE,
+        )?
+    };
+    let base = NonNull::new(base.cast::<u8>()).expect("the kernel maps nothing at address zero unasked");
+    // SAFETY: what replaces these addresses below is readable (and writable, where stores are meant to happen); nobody else knows them;
+    // by our caller's promise what is there stays. Should a piece be refused, dropping the mapping gives all addresses back.
+    let mapping = unsafe { Mapping::adopt_with(base, bytes, keeper) };
+    let mut at = 0;
+    for piece in pieces {
+        // SAFETY: inside the addresses reserved above (the pieces' sizes add up to `bytes`), which nobody uses yet.
+        unsafe {
+            let there = base.as_ptr().add(at).cast();
+            rustix::mm::mmap(
+                there,
+                piece.bytes,
+                protection,
+                MapFlags::SHARED | MapFlags::FIXED,
+                piece.file,
+                piece.offset,
+            )?;
+        }
+        at += piece.bytes;
+    }
+    Ok(mapping)
+}

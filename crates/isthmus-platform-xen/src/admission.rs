@@ -1,0 +1,266 @@
+//! What domain 0 makes in XenStore for a guest that may attach, and how both sides read it (docs/spec/xen.md).
+//!
+//! ```text
+//!  isthmus guest allow 7 --backend 5
+//!    /local/domain/7/isthmus/backends = "5"      for 7: whom to attach to; for 5: that 7 may. Goes with domain 7
+//!    /local/domain/5/isthmus/guests/7 = ""       for 5: where to look
+//! ```
+//!
+//! Only domain 0 can write there, so neither side has to believe the other one.
+
+use crate::Domid;
+use crate::presence::FOLLOWED_MAX;
+use crate::store::wire::{Permission, Refusal, Rights};
+use crate::store::{Store, StoreError, Wire};
+
+/// Below a guest's directory: who may be its backend.
+pub const BACKENDS: &str = "isthmus/backends";
+
+/// Below a backend's directory: where to look for guests.
+pub const GUESTS: &str = "isthmus/guests";
+
+/// Backends that a guest can have.
+pub const BACKENDS_MAX: usize = 8;
+
+fn backends_of(guest: Domid) -> String {
+    format!("/local/domain/{guest}/{BACKENDS}")
+}
+
+fn guest_of(backend: Domid, guest: Domid) -> String {
+    format!("/local/domain/{backend}/{GUESTS}/{guest}")
+}
+
+/// Something that domain 0 does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Writes a node, and says who may do what with it.
+    Write {
+        /// Which.
+        path: String,
+        /// What.
+        value: String,
+        /// Who.
+        permissions: Vec<Permission>,
+    },
+    /// Removes a node.
+    Remove {
+        /// Which.
+        path: String,
+    },
+}
+
+impl Step {
+    /// The same, as commands of `xenstore-utils`.
+    pub fn commands(&self) -> Vec<String> {
+        match self {
+            Self::Write { path, value, permissions } => {
+                let permissions: Vec<String> = permissions.iter().map(|permission| permission.emit()).collect();
+                let chmod = format!("xenstore-chmod {path} {}", permissions.join(" "));
+                vec![format!("xenstore-write {path} '{value}'"), chmod]
+            }
+            Self::Remove { path } => vec![format!("xenstore-rm {path}")],
+        }
+    }
+}
+
+/// A guest cannot have these backends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BackendsFault {
+    /// None, or too many.
+    #[error("a guest has 1 to {BACKENDS_MAX} backends")]
+    Count,
+    /// The guest itself.
+    #[error("domain {0} cannot be its own backend")]
+    Itself(Domid),
+}
+
+/// What is done so that a guest may attach to these backends, and to no others.
+pub fn allow(guest: Domid, backends: &[Domid]) -> Result<Vec<Step>, BackendsFault> {
+    if backends.is_empty() || backends.len() > BACKENDS_MAX {
+        return Err(BackendsFault::Count);
+    }
+    if backends.contains(&guest) {
+        return Err(BackendsFault::Itself(guest));
+    }
+    let node = |path, value: String, readers: &[Domid]| {
+        let mut permissions = vec![Permission { domid: Domid::ZERO, rights: Rights::None }];
+        let others = readers.iter().filter(|reader| **reader != Domid::ZERO);
+        permissions.extend(others.map(|reader| Permission { domid: *reader, rights: Rights::Read }));
+        Step::Write { path, value, permissions }
+    };
+    let numbers: Vec<String> = backends.iter().map(ToString::to_string).collect();
+    let readers = [&[guest], backends].concat();
+    let mut steps = vec![node(backends_of(guest), numbers.join(" "), &readers)];
+    steps.extend(backends.iter().map(|backend| node(guest_of(*backend, guest), String::new(), &[*backend])));
+    Ok(steps)
+}
+
+/// What is done so that it may not any more.
+pub fn forbid(guest: Domid, backends: &[Domid]) -> Vec<Step> {
+    let paths = backends.iter().map(|backend| guest_of(*backend, guest)).chain([backends_of(guest)]);
+    paths.map(|path| Step::Remove { path }).collect()
+}
+
+/// Does all of it or nothing.
+pub fn carry_out<W: Wire>(store: &mut Store<W>, steps: &[Step]) -> Result<(), StoreError> {
+    store.transaction(|store| {
+        steps.iter().try_for_each(|step| match step {
+            Step::Write { path, value, permissions } => {
+                store.write(path, value.as_bytes())?;
+                store.set_permissions(path, permissions)
+            }
+            Step::Remove { path } => store.remove(path),
+        })
+    })
+}
+
+/// Whose guest this one may be: none, if nobody allowed it anything. For the guest, its backends and domain 0.
+pub fn backends<W: Wire>(store: &mut Store<W>, guest: Domid) -> Result<Vec<Domid>, StoreError> {
+    match store.read(&backends_of(guest)) {
+        Ok(value) => {
+            let numbers = value.split(|byte| *byte == b' ').filter_map(Domid::parse);
+            Ok(numbers.take(BACKENDS_MAX).collect())
+        }
+        Err(StoreError::Refused(Refusal::Missing | Refusal::Forbidden)) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Guests that were allowed to attach to a backend, and still are: their numbers may be others' by now, so each is asked for.
+pub fn guests<W: Wire>(store: &mut Store<W>, backend: Domid) -> Result<Vec<Domid>, StoreError> {
+    let names = match store.children(&format!("/local/domain/{backend}/{GUESTS}")) {
+        Err(StoreError::Refused(Refusal::Missing | Refusal::Forbidden)) => Vec::new(),
+        names => names?,
+    };
+    let mut allowed = Vec::new();
+    for guest in names.iter().filter_map(|name| Domid::parse(name.as_bytes())).take(FOLLOWED_MAX) {
+        if backends(store, guest)?.contains(&backend) {
+            allowed.push(guest);
+        }
+    }
+    Ok(allowed)
+}
+
+/// Why a domain is not found.
+#[derive(Debug, thiserror::Error)]
+pub enum FindError {
+    /// There is none.
+    #[error("no domain of this host has the name or number {0}")]
+    Unknown(String),
+    /// There are several.
+    #[error("several domains of this host are called {0}: say its number")]
+    Ambiguous(String),
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// The domain of this number or name; for domain 0.
+pub fn find<W: Wire>(store: &mut Store<W>, wanted: &str) -> Result<Domid, FindError> {
+    let names = store.children("/local/domain")?;
+    let here: Vec<Domid> = names.iter().filter_map(|name| Domid::parse(name.as_bytes())).collect();
+    if let Some(number) = Domid::parse(wanted.as_bytes()).filter(|number| here.contains(number)) {
+        return Ok(number);
+    }
+    let mut found = Vec::new();
+    for domid in here {
+        match store.read(&format!("/local/domain/{domid}/name")) {
+            Ok(name) if name == wanted.as_bytes() => found.push(domid),
+            Ok(_) | Err(StoreError::Refused(_)) => {} // It may have gone in between.
+            Err(error) => return Err(error.into()),
+        }
+    }
+    match found[..] {
+        [one] => Ok(one),
+        [] => Err(FindError::Unknown(wanted.to_owned())),
+        _ => Err(FindError::Ambiguous(wanted.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::{Domain, FakeWire, Host};
+    use crate::kernel::Kernel;
+
+    fn domid(number: u16) -> Domid {
+        Domid::new(number).unwrap()
+    }
+
+    fn store(domain: &Domain) -> Store<FakeWire> {
+        Store::new(domain.store().unwrap())
+    }
+
+    #[test]
+    fn what_is_done_can_be_read_as_commands() {
+        let steps = allow(domid(7), &[domid(5), Domid::ZERO]).unwrap();
+        let commands: Vec<String> = steps.iter().flat_map(Step::commands).collect();
+        assert_eq!(
+            commands,
+            [
+                "xenstore-write /local/domain/7/isthmus/backends '5 0'",
+                "xenstore-chmod /local/domain/7/isthmus/backends n0 r7 r5",
+                "xenstore-write /local/domain/5/isthmus/guests/7 ''",
+                "xenstore-chmod /local/domain/5/isthmus/guests/7 n0 r5",
+                "xenstore-write /local/domain/0/isthmus/guests/7 ''",
+                "xenstore-chmod /local/domain/0/isthmus/guests/7 n0",
+            ]
+        );
+        let removed: Vec<String> = forbid(domid(7), &[domid(5)]).iter().flat_map(Step::commands).collect();
+        assert_eq!(
+            removed,
+            ["xenstore-rm /local/domain/5/isthmus/guests/7", "xenstore-rm /local/domain/7/isthmus/backends"]
+        );
+    }
+
+    #[test]
+    fn both_sides_hear_of_it_and_nobody_else() {
+        let host = Host::new();
+        let mut zero = store(&host.domain(Domid::ZERO));
+        let [mut guest, mut backend, mut other] = [7, 5, 6].map(|number| store(&host.start(domid(number))));
+        assert_eq!(backends(&mut guest, domid(7)).unwrap(), []);
+        assert_eq!(guests(&mut backend, domid(5)).unwrap(), []);
+        carry_out(&mut zero, &allow(domid(7), &[domid(5)]).unwrap()).unwrap();
+        assert_eq!(backends(&mut guest, domid(7)).unwrap(), [domid(5)]);
+        assert_eq!(guests(&mut backend, domid(5)).unwrap(), [domid(7)]);
+        assert_eq!(backends(&mut other, domid(7)).unwrap(), []);
+        assert!(guest.write(BACKENDS, b"5 6").is_err() && guest.remove(BACKENDS).is_err(), "a guest changes it");
+        carry_out(&mut zero, &forbid(domid(7), &[domid(5)])).unwrap();
+        assert_eq!(backends(&mut guest, domid(7)).unwrap(), []);
+        assert_eq!(guests(&mut backend, domid(5)).unwrap(), []);
+    }
+
+    #[test]
+    fn what_a_guest_was_allowed_goes_with_it() {
+        let host = Host::new();
+        let mut zero = store(&host.domain(Domid::ZERO));
+        let (_guest, mut backend) = (host.start(domid(7)), store(&host.start(domid(5))));
+        carry_out(&mut zero, &allow(domid(7), &[domid(5)]).unwrap()).unwrap();
+        host.destroy(domid(7));
+        host.start(domid(7));
+        assert_eq!(guests(&mut backend, domid(5)).unwrap(), []);
+    }
+
+    #[test]
+    fn impossible_backends_are_refused() {
+        assert_eq!(allow(domid(7), &[]), Err(BackendsFault::Count));
+        assert_eq!(allow(domid(7), &[Domid::ZERO; BACKENDS_MAX + 1]), Err(BackendsFault::Count));
+        assert_eq!(allow(domid(7), &[domid(7)]), Err(BackendsFault::Itself(domid(7))));
+    }
+
+    #[test]
+    fn domains_are_found_by_number_and_by_name() {
+        let host = Host::new();
+        let mut zero = store(&host.domain(Domid::ZERO));
+        for (number, name) in [(7, "web"), (8, "web"), (9, "db"), (10, "11")] {
+            host.start(domid(number));
+            zero.write(&format!("/local/domain/{number}/name"), name.as_bytes()).unwrap();
+        }
+        let mut found = |wanted: &str| find(&mut zero, wanted).map_err(|error| error.to_string());
+        assert_eq!(found("8"), Ok(domid(8)));
+        assert_eq!(found("db"), Ok(domid(9)));
+        assert_eq!(found("11"), Ok(domid(10)), "a name that is no number of a domain");
+        assert_eq!(found("12").unwrap_err(), "no domain of this host has the name or number 12");
+        assert_eq!(found("web").unwrap_err(), "several domains of this host are called web: say its number");
+    }
+}

@@ -1,0 +1,145 @@
+//! A whole host in this process: domains, grants, event channels, a store. For tests without a hypervisor.
+//!
+//! It does what was seen on a real one, and above all what surprises there. The suite in real guests (`tests/guests`) asks the same of
+//! Xen, so that the fake does not drift away from it:
+//!
+//! * references of one allocation come in any order;
+//! * nobody is asked anything before a reference is *mapped*; a bad one is refused then, and what is refused is the whole call;
+//! * binding raises one event at once; notifying a channel whose other end is gone succeeds;
+//! * a mapper's or granter's end clears a byte and rings, however it comes; the destruction of a whole domain does not;
+//! * what a destroyed domain granted stays mapped where it is, and cannot be mapped again;
+//! * a watch on a node of its that was readable for us fires then, and reading says EACCES rather than ENOENT: the node above is not
+//!   for us;
+//! * a domain writes below `data/` of its own directory only.
+
+mod grants;
+mod ports;
+mod store;
+
+pub use grants::FakePages;
+pub use ports::FakePort;
+pub use store::FakeWire;
+
+use crate::kernel::{Farewell, Kernel};
+use crate::{Domid, EvtchnPort, GrantRef};
+use isthmus_shm::{Access, Mapping};
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// A host, cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Host {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// Something happened that somebody may wait for.
+    happened: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    alive: BTreeSet<Domid>,
+    grants: grants::Table,
+    ports: ports::Table,
+    store: store::Tree,
+}
+
+impl Host {
+    /// A host with a domain 0.
+    pub fn new() -> Self {
+        let host = Self::default();
+        host.lock().alive.insert(Domid::ZERO);
+        host
+    }
+
+    /// A further domain, as its toolstack starts one.
+    ///
+    /// # Panics
+    ///
+    /// If there is one of that number.
+    pub fn start(&self, domid: Domid) -> Domain {
+        let mut state = self.lock();
+        assert!(state.alive.insert(domid), "domain {domid} runs already");
+        state.store.introduce(domid);
+        drop(state);
+        self.domain(domid)
+    }
+
+    /// The kernel of a domain that runs.
+    pub fn domain(&self, domid: Domid) -> Domain {
+        assert!(self.lock().alive.contains(&domid), "domain {domid} does not run");
+        Domain { host: self.clone(), domid }
+    }
+
+    /// Ends a domain as `xl destroy` does: none of its code runs any more.
+    pub fn destroy(&self, domid: Domid) {
+        let mut state = self.lock();
+        state.alive.remove(&domid);
+        state.grants.destroy(domid);
+        state.ports.destroy(domid);
+        state.store.release(domid);
+        self.shared.happened.notify_all();
+    }
+
+    /// How many pages are granted, by anybody to anybody: to find leaks.
+    pub fn grants(&self) -> usize {
+        self.lock().grants.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One domain's kernel.
+#[derive(Clone, Debug)]
+pub struct Domain {
+    host: Host,
+    domid: Domid,
+}
+
+impl Domain {
+    /// Which domain it is.
+    pub fn domid(&self) -> Domid {
+        self.domid
+    }
+}
+
+impl Kernel for Domain {
+    type Pages = FakePages;
+    type Port = FakePort;
+    type Wire = FakeWire;
+
+    fn offer(&self, to: Domid, pages: u32, access: Access) -> Result<FakePages, Errno> {
+        FakePages::new(self, to, pages, access)
+    }
+
+    fn map(
+        &self,
+        from: Domid,
+        refs: &[GrantRef],
+        access: Access,
+        farewell: Option<Farewell<'_, FakePort>>,
+    ) -> Result<Mapping, Errno> {
+        grants::map(self, from, refs, access, farewell)
+    }
+
+    fn listen(&self, peer: Domid) -> Result<FakePort, Errno> {
+        FakePort::listen(self, peer)
+    }
+
+    fn bind(&self, peer: Domid, port: EvtchnPort) -> Result<FakePort, Errno> {
+        FakePort::bind(self, peer, port)
+    }
+
+    fn store(&self) -> Result<FakeWire, Errno> {
+        Ok(FakeWire::new(self))
+    }
+}
+
+#[cfg(test)]
+mod tests;

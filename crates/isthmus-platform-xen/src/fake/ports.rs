@@ -1,0 +1,107 @@
+//! Event channels of the fake host.
+
+use super::{Domain, Host};
+use crate::kernel::Port;
+use crate::{Domid, EvtchnPort};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    ends: BTreeMap<(Domid, u32), End>,
+    last: u32,
+}
+
+#[derive(Debug)]
+struct End {
+    /// Who may be at the other end.
+    peer: Domid,
+    other: Option<u32>,
+    pending: bool,
+}
+
+impl Table {
+    fn add(&mut self, domid: Domid, end: End) -> EvtchnPort {
+        self.last += 1;
+        self.ends.insert((domid, self.last), end);
+        EvtchnPort(self.last)
+    }
+
+    /// Raises an event at the other end, if there is one.
+    pub(super) fn notify(&mut self, domid: Domid, port: EvtchnPort) {
+        let Some(&End { peer, other: Some(other), .. }) = self.ends.get(&(domid, port.0)) else { return };
+        if let Some(end) = self.ends.get_mut(&(peer, other)) {
+            end.pending = true;
+        }
+    }
+
+    pub(super) fn destroy(&mut self, domid: Domid) {
+        self.ends.retain(|(owner, _), _| *owner != domid);
+    }
+}
+
+/// An end of an event channel, closed when dropped.
+#[derive(Debug)]
+pub struct FakePort {
+    host: Host,
+    domid: Domid,
+    number: EvtchnPort,
+}
+
+impl FakePort {
+    pub(super) fn listen(domain: &Domain, peer: Domid) -> Result<Self, Errno> {
+        let number = domain.host.lock().ports.add(domain.domid, End { peer, other: None, pending: false });
+        Ok(Self { host: domain.host.clone(), domid: domain.domid, number })
+    }
+
+    pub(super) fn bind(domain: &Domain, peer: Domid, port: EvtchnPort) -> Result<Self, Errno> {
+        let mut state = domain.host.lock();
+        let free = |end: &&mut End| end.peer == domain.domid && end.other.is_none();
+        state.ports.ends.get_mut(&(peer, port.0)).filter(free).ok_or(Errno::INVAL)?;
+        // Something may have been sent before we were there: so there is an event at once.
+        let number = state.ports.add(domain.domid, End { peer, other: Some(port.0), pending: true });
+        state.ports.ends.get_mut(&(peer, port.0)).expect("it was there just now").other = Some(number.0);
+        domain.host.shared.happened.notify_all();
+        Ok(Self { host: domain.host.clone(), domid: domain.domid, number })
+    }
+
+    pub(super) fn domid(&self) -> Domid {
+        self.domid
+    }
+}
+
+impl Port for FakePort {
+    fn number(&self) -> EvtchnPort {
+        self.number
+    }
+
+    fn notify(&self) -> Result<(), Errno> {
+        self.host.lock().ports.notify(self.domid, self.number);
+        self.host.shared.happened.notify_all();
+        Ok(())
+    }
+
+    fn wait(&self, limit: Duration) -> Result<bool, Errno> {
+        let end = Instant::now() + limit;
+        let mut state = self.host.lock();
+        loop {
+            let own = state.ports.ends.get_mut(&(self.domid, self.number.0));
+            if own.is_some_and(|own| std::mem::take(&mut own.pending)) {
+                return Ok(true);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            let waited = self.host.shared.happened.wait_timeout(state, left);
+            state = waited.map_or_else(|poisoned| poisoned.into_inner().0, |(state, _)| state);
+        }
+    }
+}
+
+impl Drop for FakePort {
+    fn drop(&mut self) {
+        self.host.lock().ports.ends.remove(&(self.domid, self.number.0));
+    }
+}

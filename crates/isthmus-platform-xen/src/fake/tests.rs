@@ -1,0 +1,115 @@
+use super::*;
+use crate::kernel::{Pages, Port};
+use crate::store::wire::{Permission, Refusal, Rights};
+use crate::store::{Event, Store};
+use isthmus_shm::{Payload, Window};
+use std::time::Duration;
+
+const NOW: Duration = Duration::ZERO;
+
+fn domid(number: u16) -> Domid {
+    Domid::new(number).unwrap()
+}
+
+fn pair(host: &Host) -> [Domain; 2] {
+    [1, 2].map(|number| host.start(domid(number)))
+}
+
+fn byte(mapping: Mapping) -> u8 {
+    let mut bytes = [0];
+    Window::new(mapping).copy_out(0, &mut bytes);
+    bytes[0]
+}
+
+#[test]
+fn what_a_destroyed_domain_granted_stays_where_it_is_mapped() {
+    let host = Host::new();
+    let [one, two] = pair(&host);
+    let pages = one.offer(domid(2), 1, Access::Read).unwrap();
+    Window::new(pages.map().unwrap()).copy_in(0, &[7]);
+    let kept = two.map(domid(1), pages.refs(), Access::Read, None).unwrap();
+    host.destroy(domid(1));
+    assert!(two.map(domid(1), pages.refs(), Access::Read, None).is_err());
+    assert_eq!(byte(kept), 7);
+    assert_eq!(host.grants(), 0);
+}
+
+#[test]
+fn a_refused_map_leaves_nothing_mapped() {
+    let host = Host::new();
+    let [one, two] = pair(&host);
+    let pages = one.offer(domid(2), 2, Access::ReadWrite).unwrap();
+    let refs = [pages.refs()[0], GrantRef(9999)];
+    assert!(two.map(domid(1), &refs, Access::Read, None).is_err());
+    drop(pages);
+    assert_eq!(host.grants(), 0);
+}
+
+#[test]
+fn binding_is_an_event_and_notifying_nobody_is_none() {
+    let host = Host::new();
+    let [one, two] = pair(&host);
+    let here = one.listen(domid(2)).unwrap();
+    assert!(host.start(domid(3)).bind(domid(1), here.number()).is_err(), "it was for somebody else");
+    let there = two.bind(domid(1), here.number()).unwrap();
+    assert!(two.bind(domid(1), here.number()).is_err(), "it is bound already");
+    assert!(there.wait(NOW).unwrap() && !there.wait(NOW).unwrap());
+    host.destroy(domid(1));
+    there.notify().unwrap();
+    assert!(!there.wait(NOW).unwrap(), "the end of a domain is silent");
+}
+
+#[test]
+fn the_destruction_of_a_domain_says_no_farewell() {
+    let host = Host::new();
+    let [one, two] = pair(&host);
+    let pages = one.offer(domid(2), 1, Access::ReadWrite).unwrap();
+    let here = one.listen(domid(2)).unwrap();
+    let bound = two.bind(domid(1), here.number()).unwrap();
+    while here.wait(NOW).unwrap() {}
+    let farewell = Some(Farewell { byte_at: 0, port: &bound });
+    let mapping = two.map(domid(1), pages.refs(), Access::ReadWrite, farewell).unwrap();
+    let own = Window::new(pages.map().unwrap());
+    own.copy_in(0, &[1]);
+    host.destroy(domid(2));
+    drop(mapping);
+    assert!(!here.wait(NOW).unwrap());
+    let mut bytes = [0];
+    own.copy_out(0, &mut bytes);
+    assert_eq!(bytes, [1]);
+}
+
+#[test]
+fn a_guest_writes_below_its_data_only() {
+    let host = Host::new();
+    let [one, two] = pair(&host);
+    let [mut one, mut two] = [&one, &two].map(|domain| Store::new(domain.store().unwrap()));
+    one.write("data/a/b", b"x").unwrap();
+    for path in ["device/a", "/local/domain/2/data/a", "/a"] {
+        assert_eq!(one.write(path, b"").unwrap_err().refusal(), Some(Refusal::Forbidden), "{path}");
+    }
+    assert_eq!(two.read("/local/domain/1/data/a/b").unwrap_err().refusal(), Some(Refusal::Forbidden));
+    let readers = [(1, Rights::None), (2, Rights::Read)];
+    let readers = readers.map(|(number, rights)| Permission { domid: domid(number), rights });
+    one.set_permissions("data/a/b", &readers).unwrap();
+    assert_eq!(two.read("/local/domain/1/data/a/b").unwrap(), b"x");
+}
+
+#[test]
+fn a_watch_tells_of_the_end_of_who_let_it_read_and_reading_is_forbidden_then() {
+    let host = Host::new();
+    let [one, two] = pair(&host);
+    let [mut one, mut two] = [&one, &two].map(|domain| Store::new(domain.store().unwrap()));
+    one.write("data/a", b"x").unwrap();
+    let readers = [(1, Rights::None), (2, Rights::Read)];
+    one.set_permissions("data/a", &readers.map(|(number, rights)| Permission { domid: domid(number), rights }))
+        .unwrap();
+    let path = "/local/domain/1/data/a";
+    two.watch(path, "t").unwrap();
+    let event = Some(Event::Changed { path: path.to_owned(), token: "t".to_owned() });
+    assert_eq!(two.event(NOW).unwrap(), event);
+    assert_eq!(two.event(NOW).unwrap(), None);
+    host.destroy(domid(1));
+    assert_eq!(two.event(NOW).unwrap(), event);
+    assert_eq!(two.read(path).unwrap_err().refusal(), Some(Refusal::Forbidden));
+}

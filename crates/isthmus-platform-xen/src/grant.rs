@@ -1,0 +1,161 @@
+//! What travels to the peer so that it can map: references, or the reference of their directory (docs/spec/xen.md).
+
+use crate::directory::{ListFault, PAGES_MAX};
+use crate::{Domid, GrantRef};
+use isthmus_platform::conformance::Portable;
+use isthmus_shm::Access;
+
+/// References that travel in the grant itself. What most regions need does not fit: these are for rings and single pages.
+pub const INLINE_MAX: usize = 16;
+
+const VERSION: u8 = 1;
+const HEAD_BYTES: usize = 8;
+const WRITABLE: u8 = 1;
+const LISTED: u8 = 2;
+
+/// A grant, as somebody says it is. Whether it is, the hypervisor says when it is mapped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Who granted. Not in the bytes: who they came from is known.
+    pub from: Domid,
+    /// What may be done.
+    pub access: Access,
+    /// How many pages.
+    pub pages: u32,
+    /// By which references.
+    pub names: Names,
+}
+
+/// How a grant names its pages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Names {
+    /// One by one.
+    Inline(Vec<GrantRef>),
+    /// In lists, of which this is the first ([`crate::directory`]).
+    Listed(GrantRef),
+}
+
+/// These bytes are no grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GrantFault {
+    /// Of another version, or none at all.
+    #[error("no grant that we can read")]
+    Unknown,
+    /// Not as many references as it says.
+    #[error("a grant of another length than it says")]
+    Length,
+    /// About its lists.
+    #[error(transparent)]
+    List(#[from] ListFault),
+}
+
+impl Grant {
+    /// Its bytes.
+    pub fn emit(&self) -> Vec<u8> {
+        let (flag, refs) = match &self.names {
+            Names::Inline(refs) => (0, refs.as_slice()),
+            Names::Listed(first) => (LISTED, std::slice::from_ref(first)),
+        };
+        let writable = if self.access == Access::ReadWrite { WRITABLE } else { 0 };
+        let mut bytes = vec![b'G', VERSION, writable | flag, 0];
+        bytes.extend(self.pages.to_le_bytes());
+        bytes.extend(refs.iter().flat_map(|reference| reference.0.to_le_bytes()));
+        bytes
+    }
+
+    /// A grant of `from`'s.
+    pub fn parse(bytes: &[u8], from: Domid) -> Result<Self, GrantFault> {
+        let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or(GrantFault::Unknown)?;
+        let &[b'G', VERSION, flags, 0, ref pages @ ..] = head else { return Err(GrantFault::Unknown) };
+        if flags & !(WRITABLE | LISTED) != 0 {
+            return Err(GrantFault::Unknown);
+        }
+        let pages = u32::from_le_bytes([pages[0], pages[1], pages[2], pages[3]]);
+        if pages == 0 || pages > PAGES_MAX {
+            return Err(ListFault::Pages(pages).into());
+        }
+        let (words, []) = rest.as_chunks::<4>() else { return Err(GrantFault::Length) };
+        let refs: Vec<GrantRef> =
+            words.iter().take(INLINE_MAX + 1).map(|word| GrantRef(u32::from_le_bytes(*word))).collect();
+        let names = match (flags & LISTED != 0, refs.as_slice()) {
+            (true, &[first]) => Names::Listed(first),
+            (false, all) if all.len() == pages as usize && all.len() <= INLINE_MAX => Names::Inline(refs),
+            _ => return Err(GrantFault::Length),
+        };
+        let access = if flags & WRITABLE != 0 { Access::ReadWrite } else { Access::Read };
+        Ok(Self { from, access, pages, names })
+    }
+}
+
+/// Between the two sides of the conformance suite, also with grants of somebody else's: a number of two bytes goes before.
+impl Portable for Grant {
+    fn emit(&self) -> Vec<u8> {
+        [&self.from.number().to_le_bytes()[..], &self.emit()].concat()
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let (from, bytes) = bytes.split_first_chunk::<2>()?;
+        Self::parse(bytes, Domid::new(u16::from_le_bytes(*from))?).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn one() -> Domid {
+        Domid::new(1).unwrap()
+    }
+
+    #[test]
+    fn a_grant_begins_as_the_specification_says() {
+        let refs = vec![GrantRef(11), GrantRef(10)];
+        let grant = Grant { from: one(), access: Access::ReadWrite, pages: 2, names: Names::Inline(refs) };
+        assert_eq!(grant.emit(), b"G\x01\x01\0\x02\0\0\0\x0b\0\0\0\x0a\0\0\0");
+        let listed = Grant { from: one(), access: Access::Read, pages: 70, names: Names::Listed(GrantRef(258)) };
+        assert_eq!(listed.emit(), b"G\x01\x02\0\x46\0\0\0\x02\x01\0\0");
+    }
+
+    #[test]
+    fn grants_that_contradict_themselves_are_refused() {
+        let parse = |bytes: &[u8]| Grant::parse(bytes, one());
+        assert_eq!(parse(b"G\x01\x01\0\x02\0\0\0\x0b\0\0\0"), Err(GrantFault::Length));
+        assert_eq!(parse(b"G\x01\x01\0\x01\0\0\0\x0b\0\0"), Err(GrantFault::Length));
+        assert_eq!(parse(b"G\x01\x02\0\x02\0\0\0"), Err(GrantFault::Length));
+        assert_eq!(parse(b"G\x01\x01\0\0\0\0\0"), Err(ListFault::Pages(0).into()));
+        assert_eq!(parse(b"G\x01\x02\0\xff\xff\xff\xff\x0b\0\0\0"), Err(ListFault::Pages(u32::MAX).into()));
+        for unknown in
+            [&b""[..], b"G\x01\x01\0\x01\0\0", b"G\x02\x01\0\x01\0\0\0\x0b\0\0\0", b"G\x01\x04\0\x01\0\0\0\x0b\0\0\0"]
+        {
+            assert_eq!(parse(unknown), Err(GrantFault::Unknown));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn grants_say_the_same_again(
+            write: bool, listed: bool, pages in 1..=PAGES_MAX, refs in prop::collection::vec(any::<u32>(), 1..=INLINE_MAX),
+        ) {
+            let access = if write { Access::ReadWrite } else { Access::Read };
+            let refs: Vec<GrantRef> = refs.into_iter().map(GrantRef).collect();
+            let (pages, names) = match listed {
+                true => (pages, Names::Listed(refs[0])),
+                false => (refs.len() as u32, Names::Inline(refs)),
+            };
+            let grant = Grant { from: one(), access, pages, names };
+            prop_assert_eq!(Grant::parse(&grant.emit(), one()), Ok(grant));
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..100), honest: bool) {
+            let mut bytes = bytes;
+            if honest && bytes.len() >= 4 {
+                bytes[..4].copy_from_slice(b"G\x01\x03\0");
+            }
+            if let Ok(grant) = Grant::parse(&bytes, one()) {
+                prop_assert_eq!(grant.emit(), bytes);
+            }
+        }
+    }
+}

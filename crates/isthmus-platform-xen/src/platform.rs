@@ -1,0 +1,268 @@
+//! The platform toward one other domain.
+
+use crate::directory::{self, Level, ListFault, PAGES_MAX, Place};
+use crate::grant::{Grant, INLINE_MAX, Names};
+use crate::kernel::{Farewell, Kernel, PAGE_BYTES, Pages, Port};
+use crate::{Domid, EvtchnPort, GrantRef};
+use isthmus_layout::RegionSize;
+use isthmus_platform::conformance::{Conform, Portable};
+use isthmus_platform::{Listen, Platform, PlatformError, Ring};
+use isthmus_shm::{Access, MapError, Mapping, Payload, Window};
+use rustix::io::Errno;
+use std::time::Duration;
+
+/// Domains of a Xen host, over what their kernel offers: [`crate::Devices`] or a [`crate::fake::Domain`].
+#[derive(Clone, Copy, Debug)]
+pub struct Xen<K> {
+    kernel: K,
+    own: Domid,
+}
+
+/// Memory of ours, granted to one domain.
+#[derive(Debug)]
+pub struct XenMemory<P> {
+    to: Domid,
+    access: Access,
+    pages: P,
+    /// Lists of its references, first the root. They have to be there until the peer has mapped.
+    lists: Vec<P>,
+    grant: Names,
+}
+
+impl<P: Pages> XenMemory<P> {
+    /// The granted pages, to hand on their descriptor or to say what happens when we are gone.
+    pub fn pages(&self) -> &P {
+        &self.pages
+    }
+
+    /// The peer has mapped: lists of references have done their work. Nobody can be let in by grants that name them any more.
+    pub fn drop_lists(&mut self) {
+        self.lists.clear();
+    }
+}
+
+/// What the peer needs to wake us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bell {
+    /// Whose bell it is. Not in the bytes: who they came from is known.
+    pub from: Domid,
+    /// Its port.
+    pub port: EvtchnPort,
+}
+
+impl Portable for Bell {
+    fn emit(&self) -> Vec<u8> {
+        [&self.from.number().to_le_bytes()[..], &self.port.0.to_le_bytes()].concat()
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let &[from0, from1, ref port @ ..] = bytes else { return None };
+        let port = EvtchnPort(u32::from_le_bytes(port.try_into().ok()?));
+        Some(Self { from: Domid::new(u16::from_le_bytes([from0, from1]))?, port })
+    }
+}
+
+/// Where rings arrive.
+#[derive(Debug)]
+pub struct XenListener<P>(pub P);
+
+/// Wakes a peer.
+#[derive(Debug)]
+pub struct XenRinger<P>(pub P);
+
+fn refused(operation: &'static str) -> impl Fn(Errno) -> PlatformError {
+    move |source| PlatformError::Refused { operation, source }
+}
+
+const GRANTING: &str = "granting pages (see the module parameter limit of xen_gntalloc)";
+const MAPPING: &str = "mapping pages that another domain granted";
+
+impl<K: Kernel> Xen<K> {
+    /// The domain `own`, over its kernel. ([`crate::Store::own_domid`] says which one it is.)
+    pub fn new(kernel: K, own: Domid) -> Self {
+        Self { kernel, own }
+    }
+
+    /// As [`Platform::map`]; when the mapping ends, however it ends, the peer is told.
+    pub fn map_until(
+        &self,
+        grant: &Grant,
+        size: RegionSize,
+        access: Access,
+        farewell: Option<Farewell<'_, K::Port>>,
+    ) -> Result<Mapping, PlatformError> {
+        let (need, have) = (size.0.div_ceil(PAGE_BYTES), u64::from(grant.pages));
+        if need > have {
+            return Err(MapError::TooSmall { need: size.0, have: have * PAGE_BYTES }.into());
+        }
+        let mut refs = self.refs(grant)?;
+        refs.truncate(need as usize);
+        self.kernel.map(grant.from, &refs, access, farewell).map_err(refused(MAPPING))
+    }
+
+    /// The kernel.
+    pub fn kernel(&self) -> &K {
+        &self.kernel
+    }
+
+    /// Writes references into lists that `to` may read; how it is told about them.
+    fn list(&self, to: Domid, refs: &[GrantRef]) -> Result<(Names, Vec<K::Pages>), PlatformError> {
+        if refs.len() <= INLINE_MAX {
+            return Ok((Names::Inline(refs.to_vec()), Vec::new()));
+        }
+        let pages = refs.len() as u32;
+        let one_page = |place: Place, refs: &[GrantRef]| {
+            let list = self.kernel.offer(to, 1, Access::Read).map_err(refused(GRANTING))?;
+            Window::new(list.map().map_err(refused(GRANTING))?).copy_in(0, &directory::emit(place, refs));
+            Ok::<_, PlatformError>(list)
+        };
+        let mut lists = Vec::new();
+        for (leaf, refs) in (0..).zip(refs.chunks(directory::REFS_MAX)) {
+            lists.push(one_page(Place { level: Level::Leaf, pages, leaf }, refs)?);
+        }
+        if Level::first(pages) == Level::Root {
+            let leaves: Vec<GrantRef> = lists.iter().map(|leaf| leaf.refs()[0]).collect();
+            lists.insert(0, one_page(Place { level: Level::Root, pages, leaf: 0 }, &leaves)?);
+        }
+        Ok((Names::Listed(lists[0].refs()[0]), lists))
+    }
+
+    /// The references of a grant, each read once.
+    fn refs(&self, grant: &Grant) -> Result<Vec<GrantRef>, PlatformError> {
+        let pages = grant.pages;
+        if pages == 0 || pages > PAGES_MAX {
+            return Err(refused(MAPPING)(Errno::INVAL));
+        }
+        let first = match &grant.names {
+            Names::Inline(refs) if refs.len() == pages as usize => return Ok(refs.clone()),
+            Names::Inline(_) => return Err(refused(MAPPING)(Errno::INVAL)),
+            Names::Listed(first) => *first,
+        };
+        let leaves = match Level::first(pages) {
+            Level::Leaf => vec![first],
+            Level::Root => {
+                let root = self.copies(grant.from, &[first])?;
+                directory::parse(Place { level: Level::Root, pages, leaf: 0 }, &root[0]).map_err(unreadable)?
+            }
+        };
+        let mut refs = Vec::with_capacity(pages as usize);
+        for (leaf, page) in (0..).zip(self.copies(grant.from, &leaves)?.iter()) {
+            refs.extend(directory::parse(Place { level: Level::Leaf, pages, leaf }, page).map_err(unreadable)?);
+        }
+        Ok(refs)
+    }
+
+    /// Copies of these pages, made once.
+    fn copies(&self, from: Domid, refs: &[GrantRef]) -> Result<Vec<[u8; PAGE_BYTES as usize]>, PlatformError> {
+        let window = Window::new(self.kernel.map(from, refs, Access::Read, None).map_err(refused(MAPPING))?);
+        let copy = |at: usize| {
+            let mut page = [0; PAGE_BYTES as usize];
+            window.copy_out(at as u64 * PAGE_BYTES, &mut page);
+            page
+        };
+        Ok((0..refs.len()).map(copy).collect())
+    }
+}
+
+fn unreadable(_fault: ListFault) -> PlatformError {
+    refused("reading another domain's list of grant references")(Errno::BADMSG)
+}
+
+impl<K: Kernel> Platform for Xen<K> {
+    type Peer = Domid;
+    type Memory = XenMemory<K::Pages>;
+    type Grant = Grant;
+    type Bell = Bell;
+    type Ringer = XenRinger<K::Port>;
+    type Listener = XenListener<K::Port>;
+
+    fn allocate(&self, size: RegionSize, to: &Domid, access: Access) -> Result<Self::Memory, PlatformError> {
+        let pages = size.0.div_ceil(PAGE_BYTES);
+        if pages == 0 || pages > u64::from(PAGES_MAX) {
+            return Err(refused(GRANTING)(Errno::INVAL));
+        }
+        let pages = self.kernel.offer(*to, pages as u32, access).map_err(refused(GRANTING))?;
+        let (grant, lists) = self.list(*to, pages.refs())?;
+        Ok(XenMemory { to: *to, access, pages, lists, grant })
+    }
+
+    fn map_own(&self, memory: &Self::Memory) -> Result<Mapping, PlatformError> {
+        memory.pages.map().map_err(refused("mapping granted pages of our own"))
+    }
+
+    fn grant(&self, memory: &Self::Memory, to: &Domid, access: Access) -> Result<Grant, PlatformError> {
+        // Both were fixed when it was allocated.
+        if *to != memory.to || access != memory.access {
+            return Err(refused(GRANTING)(Errno::PERM));
+        }
+        let pages = memory.pages.refs().len() as u32;
+        Ok(Grant { from: self.own, access, pages, names: memory.grant.clone() })
+    }
+
+    fn map(&self, grant: Grant, size: RegionSize, access: Access) -> Result<Mapping, PlatformError> {
+        self.map_until(&grant, size, access, None)
+    }
+
+    fn doorbell(&self, for_peer: &Domid) -> Result<(Self::Listener, Bell), PlatformError> {
+        let port = self.kernel.listen(*for_peer).map_err(refused("making an event channel"))?;
+        let bell = Bell { from: self.own, port: port.number() };
+        Ok((XenListener(port), bell))
+    }
+
+    fn ringer(&self, bell: Bell) -> Result<Self::Ringer, PlatformError> {
+        Ok(XenRinger(self.kernel.bind(bell.from, bell.port).map_err(refused("binding to an event channel"))?))
+    }
+}
+
+impl<P: Port> Ring for XenRinger<P> {
+    fn ring(&self) {
+        // Refused only where the port is not ours, which it is. Whether somebody hears is not known.
+        let _ = self.0.notify();
+    }
+}
+
+impl<P: Port> Listen for XenListener<P> {
+    fn wait(&self, limit: Duration) -> bool {
+        self.0.wait(limit).unwrap_or(false)
+    }
+}
+
+impl<K: Kernel> Conform for Xen<K> {
+    fn forgeries(
+        &self,
+        memory: &Self::Memory,
+        to: &Domid,
+        size: RegionSize,
+        held: &mut Vec<Self::Memory>,
+    ) -> Result<Vec<(&'static str, Grant)>, PlatformError> {
+        let pages = size.0.div_ceil(PAGE_BYTES) as u32;
+        let inline = |from, refs: Vec<GrantRef>| Grant {
+            from,
+            access: Access::ReadWrite,
+            pages: refs.len() as u32,
+            names: Names::Inline(refs),
+        };
+        let listed =
+            |pages, first| Grant { from: self.own, access: Access::ReadWrite, pages, names: Names::Listed(first) };
+        let good = memory.pages.refs().to_vec();
+        // Granted to somebody else: to ourselves.
+        let foreign = self.allocate(size, &self.own, Access::ReadWrite)?;
+        let read_only = self.allocate(size, to, Access::Read)?;
+        let one_wrong = good[1..].iter().copied().chain([GrantRef(0x00ff_fff0)]).collect();
+        let forged = vec![
+            ("references of nobody", inline(self.own, vec![GrantRef(0x00ff_fff1); pages as usize])),
+            ("references made out to another domain", inline(self.own, foreign.pages.refs().to_vec())),
+            ("one bad reference among good ones", inline(self.own, one_wrong)),
+            ("references of a domain that granted nothing", inline(*to, good.clone())),
+            ("read-only pages, said to be writable", inline(self.own, read_only.pages.refs().to_vec())),
+            ("a list that is none", listed(pages, good[0])),
+            ("more pages than there can be", listed(u32::MAX, good[0])),
+            ("fewer references than pages", Grant { pages: pages + 1, ..inline(self.own, good) }),
+        ];
+        held.extend([foreign, read_only]);
+        Ok(forged)
+    }
+}
+
+#[cfg(test)]
+mod tests;

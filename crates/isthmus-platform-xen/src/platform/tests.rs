@@ -1,0 +1,119 @@
+use super::*;
+use crate::fake::{Domain, Host};
+use isthmus_platform::conformance::check_here;
+use isthmus_shm::Words;
+use std::sync::atomic::Ordering::Relaxed;
+
+fn domids() -> [Domid; 2] {
+    [1, 2].map(|number| Domid::new(number).unwrap())
+}
+
+fn pair(host: &Host) -> [Xen<Domain>; 2] {
+    domids().map(|domid| Xen::new(host.start(domid), domid))
+}
+
+#[test]
+fn a_made_up_host_passes() {
+    let host = Host::new();
+    let ([ours, theirs], [us, them]) = (pair(&host), domids());
+    check_here(&ours, &them, &theirs, &us);
+    assert_eq!(host.grants(), 0, "grants are left over");
+}
+
+#[test]
+fn any_number_of_pages_is_mapped_by_lists() {
+    let host = Host::new();
+    let ([ours, theirs], [_, them]) = (pair(&host), domids());
+    for pages in [1, 16, 17, 1020, 1021, 3000] {
+        let size = RegionSize(u64::from(pages) * PAGE_BYTES);
+        let mut memory = ours.allocate(size, &them, Access::ReadWrite).unwrap();
+        let own = Window::new(ours.map_own(&memory).unwrap());
+        for page in 0..pages {
+            own.store(page * 1024, page + 1, Relaxed);
+        }
+        let grant = ours.grant(&memory, &them, Access::ReadWrite).unwrap();
+        assert_eq!(matches!(grant.names, Names::Inline(_)), pages <= 16);
+        let window = Window::new(theirs.map(grant.clone(), size, Access::ReadWrite).unwrap());
+        assert!((0..pages).all(|page| window.load(page * 1024, Relaxed) == page + 1), "{pages} pages are out of order");
+        memory.drop_lists();
+        assert_eq!(
+            theirs.map(grant, size, Access::ReadWrite).is_err(),
+            pages > 16,
+            "lists are there after they were dropped"
+        );
+    }
+    assert_eq!(host.grants(), 0);
+}
+
+#[test]
+fn lists_that_say_something_else_are_refused() {
+    let host = Host::new();
+    let ([ours, theirs], [_, them]) = (pair(&host), domids());
+    let size = RegionSize(2000 * PAGE_BYTES);
+    let memory = ours.allocate(size, &them, Access::ReadWrite).unwrap();
+    let grant = ours.grant(&memory, &them, Access::ReadWrite).unwrap();
+    for list in &memory.lists {
+        let window = Window::new(list.map().unwrap());
+        for word in 0..4 {
+            let good = window.load(word, Relaxed);
+            window.store(word, good ^ 1, Relaxed);
+            assert!(theirs.map(grant.clone(), size, Access::ReadWrite).is_err(), "word {word}");
+            window.store(word, good, Relaxed);
+        }
+    }
+    let leaves = Window::new(memory.lists[0].map().unwrap());
+    let good = leaves.load(4, Relaxed);
+    leaves.store(4, memory.pages.refs()[0].0, Relaxed); // A page of data in the place of a list.
+    assert!(theirs.map(grant.clone(), size, Access::ReadWrite).is_err());
+    leaves.store(4, good, Relaxed);
+    assert!(theirs.map(grant, size, Access::ReadWrite).is_ok());
+}
+
+#[test]
+fn memory_is_granted_to_whom_it_was_allocated_for() {
+    let host = Host::new();
+    let ([ours, _], [us, them]) = (pair(&host), domids());
+    let memory = ours.allocate(RegionSize(4096), &them, Access::Read).unwrap();
+    assert!(ours.grant(&memory, &us, Access::Read).is_err());
+    assert!(ours.grant(&memory, &them, Access::ReadWrite).is_err());
+    assert!(ours.grant(&memory, &them, Access::Read).is_ok());
+}
+
+#[test]
+fn the_end_of_either_side_is_told_to_the_other() {
+    let host = Host::new();
+    let ([ours, theirs], [us, them]) = (pair(&host), domids());
+    let size = RegionSize(2 * PAGE_BYTES);
+    for mapper_first in [true, false] {
+        let memory = ours.allocate(size, &them, Access::ReadWrite).unwrap();
+        let own = Window::new(ours.map_own(&memory).unwrap());
+        let here = ours.kernel().listen(them).unwrap();
+        let there = theirs.kernel().bind(us, here.number()).unwrap();
+        while there.wait(Duration::ZERO).unwrap() {}
+        memory.pages().set_farewell(Farewell { byte_at: 4096, port: &here }).unwrap();
+        let grant = ours.grant(&memory, &them, Access::ReadWrite).unwrap();
+        let farewell = Some(Farewell { byte_at: 4100, port: &there });
+        let window = Window::new(theirs.map_until(&grant, size, Access::ReadWrite, farewell).unwrap());
+        window.copy_in(4096, &[1; 8]);
+        if mapper_first {
+            drop(window);
+            assert!(here.wait(Duration::ZERO).unwrap());
+            assert_eq!(own.load(1025, Relaxed), 0x0101_0100);
+            drop((own, memory));
+        } else {
+            drop((own, memory));
+            assert!(there.wait(Duration::ZERO).unwrap());
+            assert_eq!(window.load(1024, Relaxed), 0x0101_0100);
+        }
+    }
+    assert_eq!(host.grants(), 0);
+}
+
+#[test]
+fn more_than_there_can_be_is_not_allocated() {
+    let host = Host::new();
+    let ([ours, _], [_, them]) = (pair(&host), domids());
+    for bytes in [0, (u64::from(PAGES_MAX) + 1) * PAGE_BYTES, u64::MAX] {
+        assert!(ours.allocate(RegionSize(bytes), &them, Access::Read).is_err());
+    }
+}

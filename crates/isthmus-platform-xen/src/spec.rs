@@ -1,0 +1,117 @@
+//! The tables of docs/spec/xen.md, printed from the code.
+
+use crate::admission::{BACKENDS, BACKENDS_MAX, GUESTS};
+use crate::directory::{self, Level, PAGES_MAX, Place, REFS_MAX};
+use crate::kernel::PAGE_BYTES;
+use crate::presence::{BEAT, FOLLOWED_MAX, LEASE, NODE, OFFER_BYTES_MAX};
+use crate::{Domid, Grant, GrantRef, INLINE_MAX, Names};
+use isthmus_shm::Access;
+
+fn rows(head: &str, rows: &[String]) -> String {
+    let columns = head.matches('|').count() - 1;
+    format!("{head}\n|{}\n{}", " --- |".repeat(columns), rows.iter().map(|row| format!("{row}\n")).collect::<String>())
+}
+
+fn grant() -> String {
+    let one = |access, names| Grant { from: Domid::ZERO, access, pages: 1, names }.emit();
+    let inline = || Names::Inline(vec![GrantRef(7)]);
+    let flag = |with: Vec<u8>, without: Vec<u8>| with[2] ^ without[2];
+    let writable = flag(one(Access::ReadWrite, inline()), one(Access::Read, inline()));
+    let listed = flag(one(Access::Read, Names::Listed(GrantRef(7))), one(Access::Read, inline()));
+    let bytes = one(Access::Read, inline());
+    rows(
+        "| offset | bytes | meaning |",
+        &[
+            format!("| 0 | 1 | {}: `{}` |", bytes[0], bytes[0] as char),
+            format!("| 1 | 1 | version: {} |", bytes[1]),
+            format!(
+                "| 2 | 1 | flags: {writable} for writing, too; {listed} the reference is that of a list; others are 0 |"
+            ),
+            format!("| 3 | 1 | {} |", bytes[3]),
+            format!("| 4 | 4 | pages: 1 to {PAGES_MAX} |"),
+            format!(
+                "| {} | 4 each | references: one for each page, {INLINE_MAX} at most; or the list's |",
+                bytes.len() - 4
+            ),
+        ],
+    )
+}
+
+fn list() -> String {
+    let place = |level, leaf| Place { level, pages: REFS_MAX as u32 + 1, leaf };
+    let root = directory::emit(place(Level::Root, 0), &[GrantRef(1), GrantRef(2)]);
+    let leaf = directory::emit(place(Level::Leaf, 1), &[GrantRef(1)]);
+    rows(
+        "| offset | bytes | meaning |",
+        &[
+            format!("| 0 | 4 | `{}` |", str::from_utf8(&root[..4]).unwrap()),
+            format!("| 4 | 2 | version: {} |", root[4]),
+            format!("| 6 | 2 | {} in a list of references of pages, {} in a list of such lists |", leaf[6], root[6]),
+            "| 8 | 4 | pages of the whole grant |".to_owned(),
+            "| 12 | 4 | which list of references of pages this is, from 0; in the list of lists 0 |".to_owned(),
+            format!(
+                "| {} | 4 each | references, {REFS_MAX} at most; then zeroes |",
+                PAGE_BYTES as usize - 4 * REFS_MAX
+            ),
+        ],
+    )
+}
+
+fn lists() -> String {
+    let row = |pages: u32| {
+        let last = Place { level: Level::Leaf, pages, leaf: directory::leaves(pages) - 1 }.len();
+        let root = if Level::first(pages) == Level::Root { 1 } else { 0 };
+        format!("| {pages} | {root} | {} | {last} |", directory::leaves(pages))
+    };
+    let pages = [INLINE_MAX as u32 + 1, REFS_MAX as u32, REFS_MAX as u32 + 1, 4096, PAGES_MAX];
+    rows("| pages | lists of lists | lists | references in the last |", &pages.map(row))
+}
+
+fn store() -> String {
+    rows(
+        "| node | belongs to | may be read by | value |",
+        &[
+            format!(
+                "| `/local/domain/G/{BACKENDS}` | 0 | *G*, *B* | whom *G* may attach to: numbers with spaces between, {BACKENDS_MAX} at most |"
+            ),
+            format!("| `/local/domain/B/{GUESTS}/G` | 0 | *B* | nothing: look whether *G* may attach |"),
+            format!(
+                "| `/local/domain/G/{NODE}` | *G* | whom *G* names: its backends, and guests that it talks to | its advertisement |"
+            ),
+            format!("| `/local/domain/B/{NODE}` | *B* | the guests that may attach | its advertisement |"),
+        ],
+    )
+}
+
+fn times() -> String {
+    rows(
+        "| what | |",
+        &[
+            format!("| an advertisement is written again | every {} s |", BEAT.as_secs()),
+            format!("| who says nothing new is gone | after {} s |", LEASE.as_secs()),
+            format!("| bytes of an offer | {OFFER_BYTES_MAX} at most |"),
+            format!("| domains that one looks for | {FOLLOWED_MAX} at most |"),
+        ],
+    )
+}
+
+#[test]
+fn the_specification_has_the_tables_of_the_code() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/spec/xen.md");
+    let mut page = std::fs::read_to_string(path).unwrap();
+    for (name, table) in
+        [("grant", grant()), ("list", list()), ("lists", lists()), ("nodes", store()), ("times", times())]
+    {
+        let mark = format!("<!-- table {name} -->\n");
+        let start = page.find(&mark).unwrap_or_else(|| panic!("no table {name}")) + mark.len();
+        let end = start + page[start..].find("<!-- end -->").expect("a table ends");
+        page.replace_range(start..end, &format!("\n{table}\n"));
+    }
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(path, &page).unwrap();
+    }
+    assert!(
+        std::fs::read_to_string(path).unwrap() == page,
+        "docs/spec/xen.md is not what the code says: run with UPDATE=1"
+    );
+}

@@ -1,0 +1,147 @@
+use super::*;
+use crate::fake::Host;
+use crate::kernel::Kernel;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// A store that answers with what it is told to, whatever is asked.
+#[derive(Clone, Debug, Default)]
+struct Scripted {
+    answers: Rc<RefCell<VecDeque<Vec<u8>>>>,
+    asked: Rc<RefCell<Vec<u8>>>,
+}
+
+impl Scripted {
+    fn with(answers: &[Vec<u8>]) -> Store<Self> {
+        let wire = Self { answers: Rc::new(RefCell::new(answers.iter().cloned().collect())), asked: Rc::default() };
+        Store::new(wire)
+    }
+}
+
+impl Wire for Scripted {
+    fn send(&mut self, packet: &[u8]) -> Result<(), Errno> {
+        self.asked.borrow_mut().extend_from_slice(packet);
+        Ok(())
+    }
+
+    fn receive(&mut self, into: &mut [u8], _limit: Duration) -> Result<usize, Errno> {
+        let Some(answer) = self.answers.borrow_mut().pop_front() else { return Err(Errno::PIPE) };
+        into[..answer.len()].copy_from_slice(&answer);
+        Ok(answer.len())
+    }
+}
+
+fn packet(kind: Kind, request: u32, body: &[u8]) -> Vec<u8> {
+    wire::emit(kind, request, 0, &[], body).unwrap()
+}
+
+fn event(path: &str) -> Event {
+    Event::Changed { path: path.to_owned(), token: "t".to_owned() }
+}
+
+#[test]
+fn events_that_come_before_an_answer_wait() {
+    let said = [packet(Kind::Event, 0, b"a\0t\0"), packet(Kind::Read, 1, b"x"), packet(Kind::Event, 0, b"b\0t\0")];
+    let mut store = Scripted::with(&said);
+    assert_eq!(store.read("p").unwrap(), b"x");
+    assert_eq!(store.event(Duration::ZERO).unwrap(), Some(event("a")));
+    assert_eq!(store.event(Duration::ZERO).unwrap(), Some(event("b")));
+    assert!(matches!(store.event(Duration::ZERO), Err(StoreError::Broken(Errno::PIPE))));
+}
+
+#[test]
+fn answers_to_other_requests_are_dropped() {
+    let mut store = Scripted::with(&[packet(Kind::Read, 77, b"old"), packet(Kind::Read, 1, b"x")]);
+    assert_eq!(store.read("p").unwrap(), b"x");
+}
+
+#[test]
+fn an_answer_of_another_kind_is_an_error() {
+    let mut store = Scripted::with(&[packet(Kind::Write, 1, b"OK\0")]);
+    assert!(matches!(store.read("p"), Err(StoreError::Malformed(Malformed::Body))));
+    let mut store = Scripted::with(&[packet(Kind::Refused, 1, b"EACCES\0")]);
+    assert_eq!(store.read("p").unwrap_err().refusal(), Some(Refusal::Forbidden));
+    let mut store = Scripted::with(&[[2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1].to_vec()]);
+    assert!(matches!(store.read("p"), Err(StoreError::Malformed(Malformed::TooLong(_)))));
+}
+
+#[test]
+fn an_event_that_waits_is_not_told_twice_and_one_too_many_is_all_of_them() {
+    let same = vec![packet(Kind::Event, 0, b"a\0t\0"); 5];
+    let mut store = Scripted::with(&[same, vec![packet(Kind::Read, 1, b"")]].concat());
+    store.read("p").unwrap();
+    assert_eq!(store.event(Duration::ZERO).unwrap(), Some(event("a")));
+    assert!(store.events.is_empty());
+
+    let many = (0..=EVENTS_MAX).map(|number| packet(Kind::Event, 0, format!("a{number}\0t\0").as_bytes()));
+    let mut store = Scripted::with(&many.chain([packet(Kind::Read, 1, b"")]).collect::<Vec<_>>());
+    store.read("p").unwrap();
+    assert_eq!(store.event(Duration::ZERO).unwrap(), Some(Event::Lost));
+    assert!(store.events.is_empty());
+
+    let mut store = Scripted::with(&[packet(Kind::Event, 0, b"\xff\0t\0")]);
+    assert_eq!(store.event(Duration::ZERO).unwrap(), Some(Event::Lost));
+}
+
+#[test]
+fn what_cannot_be_said_is_not_sent() {
+    let mut store = Scripted::with(&[]);
+    assert!(matches!(store.read("a b"), Err(StoreError::Unsayable(Unsayable::Path))));
+    assert!(matches!(store.write("a", &[0; 5000]), Err(StoreError::Unsayable(Unsayable::TooLong(_)))));
+    assert!(store.wire.asked.borrow().is_empty());
+}
+
+fn two(host: &Host) -> [Store<crate::fake::FakeWire>; 2] {
+    [(), ()].map(|()| Store::new(host.domain(Domid::ZERO).store().unwrap()))
+}
+
+#[test]
+fn a_transaction_that_meets_another_is_done_again() {
+    let [mut one, mut other] = two(&Host::new());
+    let mut tries = 0;
+    one.write("/n", b"0").unwrap();
+    let read = one.transaction(|store| {
+        tries += 1;
+        let value = store.read("/n")?;
+        if tries == 1 {
+            other.write("/n", b"5").unwrap();
+        }
+        store.write("/n", &[&value[..], b"+"].concat())?;
+        Ok(value)
+    });
+    assert_eq!((read.unwrap(), tries), (b"5".to_vec(), 2));
+    assert_eq!(other.read("/n").unwrap(), b"5+");
+    let contended = one.transaction(|store| {
+        other.write("/n", b"x").unwrap();
+        store.write("/n", b"y")
+    });
+    assert!(matches!(contended, Err(StoreError::Contended)));
+}
+
+#[test]
+fn a_transaction_that_fails_changes_nothing() {
+    let [mut one, mut other] = two(&Host::new());
+    let failed = one.transaction(|store| {
+        store.write("/n", b"1")?;
+        store.read("/missing")
+    });
+    assert_eq!(failed.unwrap_err().refusal(), Some(Refusal::Missing));
+    assert_eq!(other.read("/n").unwrap_err().refusal(), Some(Refusal::Missing));
+    // The connection is out of it again.
+    one.write("/m", b"1").unwrap();
+    assert_eq!(other.read("/m").unwrap(), b"1");
+}
+
+#[test]
+fn nodes_are_made_listed_and_removed() {
+    let [mut store, _] = two(&Host::new());
+    store.make("/a").unwrap();
+    store.write("/a/b", b"1").unwrap();
+    store.write("/a/c/d", b"2").unwrap();
+    assert_eq!(store.children("/a").unwrap(), ["b", "c"]);
+    assert_eq!(store.permissions("/a/b").unwrap()[0].domid, Domid::ZERO);
+    store.remove("/a").unwrap();
+    store.remove("/a").unwrap();
+    assert!(store.children("/a").is_err());
+    assert_eq!(store.own_domid().unwrap_err().refusal(), Some(Refusal::Missing), "nobody introduced domain 0");
+}
