@@ -164,8 +164,13 @@ impl<K: Kernel> Xen<K> {
     }
 }
 
-fn unreadable(_fault: ListFault) -> PlatformError {
-    refused("reading another domain's list of grant references")(Errno::BADMSG)
+fn unreadable(fault: ListFault) -> PlatformError {
+    let operation = match fault {
+        ListFault::Unknown => "reading another domain's list of grant references, which is none",
+        ListFault::Misplaced => "reading another domain's list of grant references, which is that of another grant",
+        ListFault::Pages(_) => "reading a list of as many grant references as there cannot be",
+    };
+    refused(operation)(Errno::BADMSG)
 }
 
 impl<K: Kernel> Platform for Xen<K> {
@@ -256,8 +261,7 @@ impl<K: Kernel> Conform for Xen<K> {
             ("references of a domain that granted nothing", inline(*to, good.clone())),
             ("read-only pages, said to be writable", inline(self.own, read_only.pages.refs().to_vec())),
             ("a list that is none", listed(pages, good[0])),
-            ("more pages than there can be", listed(u32::MAX, good[0])),
-            ("fewer references than pages", Grant { pages: pages + 1, ..inline(self.own, good) }),
+            ("fewer pages than it says", listed(PAGES_MAX, good[0])),
         ];
         held.extend([foreign, read_only]);
         Ok(forged)

@@ -117,3 +117,20 @@ fn more_than_there_can_be_is_not_allocated() {
         assert!(ours.allocate(RegionSize(bytes), &them, Access::Read).is_err());
     }
 }
+
+#[test]
+fn grants_that_contradict_themselves_are_not_mapped() {
+    let host = Host::new();
+    let ([ours, theirs], [_, them]) = (pair(&host), domids());
+    let size = RegionSize(PAGE_BYTES);
+    let memory = ours.allocate(size, &them, Access::ReadWrite).unwrap();
+    let good = ours.grant(&memory, &them, Access::ReadWrite).unwrap();
+    let first = memory.pages.refs()[0];
+    for pages in [0, 2, PAGES_MAX + 1, u32::MAX] {
+        for names in [good.names.clone(), Names::Listed(first)] {
+            let forged = Grant { pages, names, ..good.clone() };
+            assert!(theirs.map(forged, size, Access::ReadWrite).is_err(), "{pages} pages");
+        }
+    }
+    assert!(theirs.map(good, size, Access::ReadWrite).is_ok());
+}
