@@ -11,7 +11,7 @@ use isthmus_capture::SNAP_BYTES_MAX;
 use isthmus_control::config::Role;
 
 use crate::output::{Ended, Misuse, Output};
-use crate::{capture, config, daemon, demo, doctor, environment, guest, mpi, reason};
+use crate::{admission, capture, config, daemon, demo, doctor, environment, guest, mpi, reason};
 
 /// Shows what Isthmus does on this host: who is attached, which way messages go, and why.
 ///
@@ -157,6 +157,14 @@ enum GuestVerb {
         #[arg(long)]
         qemu: bool,
     },
+
+    /// Lets a guest of Xen attach: writes into XenStore who may be its backend, and prints that as commands of xenstore-utils.
+    ///
+    /// For root in domain 0. It holds until the guest ends: after its next start it has another number, and is allowed anew.
+    Allow(AllowArgs),
+
+    /// Takes back what `allow` did, and prints that as commands of xenstore-utils.
+    Forbid(ForbidArgs),
 }
 
 #[derive(Subcommand)]
@@ -210,6 +218,26 @@ enum ConfigVerb {
         #[command(flatten)]
         whose: Whose,
     },
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct AllowArgs {
+    /// The guest, by name or number as in `xl list`.
+    pub(crate) domain: String,
+
+    /// Domains whose daemon it may attach to, each by name or number.
+    #[arg(long, value_name = "DOMAIN", default_value = "0")]
+    pub(crate) backend: Vec<String>,
+
+    /// Only print; domains are named by number then, and it need not be domain 0.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ForbidArgs {
+    /// The guest, by name or number as in `xl list`.
+    pub(crate) domain: String,
 }
 
 /// Whose daemon is meant, where none is asked.
@@ -309,6 +337,8 @@ fn run(noun: Noun, output: Output, socket: Option<PathBuf>) -> Result<Ended> {
         }
         Noun::Env(args) => mpi::env(output, args),
         Noun::Mpirun(args) => mpi::mpirun(socket, args),
+        Noun::Guest(GuestVerb::Allow(args)) => admission::allow(output, &args),
+        Noun::Guest(GuestVerb::Forbid(args)) => admission::forbid(output, &args),
         Noun::Config(ConfigVerb::Show { origin, whose }) => config::show(output, socket, whose.role(), origin),
         Noun::Doctor => doctor::run(output, socket),
         Noun::Try(args) => demo::run(output, &args),

@@ -6,15 +6,17 @@
 //!    ├─▶ capture ─▶ frames of MX boards, into a file              asks the daemon for them
 //!    ├─▶ local ───▶ reason, environment, config                  needs no daemon
 //!    ├─▶ mpi ─────▶ env, mpirun                               variables of MPIs, and their launcher
+//!    ├─▶ admission ▶ guest allow, guest forbid                 what guests of this host may, in XenStore
 //!    ├─▶ doctor ──▶ one file a group of checks                   tries operations, names remedies
 //!    └─▶ demo ────▶ a daemon of its own, two processes, a table  `isthmus try`
 //! output ── one JSON object or aligned columns; results on stdout, the rest on stderr
 //! ```
 //!
-//! Nothing here starts a daemon but `try`, and nothing changes one.
+//! Nothing here starts a daemon but `try`, and nothing changes one. `guest allow` changes what a host of Xen allows its guests.
 
 #![forbid(unsafe_code)]
 
+mod admission;
 mod capture;
 mod cli;
 mod config;

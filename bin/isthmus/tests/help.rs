@@ -15,7 +15,7 @@ fn help(of: &[&str]) -> String {
 
 #[test]
 fn help_texts_are_as_they_were_seen() {
-    let nouns: [&[&str]; 21] = [
+    let nouns: [&[&str]; 24] = [
         &[],
         &["status"],
         &["domain"],
@@ -32,6 +32,9 @@ fn help_texts_are_as_they_were_seen() {
         &["environment", "list"],
         &["env"],
         &["mpirun"],
+        &["guest"],
+        &["guest", "allow"],
+        &["guest", "forbid"],
         &["config"],
         &["config", "show"],
         &["doctor"],

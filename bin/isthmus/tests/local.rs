@@ -165,3 +165,31 @@ fn a_folder_that_is_none_of_ours_is_not_swept() {
     isthmus(&["sweep"]).arg(&ours).write_stdin("").assert().success();
     assert!(!ours.exists());
 }
+
+#[test]
+fn what_a_guest_would_be_allowed_is_said_as_commands() {
+    let said = object(&mut isthmus(&["--json", "guest", "allow", "7", "--backend", "5", "--dry-run"]), 0);
+    let commands = serde_json::json!([
+        "xenstore-write /local/domain/7/isthmus/backends '5'",
+        "xenstore-chmod /local/domain/7/isthmus/backends n0 r7 r5",
+        "xenstore-write /local/domain/5/isthmus/guests/7 ''",
+        "xenstore-chmod /local/domain/5/isthmus/guests/7 n0 r5",
+    ]);
+    assert_eq!((&said["commands"], &said["done"]), (&commands, &false.into()));
+    let stdout = isthmus(&["guest", "allow", "7", "--dry-run"]).assert().success().get_output().stdout.clone();
+    assert!(stdout.starts_with(b"xenstore-write /local/domain/7/isthmus/backends '0'\n"));
+}
+
+#[test]
+fn guests_are_allowed_on_xen_only() {
+    if std::path::Path::new("/dev/xen/xenbus").exists() {
+        return println!("skipped: this is a domain of Xen, and its guests are left alone");
+    }
+    for verb in ["allow", "forbid"] {
+        let stderr = isthmus(&["guest", verb, "7"]).assert().code(1).get_output().stderr.clone();
+        let said = String::from_utf8_lossy(&stderr);
+        assert!(said.contains("there is no XenStore at /dev/xen/xenbus"), "{said}");
+    }
+    isthmus(&["guest", "allow", "web", "--dry-run"]).assert().code(2);
+    isthmus(&["guest", "allow", "7", "--backend", "7", "--dry-run"]).assert().code(2);
+}

@@ -1,0 +1,107 @@
+//! `isthmus guest allow`, `guest forbid`: what a host of Xen makes for its guests, so that they may attach. Needs no daemon.
+//!
+//! These are nodes of XenStore which only domain 0 can make (docs/spec/xen.md). What is done is printed as the commands that
+//! would do the same.
+
+use anyhow::{Context as _, Result, bail};
+use isthmus_platform_xen::admission::{self, Step};
+use isthmus_platform_xen::kernel::Kernel as _;
+use isthmus_platform_xen::store::Wire;
+use isthmus_platform_xen::{Devices, Domid, Store};
+use serde::Serialize;
+
+use crate::cli::{AllowArgs, ForbidArgs};
+use crate::output::{Ended, Misuse, Output};
+
+#[derive(Serialize)]
+struct Guest {
+    guest: u16,
+    backends: Vec<u16>,
+    /// False where it was only said.
+    done: bool,
+    commands: Vec<String>,
+}
+
+impl Guest {
+    fn new(guest: Domid, backends: &[Domid], steps: &[Step], done: bool) -> Self {
+        let backends = backends.iter().map(|backend| backend.number()).collect();
+        Self { guest: guest.number(), backends, done, commands: steps.iter().flat_map(Step::commands).collect() }
+    }
+
+    fn tell(&self, output: Output) -> Result<Ended> {
+        output.result("guest", self, || self.commands.iter().map(|command| format!("{command}\n")).collect())?;
+        Ok(Ended::Done)
+    }
+}
+
+pub(crate) fn allow(output: Output, args: &AllowArgs) -> Result<Ended> {
+    if args.dry_run {
+        let (guest, backends) = (number(&args.domain)?, numbers(&args.backend)?);
+        return Guest::new(guest, &backends, &steps(guest, &backends)?, false).tell(output);
+    }
+    let mut store = store()?;
+    let guest = find(&mut store, &args.domain)?;
+    let backends = args.backend.iter().map(|name| find(&mut store, name)).collect::<Result<Vec<_>>>()?;
+    let steps = steps(guest, &backends)?;
+    carry_out(&mut store, &steps)?;
+    Guest::new(guest, &backends, &steps, true).tell(output)
+}
+
+pub(crate) fn forbid(output: Output, args: &ForbidArgs) -> Result<Ended> {
+    let mut store = store()?;
+    let guest = find(&mut store, &args.domain)?;
+    let backends = admission::backends(&mut store, guest).context("cannot read what the guest was allowed")?;
+    let steps = admission::forbid(guest, &backends);
+    carry_out(&mut store, &steps)?;
+    Guest::new(guest, &backends, &steps, true).tell(output)
+}
+
+fn store() -> Result<Store<impl Wire>> {
+    let wire = Devices.store().context(
+        "there is no XenStore at /dev/xen/xenbus: this is for domain 0 of a Xen host \
+         (with --dry-run, and numbers of domains, it is only said what would be done)",
+    )?;
+    Ok(Store::new(wire))
+}
+
+/// A domain by its number or name, of those that there are.
+fn find(store: &mut Store<impl Wire>, wanted: &str) -> Result<Domid> {
+    admission::find(store, wanted).context("cannot find the domain (`xl list` shows all, to domain 0)")
+}
+
+/// A domain by its number alone.
+fn number(wanted: &str) -> Result<Domid> {
+    let why = || Misuse(format!("{wanted:?} is no number of a domain, and only domain 0 can look names up"));
+    Domid::parse(wanted.as_bytes()).ok_or_else(|| why().into())
+}
+
+fn numbers(wanted: &[String]) -> Result<Vec<Domid>> {
+    wanted.iter().map(|wanted| number(wanted)).collect()
+}
+
+fn steps(guest: Domid, backends: &[Domid]) -> Result<Vec<Step>> {
+    admission::allow(guest, backends).map_err(|fault| Misuse(fault.to_string()).into())
+}
+
+/// Does it, or says what does not let us.
+fn carry_out(store: &mut Store<impl Wire>, steps: &[Step]) -> Result<()> {
+    match admission::carry_out(store, steps) {
+        Err(error) if error.refusal().is_some() => {
+            bail!("cannot change XenStore: {error} (only domain 0 may, as root)")
+        }
+        done => done.context("cannot change XenStore"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_store_domains_have_numbers_only() {
+        assert_eq!(number("7").unwrap().number(), 7);
+        assert!(number("web").is_err() && number("99999").is_err() && number("-1").is_err());
+        let same = steps(number("7").unwrap(), &numbers(&["7".to_owned()]).unwrap()).unwrap_err();
+        assert_eq!(same.to_string(), "domain 7 cannot be its own backend");
+    }
+}
