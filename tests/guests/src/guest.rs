@@ -2,14 +2,10 @@
 
 use std::path::Path;
 
-use isthmus_testbed::{Deadline, Launch, Proc};
+use isthmus_testbed::Launch;
 
 use crate::kit::Kit;
-
-/// How long something may take that must happen, on a busy machine without hardware for it; it never judges speed.
-pub fn patience() -> Deadline {
-    Deadline::secs(180)
-}
+use crate::shell::{Done, Shell};
 
 /// What the kernel is told: nothing that takes time where time is emulated, no word that nobody reads, and a panic ends QEMU.
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 nokaslr mitigations=off audit=0 apparmor=0 tsc=reliable \
@@ -20,17 +16,7 @@ const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 nokaslr mitigations=off
 pub struct Guest {
     /// Its number; it is called `guest0` or `guest1`.
     pub number: u32,
-    qemu: Proc,
-    orders: u32,
-}
-
-/// What came of an order.
-#[derive(Debug)]
-pub struct Done {
-    /// Its exit code.
-    pub code: i32,
-    /// What it said.
-    pub lines: Vec<String>,
+    shell: Shell,
 }
 
 impl Guest {
@@ -43,13 +29,12 @@ impl Guest {
         let launch = launch.arg("-kernel").arg(&kit.kernel).arg("-initrd").arg(files);
         let launch = launch.args(["-append", COMMAND_LINE]).args(devices);
         let qemu = launch.spawn().unwrap_or_else(|error| panic!("{error}"));
-        Self { number, qemu, orders: 0 }
+        Self { number, shell: Shell::new(format!("guest{number}"), qemu) }
     }
 
     /// Waits until it has started, and says how many seconds that took by its own clock.
     pub(crate) fn ready(&mut self) -> String {
-        let line = self.qemu.wait_prefix("@ready ", patience()).unwrap_or_else(|error| panic!("{error}"));
-        line.trim().to_owned()
+        self.shell.ready()
     }
 
     /// What its board is called.
@@ -60,55 +45,29 @@ impl Guest {
     /// Gives an order. Only one at a time.
     #[track_caller]
     pub fn begin(&mut self, order: &str) {
-        self.orders += 1;
-        let order = format!("{} {order}", self.orders);
-        self.qemu.say(&order).unwrap_or_else(|error| panic!("guest{}: {order}: {error}", self.number));
+        self.shell.begin(order);
     }
 
     /// Waits until that is done.
     #[track_caller]
     pub fn end(&mut self) -> Done {
-        let (deadline, mark) = (patience(), format!("@done {} ", self.orders));
-        let mut lines = Vec::new();
-        loop {
-            let line = self.qemu.line(deadline);
-            let line = line.unwrap_or_else(|error| panic!("guest{}: {}\n{error}", self.number, lines.join("\n")));
-            let line = line.trim_end();
-            if let Some(code) = line.strip_prefix(&mark) {
-                let code = code.parse().unwrap_or_else(|_| panic!("guest{}: {line}", self.number));
-                return Done { code, lines };
-            }
-            if !line.is_empty() {
-                lines.push(line.to_owned());
-            }
-        }
+        self.shell.end()
     }
 
     /// Waits for a line of the present order that begins so, and returns the rest of it.
     #[track_caller]
     pub fn hear(&mut self, prefix: &str) -> String {
-        let heard = self.qemu.wait_prefix(prefix, patience());
-        heard.unwrap_or_else(|error| panic!("guest{}: {error}", self.number)).trim_end().to_owned()
+        self.shell.hear(prefix)
     }
 
     /// Ends it as a power cut does.
     pub fn kill(&self) {
-        self.qemu.kill().unwrap_or_else(|error| panic!("guest{}: {error}", self.number));
+        self.shell.kill();
     }
 
     /// Gives an order that has to end well, and returns what it says.
     #[track_caller]
     pub fn run(&mut self, order: &str) -> Vec<String> {
-        self.begin(order);
-        self.end().expect_success(order)
-    }
-}
-
-impl Done {
-    /// What was said, if it ended well.
-    #[track_caller]
-    pub fn expect_success(self, order: &str) -> Vec<String> {
-        assert_eq!(self.code, 0, "{order}\n{}", self.lines.join("\n"));
-        self.lines
+        self.shell.run(order)
     }
 }

@@ -20,7 +20,7 @@ const MODULES: [&str; 8] = [
     "virtio_net",
 ];
 
-const QEMU: &str = "/usr/bin/qemu-system-x86_64";
+pub(crate) const QEMU: &str = "/usr/bin/qemu-system-x86_64";
 
 /// The parts of a guest, as they are on this machine.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Kit {
         let release = names.find_map(|name| name.strip_prefix("vmlinuz-").map(str::to_owned));
         let release = release.ok_or_else(|| missing(&boot.join("vmlinuz")))?;
         let kernel = boot.join(format!("vmlinuz-{release}"));
-        let modules = modules(&folder.join("kernel/lib/modules").join(&release))?;
+        let modules = modules(&folder.join("kernel/lib/modules").join(&release), &MODULES)?;
         let headers = folder.join("headers/usr/src").join(format!("linux-headers-{release}"));
         Ok(Self { qemu, busybox, kernel, modules, headers, release })
     }
@@ -80,20 +80,20 @@ impl Kit {
     }
 }
 
-fn missing(path: &Path) -> String {
+pub(crate) fn missing(path: &Path) -> String {
     let path = path.strip_prefix(build::root()).unwrap_or(path);
     format!("{} is not there: `make test-guests` fetches what guests need", path.display())
 }
 
 /// The files of those modules that are not built in.
-fn modules(folder: &Path) -> Result<Vec<PathBuf>, String> {
+pub(crate) fn modules(folder: &Path, wanted: &[&str]) -> Result<Vec<PathBuf>, String> {
     let list = |name: &str| {
         let path = folder.join(name);
         fs::read_to_string(&path).map_err(|_| missing(&path))
     };
     let (separate, built_in) = (list("modules.order")?, list("modules.builtin")?);
     let mut files = Vec::new();
-    for module in MODULES {
+    for module in wanted {
         let named = |path: &&str| path.ends_with(&format!("/{module}.ko"));
         match separate.lines().find(named) {
             Some(path) => files.push(folder.join(path)),

@@ -13,6 +13,8 @@
 //!
 //! Guests of one host ([`Hosted`]) have both: a card with a daemon of their own behind it, and a window that the host's daemon serves.
 //!
+//! And a machine with Xen: domain 0 and its guests, with what [`isthmus-side`](../xen_side/index.html) does in each ([`XenMachine`]).
+//!
 //! Processors are emulated: nothing of the host is needed but QEMU, no network of it is touched, and no privilege is used. A guest's
 //! whole file system is an archive with our programs, so it starts in seconds. What it takes is in `target/guests`, fetched by
 //! `make test-guests`; without it, tests say `skipped: why`.
@@ -25,12 +27,16 @@ mod hosted;
 mod kit;
 mod pair;
 mod qmp;
+mod shell;
 mod system;
 mod windowed;
+mod xen;
 
-pub use guest::{Done, Guest, patience};
+pub use guest::Guest;
 pub use hosted::Hosted;
 pub use kit::Kit;
 pub use pair::Pair;
 pub use qmp::Monitor;
+pub use shell::{Done, patience};
 pub use windowed::{Parts, Windowed};
+pub use xen::{XenKit, XenMachine};

@@ -5,8 +5,9 @@ use std::path::Path;
 use isthmus_testbed::{Scratch, eventually};
 use serde_json::Value;
 
-use crate::guest::{Guest, patience};
+use crate::guest::Guest;
 use crate::kit::Kit;
+use crate::shell::patience;
 use crate::system::{self, Content};
 
 /// The end of a wire, as QEMU is told.

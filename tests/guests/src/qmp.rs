@@ -8,7 +8,7 @@ use std::time::Duration;
 use isthmus_testbed::eventually_some;
 use serde_json::{Value, json};
 
-use crate::guest::patience;
+use crate::shell::patience;
 
 /// As long as anything may take.
 const LIMIT: Duration = Duration::from_secs(180);

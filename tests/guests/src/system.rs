@@ -73,7 +73,7 @@ pub(crate) fn programs() -> Vec<PathBuf> {
 }
 
 /// What the loader would map for a program: where a guest has it, and where we have it.
-fn loaded(program: &Path) -> BTreeMap<String, PathBuf> {
+pub(crate) fn loaded(program: &Path) -> BTreeMap<String, PathBuf> {
     let output = Command::new("ldd").arg(program).output().expect("ldd comes with the C library");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && !said.contains("not found"), "ldd {}: {said}", program.display());
@@ -90,7 +90,7 @@ fn loaded(program: &Path) -> BTreeMap<String, PathBuf> {
 }
 
 /// A file without what only debuggers read: it would fill a guest's memory.
-fn stripped(path: &Path, folder: &Path) -> Vec<u8> {
+pub(crate) fn stripped(path: &Path, folder: &Path) -> Vec<u8> {
     let copy = folder.join("stripped");
     let mut objcopy = Command::new("objcopy");
     objcopy.arg("--strip-all").arg(path).arg(&copy);
@@ -100,10 +100,10 @@ fn stripped(path: &Path, folder: &Path) -> Vec<u8> {
     bytes
 }
 
-fn read(path: &Path) -> Vec<u8> {
+pub(crate) fn read(path: &Path) -> Vec<u8> {
     fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn name(path: &Path) -> String {
+pub(crate) fn name(path: &Path) -> String {
     path.file_name().expect("the path of a file").to_string_lossy().into_owned()
 }

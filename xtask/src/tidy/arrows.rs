@@ -38,7 +38,7 @@ const XEN: &str = "isthmus-platform-xen";
 pub(super) const ENGINES: [&str; 4] = [MX, VERBS, OVERLAY, SOCKETS];
 
 /// Each package and what it may depend on; `abi` stands for every crate below abi/.
-const ALLOWED: [(&str, &[&str]); 24] = [
+const ALLOWED: [(&str, &[&str]); 25] = [
     (LAYOUT, &[]),
     (SHM, &[LAYOUT]),
     (PLATFORM, &[LAYOUT, SHM]),
@@ -57,11 +57,12 @@ const ALLOWED: [(&str, &[&str]); 24] = [
     (CLIENT, &[LAYOUT, SHM, PLATFORM, CHANNEL]),
     (CONTROL, &[LAYOUT, SHM, PLATFORM, KVM, CHANNEL, CAPTURE, SERVICE, LINK, CAPTURE, MX]),
     ("isthmusd", &[CONTROL, SERVICE, LAYOUT, SHM, PLATFORM, CHANNEL, KVM, XEN]),
-    ("isthmus", &[CAPTURE, CLIENT, CONTROL, LAYOUT, SHM, CAPTURE, "isthmus-bench", NETBED]),
+    ("isthmus", &[CAPTURE, CLIENT, CONTROL, LAYOUT, SHM, XEN, "isthmus-bench", NETBED]),
     ("isthmus-bench", &[CLIENT, SHM, LAYOUT, PLATFORM, LINK, NETBED]),
     ("abi", &[CLIENT, LAYOUT, SHM, MX]),
     ("xtask", &[]),
     ("isthmus-testbed", &[LAYOUT, SHM, PLATFORM, CHANNEL, SERVICE, CLIENT, CONTROL, NETBED]),
+    ("isthmus-side", &[LAYOUT, SHM, PLATFORM, XEN]),
     ("isthmus-mpi-tests", &["isthmus-hosts", NETBED]),
 ];
 

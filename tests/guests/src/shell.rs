@@ -1,0 +1,93 @@
+//! A shell in a machine of QEMU's, which is told what to do on a serial line.
+
+use isthmus_testbed::{Deadline, Proc};
+
+/// How long something may take that must happen, on a busy machine without hardware for it; it never judges speed.
+pub fn patience() -> Deadline {
+    Deadline::secs(180)
+}
+
+/// QEMU, with the shell's line at its standard input and output. Methods panic where something fails: that fails the test.
+#[derive(Debug)]
+pub(crate) struct Shell {
+    name: String,
+    qemu: Proc,
+    orders: u32,
+}
+
+/// What came of an order.
+#[derive(Debug)]
+pub struct Done {
+    /// Its exit code.
+    pub code: i32,
+    /// What it said.
+    pub lines: Vec<String>,
+}
+
+impl Shell {
+    pub(crate) fn new(name: String, qemu: Proc) -> Self {
+        Self { name, qemu, orders: 0 }
+    }
+
+    /// Waits until it has started, and says how many seconds that took by its own clock.
+    #[track_caller]
+    pub(crate) fn ready(&mut self) -> String {
+        let line = self.qemu.wait_prefix("@ready ", patience()).unwrap_or_else(|error| panic!("{error}"));
+        line.trim().to_owned()
+    }
+
+    /// Gives an order. Only one at a time.
+    #[track_caller]
+    pub(crate) fn begin(&mut self, order: &str) {
+        self.orders += 1;
+        let order = format!("{} {order}", self.orders);
+        self.qemu.say(&order).unwrap_or_else(|error| panic!("{}: {order}: {error}", self.name));
+    }
+
+    /// Waits until that is done.
+    #[track_caller]
+    pub(crate) fn end(&mut self) -> Done {
+        let (deadline, mark) = (patience(), format!("@done {} ", self.orders));
+        let mut lines = Vec::new();
+        loop {
+            let line = self.qemu.line(deadline);
+            let line = line.unwrap_or_else(|error| panic!("{}: {}\n{error}", self.name, lines.join("\n")));
+            let line = line.trim_end();
+            if let Some(code) = line.strip_prefix(&mark) {
+                let code = code.parse().unwrap_or_else(|_| panic!("{}: {line}", self.name));
+                return Done { code, lines };
+            }
+            if !line.is_empty() {
+                lines.push(line.to_owned());
+            }
+        }
+    }
+
+    /// Waits for a line of the present order that begins so, and returns the rest of it.
+    #[track_caller]
+    pub(crate) fn hear(&mut self, prefix: &str) -> String {
+        let heard = self.qemu.wait_prefix(prefix, patience());
+        heard.unwrap_or_else(|error| panic!("{}: {error}", self.name)).trim_end().to_owned()
+    }
+
+    /// Ends QEMU as a power cut does.
+    pub(crate) fn kill(&self) {
+        self.qemu.kill().unwrap_or_else(|error| panic!("{}: {error}", self.name));
+    }
+
+    /// Gives an order that has to end well, and returns what it says.
+    #[track_caller]
+    pub(crate) fn run(&mut self, order: &str) -> Vec<String> {
+        self.begin(order);
+        self.end().expect_success(order)
+    }
+}
+
+impl Done {
+    /// What was said, if it ended well.
+    #[track_caller]
+    pub fn expect_success(self, order: &str) -> Vec<String> {
+        assert_eq!(self.code, 0, "{order}\n{}", self.lines.join("\n"));
+        self.lines
+    }
+}

@@ -1,0 +1,261 @@
+//! A machine of QEMU's with Xen on it: domain 0, told what to do on a serial line, starts guests and tells them by their consoles.
+//!
+//! ```text
+//!  ┌ QEMU ─────────────────────────────────────────────────────────┐
+//!  │ ┌ domain 0 ─────────────────┐  ┌ a ────────┐  ┌ b ────────┐   │
+//!  │ │ xl, xenstored             │  │ xen-side  │  │ xen-side  │   │
+//!  │ │ xen-side      consoles ───┼──┤ hvc0      │  │           │   │
+//!  │ └───────▲───────────────────┘  └───────────┘  └───────────┘   │
+//!  │         │ second serial line        Xen                       │
+//!  └─────────┼─────────────────────────────────────────────────────┘
+//!       XenMachine
+//! ```
+//!
+//! Xen, its tools and a kernel come from Debian's packages (`scripts/setup --guests`).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use isthmus_mx_tests::build;
+use isthmus_testbed::{Launch, Scratch};
+
+use crate::cpio::Archive;
+use crate::kit::{self, missing};
+use crate::shell::{Done, Shell};
+use crate::system::{loaded, name, read, stripped};
+
+/// Modules that each domain needs, in the order in which it loads them.
+const MODULES: [&str; 5] = ["xen-privcmd", "xenfs", "xen-evtchn", "xen-gntdev", "xen-gntalloc"];
+
+/// Programs of Xen's that domain 0 needs, wherever their packages have them.
+const TOOLS: [&str; 10] = [
+    "xl",
+    "xenstored",
+    "xenconsoled",
+    "xen-init-dom0",
+    "xenstore-read",
+    "xenstore-write",
+    "xenstore-chmod",
+    "xenstore-rm",
+    "xenstore-ls",
+    "xenstore-exists",
+];
+
+/// A processor of before AVX, whose registers some versions of QEMU mix up between processes of Xen's domains: a program of a guest
+/// crashes now and then. Nor does it have SMAP, on which a domain 0 dies in QEMU before 9.1.
+const CPU: &str = "Nehalem";
+
+/// What Xen and domain 0's kernel are told: nothing that takes time where time is emulated. Messages go to the first serial line.
+const XEN: &str =
+    "console=com1 com1=115200,8n1 loglvl=warning guest_loglvl=warning dom0_mem=512M,max:512M spec-ctrl=no";
+const DOM0: &str = "console=hvc0 quiet mitigations=off nowatchdog random.trust_cpu=on";
+
+/// The parts of a machine with Xen, as they are on this one.
+#[derive(Debug)]
+pub struct XenKit {
+    qemu: PathBuf,
+    xen: PathBuf,
+    kernel: PathBuf,
+    busybox: PathBuf,
+    modules: Vec<PathBuf>,
+    tools: Vec<PathBuf>,
+    /// Where libraries of the tools are.
+    libraries: [PathBuf; 2],
+    /// Which versions these are.
+    pub versions: String,
+}
+
+impl XenKit {
+    /// The parts, or which of them is missing.
+    pub fn find() -> Result<Self, String> {
+        let folder = build::root().join("target/guests");
+        let needed = |path: PathBuf| if path.is_file() { Ok(path) } else { Err(missing(&path)) };
+        let (packages, kernel) = (folder.join("xen"), folder.join("xen-kernel"));
+        let qemu = needed(kit::QEMU.into())?;
+        let busybox = needed(folder.join("busybox/bin/busybox"))?;
+        let xen = needed(packages.join("boot/xen"))?;
+        let modules = only_folder(&kernel.join("lib/modules"))?;
+        let version = only_folder(&packages.join("usr/lib/xen-*"))?;
+        let places = [version.join("bin"), packages.join("usr/bin"), packages.join("usr/sbin")];
+        let tool = |tool: &&str| {
+            let found = places.iter().map(|place| place.join(tool)).find(|path| path.is_file());
+            found.ok_or_else(|| missing(&places[0].join(tool)))
+        };
+        let tools = TOOLS.iter().map(tool).collect::<Result<_, _>>()?;
+        let libraries = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"].map(|path| packages.join(path));
+        let versions = format!("{}, Linux {}", name(&version), name(&modules));
+        let modules = kit::modules(&modules, &MODULES)?;
+        let kernel = needed(kernel.join("boot/vmlinux"))?;
+        Ok(Self { qemu, xen, kernel, busybox, modules, tools, libraries, versions })
+    }
+
+    /// Writes what a guest finds when it starts, and what domain 0 does. `folder` is for what is on the way.
+    fn write(&self, side: &Path, folder: &Path) -> PathBuf {
+        let side = stripped(side, folder);
+        let common = |init: &[u8]| {
+            let mut archive = Archive::default();
+            for path in ["bin", "lib", "lib64", "modules", "guest", "etc", "etc/xen", "var", "var/lib", "var/log"] {
+                archive.folder(path);
+            }
+            archive.folder("var/log/xen");
+            archive.file("init", init);
+            archive.file("orders", include_bytes!("../guest/xen-orders"));
+            archive.file("bin/busybox", &read(&self.busybox));
+            archive.file("bin/xen-side", &side);
+            let mut order = String::new();
+            for module in &self.modules {
+                archive.file(&format!("modules/{}", name(module)), &read(module));
+                order += &format!("{}\n", name(module));
+            }
+            archive.file("modules/order", order.as_bytes());
+            archive
+        };
+        let guest = common(include_bytes!("../guest/xen-domu")).finish();
+        let mut archive = common(include_bytes!("../guest/xen-dom0"));
+        archive.file("guest/kernel", &read(&self.kernel));
+        archive.file("guest/files", &guest);
+        archive.file("etc/xen/xl.conf", b"");
+        for tool in &self.tools {
+            archive.file(&format!("bin/{}", name(tool)), &read(tool));
+        }
+        for (library, path) in self.loaded() {
+            archive.file(&format!("lib/{library}"), &read(&path));
+        }
+        archive.file("lib64/ld-linux-x86-64.so.2", &read(&self.libraries[0].join("ld-linux-x86-64.so.2")));
+        self.add_command(&mut archive, folder);
+        let path = folder.join("dom0.cpio");
+        fs::write(&path, archive.finish()).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        path
+    }
+
+    /// The command line of ours, with the libraries of this machine: domain 0 has those of Debian's Xen, which may be others.
+    fn add_command(&self, archive: &mut Archive, folder: &Path) {
+        let isthmus = isthmus_testbed::binary("isthmus", "isthmus").unwrap_or_else(|error| panic!("{error}"));
+        archive.folder("isthmus");
+        archive.file("isthmus/isthmus", &stripped(&isthmus, folder));
+        for path in loaded(&isthmus).into_values() {
+            archive.file(&format!("isthmus/{}", name(&path)), &read(&path));
+        }
+        let starts = b"#!/bin/sh\nexec /isthmus/ld-linux-x86-64.so.2 --library-path /isthmus /isthmus/isthmus \"$@\"\n";
+        archive.file("bin/isthmus", starts);
+    }
+
+    /// The libraries that the tools load, and those load, from Debian's packages.
+    fn loaded(&self) -> BTreeMap<String, PathBuf> {
+        let find = |library: &str| {
+            let found = self.libraries.iter().map(|folder| folder.join(library)).find(|path| path.is_file());
+            found.unwrap_or_else(|| panic!("{library} is in none of the packages"))
+        };
+        let mut found = BTreeMap::new();
+        let mut open = self.tools.clone();
+        // The C library loads this one by itself when a thread of xl's is cancelled.
+        open.push(find("libgcc_s.so.1"));
+        found.insert("libgcc_s.so.1".to_owned(), find("libgcc_s.so.1"));
+        while let Some(file) = open.pop() {
+            for library in needed_by(&file) {
+                if !found.contains_key(&library) {
+                    let path = find(&library);
+                    open.push(path.clone());
+                    found.insert(library, path);
+                }
+            }
+        }
+        found
+    }
+}
+
+/// The one folder of a pattern whose last part may end in `*`, or that is in this folder.
+fn only_folder(pattern: &Path) -> Result<PathBuf, String> {
+    let (folder, start) = match pattern.to_str().and_then(|text| text.strip_suffix('*')) {
+        Some(text) => (pattern.parent().expect("it has one"), text.rsplit('/').next().unwrap_or("")),
+        None => (pattern, ""),
+    };
+    let entries = fs::read_dir(folder).map_err(|_| missing(folder))?;
+    let mut found =
+        entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir() && name(path).starts_with(start));
+    found.next().ok_or_else(|| missing(pattern))
+}
+
+/// The libraries that a file names.
+fn needed_by(file: &Path) -> Vec<String> {
+    let output = Command::new("readelf").arg("-d").arg(file).output().expect("binutils are there");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let named = said.lines().filter(|line| line.contains("(NEEDED)"));
+    named.filter_map(|line| Some(line.split_once('[')?.1.split_once(']')?.0.to_owned())).collect()
+}
+
+/// `xen-side`, linked statically: guests have no libraries.
+fn side() -> PathBuf {
+    let folder = build::root().join("target/guests/static");
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(build::root()).env("RUSTFLAGS", "-C target-feature=+crt-static");
+    cargo.args(["build", "--quiet", "--package", "isthmus-side", "--target", "x86_64-unknown-linux-gnu"]);
+    build::done(cargo.arg("--target-dir").arg(&folder));
+    folder.join("x86_64-unknown-linux-gnu/debug/xen-side")
+}
+
+/// A machine with Xen, gone with all its files when dropped. Methods panic where something fails: that fails the test.
+#[derive(Debug)]
+pub struct XenMachine {
+    shell: Shell,
+    console: PathBuf,
+    _scratch: Scratch,
+}
+
+impl XenMachine {
+    /// Switches it on, and waits until domain 0 obeys.
+    pub fn boot(kit: &XenKit) -> Self {
+        let scratch = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
+        let (files, console) = (kit.write(&side(), scratch.path()), scratch.path().join("console"));
+        let launch = Launch::new("/usr/bin/nice").args(["-n", "10"]).arg(&kit.qemu).talking();
+        let launch =
+            launch.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "pc"]);
+        let launch = launch.args(["-accel", "tcg,thread=multi", "-cpu", CPU, "-smp", "1", "-m", "1024"]);
+        let launch = launch.arg("-serial").arg(format!("file:{}", console.display())).args(["-serial", "stdio"]);
+        let launch = launch.arg("-kernel").arg(&kit.xen).args(["-append", XEN, "-initrd"]);
+        let launch = launch.arg(format!("{} {DOM0},{}", kit.kernel.display(), files.display()));
+        let qemu = launch.spawn().unwrap_or_else(|error| panic!("{error}"));
+        let mut machine = Self { shell: Shell::new("domain 0".to_owned(), qemu), console, _scratch: scratch };
+        println!("# domain 0 is up after {} s of its time", machine.shell.ready());
+        machine
+    }
+
+    /// Has domain 0 do something, and says what came of it.
+    #[track_caller]
+    pub fn done(&mut self, order: &str) -> Done {
+        self.shell.begin(order);
+        self.shell.end()
+    }
+
+    /// Has domain 0 do something that has to end well, and returns what it says.
+    #[track_caller]
+    pub fn run(&mut self, order: &str) -> Vec<String> {
+        self.shell.run(order)
+    }
+
+    /// The same of something that says one line.
+    #[track_caller]
+    pub fn say(&mut self, order: &str) -> String {
+        let lines = self.run(order);
+        assert_eq!(lines.len(), 1, "{order}: {lines:?}");
+        lines.into_iter().next().unwrap_or_default()
+    }
+
+    /// What Xen and domain 0's kernel said.
+    pub fn console(&self) -> String {
+        fs::read(&self.console).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+    }
+}
+
+impl Drop for XenMachine {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("# the console's last words:");
+            let console = self.console();
+            let lines: Vec<&str> = console.lines().collect();
+            lines[lines.len().saturating_sub(20)..].iter().for_each(|line| println!("# {line}"));
+        }
+    }
+}
