@@ -37,7 +37,7 @@ run: build ## Builds and shows what it does: a table on the screen, JSON and a p
 test: setup ## Every check; ends with the counts
 	@cargo xtask ci
 
-test-guests: build ## Guests of QEMU (fetched): MX between two, and a window between one and its host (two minutes)
+test-guests: build ## Guests of QEMU (fetched): MX between two, a window between one and its host, domains of Xen (some minutes)
 	@scripts/setup --guests
 	@ISTHMUS_BIN_DIR=$(CURDIR)/$(RELEASE) cargo test --quiet --package isthmus-guests -- --show-output
 

@@ -2,6 +2,7 @@ use super::*;
 use crate::fake::{Domain, Host};
 use isthmus_platform::conformance::check_here;
 use isthmus_shm::Words;
+use proptest::prelude::*;
 use std::sync::atomic::Ordering::Relaxed;
 
 fn domids() -> [Domid; 2] {
@@ -133,4 +134,33 @@ fn grants_that_contradict_themselves_are_not_mapped() {
         }
     }
     assert!(theirs.map(good, size, Access::ReadWrite).is_ok());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// Whatever an owner writes into its lists, nobody sees a page that was not granted to him, and nothing panics.
+    #[test]
+    fn lists_may_say_anything(
+        writes in prop::collection::vec((0..3_usize, 0..1024_u32, prop_oneof![any::<u32>(), 0..2000_u32]), 0..8),
+    ) {
+        let host = Host::new();
+        let ([ours, theirs], [us, them]) = (pair(&host), domids());
+        let size = RegionSize(1500 * PAGE_BYTES);
+        let secret = ours.allocate(RegionSize(PAGE_BYTES), &us, Access::ReadWrite).unwrap();
+        Window::new(ours.map_own(&secret).unwrap()).store(0, 0x5ec7e7, Relaxed);
+        let memory = ours.allocate(size, &them, Access::ReadWrite).unwrap();
+        for (list, word, value) in writes {
+            Window::new(memory.lists[list].map().unwrap()).store(word, value, Relaxed);
+        }
+        let grant = ours.grant(&memory, &them, Access::ReadWrite).unwrap();
+        if let Ok(mapping) = theirs.map(grant, size, Access::ReadWrite) {
+            let window = Window::new(mapping);
+            prop_assert_eq!(window.size(), size);
+            prop_assert!((0..1500).all(|page| window.load(page * 1024, Relaxed) != 0x5ec7e7));
+            drop(window);
+        }
+        drop((memory, secret));
+        prop_assert_eq!(host.grants(), 0);
+    }
 }
