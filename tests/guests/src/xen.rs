@@ -14,6 +14,7 @@
 //! Xen, its tools and a kernel come from Debian's packages (`scripts/setup --guests`).
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -150,15 +151,14 @@ impl XenKit {
         };
         let mut found = BTreeMap::new();
         let mut open = self.tools.clone();
-        // The C library loads this one by itself when a thread of xl's is cancelled.
-        open.push(find("libgcc_s.so.1"));
-        found.insert("libgcc_s.so.1".to_owned(), find("libgcc_s.so.1"));
+        let mut wanted = vec!["libgcc_s.so.1".to_owned()]; // The C library loads it by itself when a thread of xl's is cancelled.
         while let Some(file) = open.pop() {
-            for library in needed_by(&file) {
-                if !found.contains_key(&library) {
-                    let path = find(&library);
+            wanted.append(&mut needed_by(&file));
+            for library in wanted.drain(..) {
+                if let Entry::Vacant(place) = found.entry(library) {
+                    let path = find(place.key());
                     open.push(path.clone());
-                    found.insert(library, path);
+                    place.insert(path);
                 }
             }
         }
