@@ -45,8 +45,9 @@ const TOOLS: [&str; 10] = [
 ];
 
 /// A processor of before AVX, whose registers some versions of QEMU mix up between processes of Xen's domains: a program of a guest
-/// crashes now and then. Nor does it have SMAP, on which a domain 0 dies in QEMU before 9.1.
-const CPU: &str = "Nehalem";
+/// crashes now and then. Nor does it have SMAP, on which a domain 0 dies in QEMU before 9.1. It has SVM, for guests of the kind PVH, and not
+/// RDTSCP, about which QEMU tells Xen something else when such a guest uses it.
+const CPU: &str = "phenom,-rdtscp";
 
 /// What Xen and domain 0's kernel are told: nothing that takes time where time is emulated. Messages go to the first serial line.
 const XEN: &str =

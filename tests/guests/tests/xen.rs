@@ -20,8 +20,8 @@ fn domains_of_xen() {
     };
     println!("# {}, emulated processors", kit.versions);
     let mut bed = Bed { xen: XenMachine::boot(&kit), a: 0, b: 0 };
-    bed.a = bed.create("a");
-    bed.b = bed.create("b");
+    bed.a = bed.create("a", "pv");
+    bed.b = bed.create("b", "pv");
     let at_first = bed.grants();
     bed.check("the conformance suite, domain 0 and a guest", |bed| bed.suite("dom0", "a"));
     bed.check("the conformance suite, two guests", |bed| bed.suite("a", "b"));
@@ -34,12 +34,17 @@ fn domains_of_xen() {
     bed.check("guests are seen to come, start again and fall silent", presence);
     bed.check("a guest that is destroyed is missed by all, and goes when its pages do", destroyed);
     bed.check("after that, everything works with the next guest", |bed| {
-        bed.b = bed.create("b");
+        bed.b = bed.create("b", "pv");
         bed.suite("a", "b");
         let now: Vec<usize> = bed.grants().into_values().collect();
         let then: Vec<usize> = at_first.values().copied().collect();
         assert_eq!(now, then, "pages are left over");
     });
+    if bed.xen.done("xl info | grep -q virt_caps.*hvm").code == 0 {
+        bed.check("the same with a PVH guest", hardware);
+    } else {
+        println!("SKIP the same with a PVH guest: this QEMU's processor cannot run any");
+    }
 }
 
 /// The machine, and the numbers of its guests a and b.
@@ -56,8 +61,8 @@ impl Bed {
         println!("PASS {what}");
     }
 
-    fn create(&mut self, name: &str) -> u16 {
-        self.xen.say(&format!("create {name}")).parse().unwrap()
+    fn create(&mut self, name: &str, kind: &str) -> u16 {
+        self.xen.say(&format!("create {name} {kind}")).parse().unwrap()
     }
 
     fn suite(&mut self, one: &str, other: &str) {
@@ -212,6 +217,25 @@ fn destroyed(bed: &mut Bed) {
     bed.on("a", "strike offer");
     bed.on("a", "strike lookout");
     assert_eq!(bed.on("a", "dmesg | grep -c leaking; true"), ["0"], "a could not take its pages back");
+}
+
+/// Guest b again, of the kind that runs on the processor's own virtualization.
+fn hardware(bed: &mut Bed) {
+    bed.xen.run("xl destroy b");
+    bed.b = bed.create("b", "pvh");
+    bed.suite("dom0", "b");
+    bed.suite("a", "b");
+    for who in ["dom0", "b"] {
+        bed.on(who, "echo 100000 >/sys/module/xen_gntalloc/parameters/limit");
+    }
+    killed_mapper(bed);
+    killed_owner(bed);
+    for [owner, mapper] in [["b", "a"], ["dom0", "b"]] {
+        bed.share(owner, mapper, MANY);
+        bed.on(mapper, "tell enter end");
+        bed.on(owner, "await offer farewell");
+    }
+    destroyed(bed);
 }
 
 impl Bed {
