@@ -11,9 +11,10 @@ use std::path::PathBuf;
 
 use isthmus_testbed::{Daemon, Launch, Scratch, binary, eventually_some};
 
-use crate::guest::{Guest, patience};
+use crate::guest::Guest;
 use crate::kit::Kit;
 use crate::pair::card;
+use crate::shell::patience;
 use crate::system::{self, Content};
 
 const MTU: u32 = 9000;
