@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use isthmus_layout::control::{Grant, MxConnect, MxFound, PeerGone, RequestSerial, Revoke};
+use isthmus_layout::control::{Grant, MxConnect, MxFound, Owner, PeerGone, Refused, RequestSerial, Revoke, Text};
 use isthmus_layout::ids::{DomainId, EndpointAddress, EndpointIndex, NicId, RegionId};
 use isthmus_layout::limits::PEER_REGIONS_MAX;
 use isthmus_layout::reason::Reason;
@@ -22,8 +22,11 @@ use crate::network;
 /// Those who are gone and are remembered.
 const LEFT_MAX: usize = 4096;
 
-/// Connects without an answer, of all domains together.
-const CONNECTS_MAX: usize = 4096;
+/// Connects without an answer: of one domain, of all domains of one user, and of all together. Whom nobody answers keeps theirs for as
+/// long as a peer is waited for, so one user must not have all.
+const CONNECTS_PER_DOMAIN_MAX: usize = 1024;
+const CONNECTS_PER_USER_MAX: usize = 4 * CONNECTS_PER_DOMAIN_MAX;
+const CONNECTS_MAX: usize = 2 * CONNECTS_PER_USER_MAX;
 
 /// Bytes of one region, an end of the plausible.
 const REGION_BYTES_MAX: u64 = 64 << 30;
@@ -39,6 +42,10 @@ struct Stranger {
 
 #[derive(Debug)]
 struct Connect {
+    domain: DomainId,
+    owner: Owner,
+    /// The number of ours that connects.
+    own: MxNumber,
     session: SessionId,
     serial: Option<RequestSerial>,
     asked: MxConnect,
@@ -69,6 +76,24 @@ impl Strangers {
     fn is_known(&self, nic: NicId) -> bool {
         let views = self.views.iter().flatten().filter_map(|view| view.lock().ok());
         views.into_iter().any(|view| view.peers.iter().any(|peer| peer.nic == nic && !peer.forgotten))
+    }
+
+    /// Whether a domain may begin another connect; says whose limit is reached if not.
+    fn connects_left(&self, domain: DomainId, owner: Owner) -> Result<(), String> {
+        let count = |of: fn(&Connect, DomainId, Owner) -> bool| {
+            self.connects.values().filter(|connect| of(connect, domain, owner)).count()
+        };
+        let (of, max) = match () {
+            () if count(|connect, domain, _| connect.domain == domain) >= CONNECTS_PER_DOMAIN_MAX => {
+                (" of this domain", CONNECTS_PER_DOMAIN_MAX)
+            }
+            () if count(|connect, _, owner| connect.owner == owner) >= CONNECTS_PER_USER_MAX => {
+                (" of this user", CONNECTS_PER_USER_MAX)
+            }
+            () if self.connects.len() >= CONNECTS_MAX => ("", CONNECTS_MAX),
+            () => return Ok(()),
+        };
+        Err(format!("{max} connects{of} to other hosts are without an answer"))
     }
 
     /// Who somebody is, or was until lately.
@@ -111,6 +136,17 @@ impl Broker {
             for stranger in gone {
                 self.forget_stranger(stranger);
             }
+            let over: Vec<Connect> = self
+                .strangers
+                .connects
+                .extract_if(.., |_, connect| connect.own == number)
+                .map(|(_, over)| over)
+                .collect();
+            for Connect { session, serial, asked, .. } in over {
+                let text = format!("the endpoint that connects was closed: {}", told(&asked));
+                let refused = Refused { reason: Reason::MxNoNumber, text: Text::clip(&text) };
+                self.send(session, serial, refused.into(), Vec::new());
+            }
         }
     }
 
@@ -131,13 +167,14 @@ impl Broker {
         let own = own.find(|(number, _)| self.strangers.is_wired(number.board)).map(|(number, _)| number);
         let own = own.ok_or_else(|| refused(Reason::MxNoNumber))?;
         let number = u8::try_from(asked.endpoint).map_err(|_| refused(Reason::MxEndpointBeyond))?;
-        if self.strangers.connects.len() >= CONNECTS_MAX {
-            return Err(refused(Reason::TooManyRequests));
-        }
+        let owner = self.directory.get(domain).ok_or(Reason::NoSuchDomain)?.owner;
+        let full = |text| Refusal::new(Reason::TooManyRequests, format!("{text}: {}", told(asked)));
+        self.strangers.connects_left(domain, owner).map_err(full)?;
         let request = self.strangers.next;
         self.strangers.next += 1;
-        self.strangers.connects.insert(request, Connect { session, serial, asked: asked.clone() });
-        let (board, endpoint, key) = (MxBoardNumber(own.board), own.endpoint as u8, asked.key);
+        let (key, asked) = (asked.key, asked.clone());
+        self.strangers.connects.insert(request, Connect { domain, owner, own, session, serial, asked });
+        let (board, endpoint, key) = (MxBoardNumber(own.board), own.endpoint as u8, key);
         let connect = ConnectOrder { request, board, endpoint, nic, number, key };
         self.workers.tell(Command::ConnectMx(connect));
         Ok(())
@@ -160,7 +197,7 @@ impl Broker {
     }
 
     fn connected_to_others(&mut self, request: u64, outcome: Result<DomainId, Reason>) {
-        let Some(Connect { session, serial, asked }) = self.strangers.connects.remove(&request) else { return };
+        let Some(Connect { session, serial, asked, .. }) = self.strangers.connects.remove(&request) else { return };
         match outcome {
             Ok(domain) => {
                 let endpoint = EndpointIndex::new(0).expect("the first endpoint is one");

@@ -157,3 +157,79 @@ fn a_domain_that_comes_back_has_its_number_again() {
     assert_eq!(a.mx_open(Some(0), Some(7), 5, at), Ok((0, 7, nic)), "boards keep their address");
     assert_eq!(b.mx_connect(nic, 7, 5).map(|found| found.domain), Ok(ours.id()));
 }
+
+/// A board with a link, by which a board is known that nobody answers for.
+const SILENT_PEER: &str = "[[mx.board]]\nlinks = [{ udp = \"127.0.0.1:PORT\", peers = [\"127.0.0.1:9\"] }]\n\
+                           peers = [{ mac = \"02:00:00:00:00:0b\", name = \"silent:0\" }]\n";
+
+const SILENT_NIC: u64 = 0x0200_0000_000B;
+
+impl Client {
+    /// Connects to endpoints that say nothing; the reasons of those connects that are refused at once, with what is said.
+    fn mx_connect_in_vain(&mut self, connects: u32) -> Vec<(Reason, String)> {
+        for connect in 0..connects {
+            self.say(MxConnect { nic: SILENT_NIC, endpoint: connect % 32, key: 0 }, &[]);
+        }
+        let done = self.say(Lookup { name: crate::bed::name("nobody") }, &[]);
+        let mut refusals = Vec::new();
+        loop {
+            let heard = self.hear_that(|heard| heard.serial.is_some());
+            match heard.message {
+                ToClient::Refused(_) if heard.serial == Some(done) => return refusals,
+                ToClient::Refused(refused) => refusals.push((refused.reason, refused.text.to_string())),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// A daemon with the configuration above and a port that is free, whose board knows the other one.
+fn beside_a_silent_peer(more: &str) -> Bed {
+    let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let bed = Bed::with(&format!("{more}{}", SILENT_PEER.replace("PORT", &port.to_string())));
+    let mut asks = bed.greeted();
+    while !asks.report::<Mx>(Topic::Mx, &[]).unwrap().peers.iter().any(|peer| peer.nic == SILENT_NIC) {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    bed
+}
+
+#[test]
+fn connects_to_silent_endpoints_are_limited_for_each_domain_and_go_with_it() {
+    let bed = beside_a_silent_peer("");
+    let (mut a, _) = bed.attached("a");
+    a.mx_any(0).unwrap();
+    let refused = a.mx_connect_in_vain(1100);
+    assert_eq!(refused.len(), 1100 - 1024, "{:?}", refused.first());
+    assert_eq!(refused[0].0, Reason::TooManyRequests);
+    assert!(refused[0].1.contains("1024 connects of this domain"), "{}", refused[0].1);
+    let (mut b, _) = bed.attached("b");
+    b.mx_any(0).unwrap();
+    assert_eq!(b.mx_connect_in_vain(1024), []);
+    a.ask(Close {}, &[]).unwrap();
+    let (mut c, _) = bed.attached("c");
+    c.mx_any(0).unwrap();
+    assert_eq!(c.mx_connect_in_vain(1024), [], "the connects of one who is gone do not count");
+}
+
+#[test]
+fn connects_to_silent_endpoints_are_limited_for_each_user() {
+    let bed = beside_a_silent_peer("[policy]\nattach = \"any-user\"\n");
+    let mut domains = Vec::new();
+    for n in 0..4 {
+        let (mut client, _) = bed.attached(&format!("a{n}"));
+        client.mx_any(0).unwrap();
+        assert_eq!(client.mx_connect_in_vain(1024), []);
+        domains.push(client);
+    }
+    let (mut client, _) = bed.attached("one-more");
+    client.mx_any(0).unwrap();
+    let refused = client.mx_connect_in_vain(1);
+    assert_eq!(refused.len(), 1);
+    assert!(refused[0].1.contains("4096 connects of this user"), "{}", refused[0].1);
+    if let Some(mut other) = bed.greeted_as(65_533) {
+        other.attach(Some("other")).unwrap();
+        other.mx_any(0).unwrap();
+        assert_eq!(other.mx_connect_in_vain(1), [], "another user has room");
+    }
+}
