@@ -18,6 +18,8 @@ use crate::schema::{
     WorkerRow,
 };
 
+pub(crate) use mx::view as mx_view;
+
 const NANOSECONDS: u64 = 1_000_000_000;
 
 /// The report on a topic.

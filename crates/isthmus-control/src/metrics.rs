@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+mod mx;
+
 use isthmus_layout::reason::Reason;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -36,6 +38,7 @@ pub fn text(broker: &Broker) -> String {
     add_reasons(broker, &mut registry);
     add_workers(broker, &mut registry);
     add_domains(broker, &mut registry);
+    mx::add(broker, &mut registry);
     let mut text = String::new();
     match encode(&mut text, &registry) {
         Ok(()) => text,

@@ -241,11 +241,25 @@ reports! {
         links: Vec<MxLinkRow>,
         /// Frames that came and were dropped, by reason; reasons that never occurred are not listed.
         dropped: Vec<MxDropped>,
+        /// Packets for its endpoints that changed nothing, by reason.
+        ignored: Vec<MxDropped>,
+        /// Endpoints of this host that it serves, those among them that are closed and still have something to bring.
+        gateways: u64,
+        /// Endpoints of other hosts that they know, counted for each.
+        strangers: u64,
+        /// Message bytes that were sent, those sent again among them.
+        sent_bytes: u64,
+        /// Message bytes that came and were taken.
+        received_bytes: u64,
+        /// Packets of messages that were sent again, because nobody had acknowledged them.
+        sent_again: u64,
+        /// Frames of long messages that were asked for again, because they had not come.
+        asked_again: u64,
     }
 
-    /// Frames that a board dropped.
+    /// Frames or packets that were dropped, or lost.
     MxDropped {
-        /// Why, as in docs/spec/mxoe.md.
+        /// Why; that of a board's frames as in docs/spec/mxoe.md.
         reason: String,
         /// How many.
         count: u64,
@@ -269,6 +283,8 @@ reports! {
         received_frames: u64,
         /// Their bytes.
         received_bytes: u64,
+        /// What it lost, by reason; reasons that never occurred are not listed.
+        lost: Vec<MxDropped>,
     }
 
     /// An MX endpoint number that is taken.

@@ -24,6 +24,11 @@ pub struct Counts {
 }
 
 impl Gateway {
+    /// How many endpoints of other hosts the domain knows.
+    pub fn strangers(&self) -> usize {
+        self.strangers.len()
+    }
+
     /// As of now.
     pub fn counts(&self) -> Counts {
         Counts {

@@ -157,6 +157,11 @@ impl Gateway {
         self.net.ignored()
     }
 
+    /// What it has carried.
+    pub fn carried(&self) -> &net::Carried {
+        self.net.carried()
+    }
+
     /// Connects to an endpoint of another host. [`Domain::connected`] answers.
     pub fn connect(&mut self, now: Time, to: Address, key: u32, request: u64, domain: &mut impl Domain) {
         let id = ConnectId(self.next_connect);

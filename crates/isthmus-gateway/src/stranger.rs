@@ -153,6 +153,11 @@ impl Strangers {
 }
 
 impl Strangers {
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
     /// All that there are.
     pub(crate) fn all(&self) -> impl Iterator<Item = (Place, &Stranger)> {
         let places = self.list.iter().enumerate();

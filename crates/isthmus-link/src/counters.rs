@@ -1,5 +1,8 @@
 //! What a link has carried, and what it has not, by reason.
 
+/// The first counters are of what was carried.
+const CARRIED: usize = 6;
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// What a link has carried since it was opened. One counter for each reason something is lost.
@@ -9,9 +12,14 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// All of them with their names, for metrics.
+            /// All of them with their names.
             pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name)),*].into_iter()
+            }
+
+            /// Those of frames that did not get where they should, and of times that sending stopped, with their names.
+            pub fn lost(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                self.named().skip(CARRIED)
             }
         }
     };
@@ -69,5 +77,16 @@ impl Counters {
     pub(crate) fn count_received(&mut self, bytes: usize) {
         self.received += 1;
         self.received_bytes += bytes as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_lost_begins_behind_what_was_carried() {
+        let names: Vec<_> = Counters::default().lost().map(|(name, _)| name).collect();
+        assert_eq!((names[0], names[names.len() - 1], names.len()), ("too_long", "overruns", 13));
     }
 }

@@ -50,7 +50,7 @@ pub trait Link: Send + fmt::Debug + AsFd {
     /// Looks again at the interface: state, MTU, address. A few system calls; the frames of the last batch are gone.
     fn refresh(&mut self) -> Result<State, LinkError>;
 
-    /// What was carried and what was lost; what the kernel lost is read by [`refresh`](Self::refresh).
+    /// What was carried and what was lost; the kernel is asked what it lost (with AF_XDP, by [`refresh`](Self::refresh)).
     fn counters(&self) -> Counters;
 }
 

@@ -301,13 +301,10 @@ impl Link for PacketLink {
         if HEADER_BYTES + 4 + self.interface.mtu as usize > self.incoming.stride() {
             self.incoming = room(&self.interface).map_err(self.failed("making room for larger frames"))?;
         }
-        if let Ok([_, dropped]) = sys::option::<[u32; 2]>(&self.socket, sys::PACKET_STATISTICS) {
-            self.counters.overruns += u64::from(dropped); // The kernel starts from zero each time it is asked.
-        }
         Ok(self.state)
     }
 
     fn counters(&self) -> Counters {
-        self.counters
+        Counters { overruns: sys::overruns(&self.socket).unwrap_or(0), ..self.counters }
     }
 }

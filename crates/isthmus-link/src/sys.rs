@@ -7,10 +7,9 @@ use rustix::io::Errno;
 
 pub(crate) use libc::{iovec, mmsghdr};
 
-/// `PACKET_QDISC_BYPASS`, `PACKET_IGNORE_OUTGOING` and `PACKET_STATISTICS` of linux/if_packet.h.
+/// `PACKET_QDISC_BYPASS` and `PACKET_IGNORE_OUTGOING` of linux/if_packet.h.
 pub(crate) const PACKET_QDISC_BYPASS: Opt = Opt { level: libc::SOL_PACKET, name: 20 };
 pub(crate) const PACKET_IGNORE_OUTGOING: Opt = Opt { level: libc::SOL_PACKET, name: 23 };
-pub(crate) const PACKET_STATISTICS: Opt = Opt { level: libc::SOL_PACKET, name: 6 };
 pub(crate) const RECEIVE_BUFFER: Opt = Opt { level: libc::SOL_SOCKET, name: libc::SO_RCVBUF };
 pub(crate) const RECEIVE_BUFFER_FORCE: Opt = Opt { level: libc::SOL_SOCKET, name: libc::SO_RCVBUFFORCE };
 pub(crate) const SEND_BUFFER: Opt = Opt { level: libc::SOL_SOCKET, name: libc::SO_SNDBUF };
@@ -77,6 +76,16 @@ pub(crate) fn set_option<T: Words>(socket: impl AsFd, opt: Opt, value: T) -> Res
         libc::setsockopt(fd, opt.level, opt.name, (&raw const value).cast(), size_of::<T>() as libc::socklen_t)
     };
     checked(returned).map(drop)
+}
+
+/// Of asm-generic/socket.h, which libc does not have.
+const SO_MEMINFO: i32 = 55;
+
+/// Frames that the kernel had for a socket and no room: all of its life, for any kind of socket (`SK_MEMINFO_DROPS`). None before
+/// Linux 4.12.
+pub(crate) fn overruns(socket: impl AsFd) -> Option<u64> {
+    let about = option::<[u32; 9]>(socket, Opt { level: libc::SOL_SOCKET, name: SO_MEMINFO }).ok()?;
+    Some(about[8].into())
 }
 
 /// The option, and zeroes where the kernel has less to say.

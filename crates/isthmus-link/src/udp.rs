@@ -399,6 +399,6 @@ impl Link for UdpLink {
     }
 
     fn counters(&self) -> Counters {
-        self.counters
+        Counters { overruns: sys::overruns(&self.socket).unwrap_or(0), ..self.counters }
     }
 }

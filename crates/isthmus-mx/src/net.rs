@@ -22,6 +22,7 @@
 //! as another.
 
 mod blocks;
+mod carried;
 mod connecting;
 mod endpoint;
 mod ignored;
@@ -38,6 +39,7 @@ mod time;
 mod transmitting;
 mod tuning;
 
+pub use carried::Carried;
 pub use endpoint::{CannotConnect, CannotSend, Endpoint, Setup, UnknownMessage};
 pub use ignored::{Ignored, IgnoredCounts};
 pub use refusing::refusal;

@@ -11,6 +11,7 @@
 
 mod board;
 mod capture;
+mod double;
 mod endpoints;
 mod port;
 mod view;

@@ -30,6 +30,9 @@ pub(super) fn boards_text(answer: &Mx) -> String {
         ("taken", Lean::Right),
         ("of", Lean::Right),
         ("links", Lean::Left),
+        ("strangers", Lean::Right),
+        ("again", Lean::Right),
+        ("lost", Lean::Right),
         ("by", Lean::Left),
     ]);
     for board in &answer.boards {
@@ -37,15 +40,28 @@ pub(super) fn boards_text(answer: &Mx) -> String {
             board.endpoints.iter().map(|taken| format!("{} {}", taken.number, named(&taken.domain))).collect();
         table.row(vec![
             format!("mx{}", board.number),
-            board.mac.clone(),
+            if is_twice(board) { format!("{} (twice)", board.mac) } else { board.mac.clone() },
             board.name.clone(),
             board.endpoints.len().to_string(),
             board.endpoints_max.to_string(),
             links(board),
+            of_links(board, board.strangers),
+            of_links(board, board.sent_again + board.asked_again),
+            of_links(board, board.links.iter().flat_map(|link| &link.lost).map(|lost| lost.count).sum()),
             if by.is_empty() { "-".to_owned() } else { by.join(", ") },
         ]);
     }
     table.text()
+}
+
+/// Another host announces the same address.
+fn is_twice(board: &MxBoardRow) -> bool {
+    board.dropped.iter().any(|dropped| dropped.reason == "address_twice")
+}
+
+/// What a board without links does not have.
+fn of_links(board: &MxBoardRow, count: u64) -> String {
+    if board.links.is_empty() { "-".to_owned() } else { count.to_string() }
 }
 
 /// As `eth0 up`.

@@ -79,7 +79,7 @@ fn mx_boards_and_peers_are_told_in_columns() {
     let link = |name: &str, state: &str| {
         json!({
             "name": name, "kind": "packet", "state": state, "frame_bytes_max": 9014, "sent_frames": 1, "sent_bytes": 60,
-            "received_frames": 2, "received_bytes": 120,
+            "received_frames": 2, "received_bytes": 120, "lost": [{ "reason": "overruns", "count": 8 }],
         })
     };
     let board = |number: u32, taken: Vec<Value>| {
@@ -87,7 +87,9 @@ fn mx_boards_and_peers_are_told_in_columns() {
         json!({
             "number": number, "nic": nic, "mac": mac, "name": format!("node7:{number}"), "endpoints": taken, "endpoints_max": 32,
             "links": if number == 0 { vec![] } else { vec![link("eth0", "up"), link("eth1", "down")] },
-            "dropped": [{ "reason": "short", "count": 3 }],
+            "dropped": [{ "reason": if number == 2 { "address_twice" } else { "short" }, "count": 3 }],
+            "ignored": [{ "reason": "duplicate", "count": 2 }], "gateways": 1, "strangers": 5, "sent_bytes": 100,
+            "received_bytes": 200, "sent_again": 3, "asked_again": 4,
         })
     };
     let peer = |mac: &str, name: &str, known: &str, link: Option<&str>, heard_ms: Option<u64>| {
@@ -101,7 +103,7 @@ fn mx_boards_and_peers_are_told_in_columns() {
         peer("02:00:00:00:00:07", "node8:0", "announced", Some("eth0"), Some(61_234)),
         peer("02:00:00:00:00:08", "02:00:00:00:00:08", "static", None, None),
     ];
-    let boards = [board(0, vec![taken(0), taken(31)]), board(1, vec![])];
+    let boards = [board(0, vec![taken(0), taken(31)]), board(1, vec![]), board(2, vec![])];
     let answer = json!({ "schema": 1, "boards": boards, "peers": peers });
     insta::assert_snapshot!("boards", mx::boards_text(&read(&answer).expect("an answer")));
     insta::assert_snapshot!("peers", mx::peers_text(&read(&answer).expect("an answer")));

@@ -10,15 +10,25 @@ use crate::schema::{DomainName, Mx, MxBoardRow, MxDropped, MxEndpointRow, MxLink
 
 pub(super) fn report(broker: &Broker) -> Mx {
     let mx = broker.directory.mx();
-    let board = |(number, board): (usize, &MxBoard)| MxBoardRow {
-        number: number as u32,
-        nic: board.nic.number(),
-        mac: board.nic.to_string(),
-        name: board.name.clone(),
-        endpoints: endpoints(broker, number as u32),
-        endpoints_max: board.endpoints,
-        links: view(broker, number).map_or_else(Vec::new, |view| view.links.iter().map(link).collect()),
-        dropped: view(broker, number).map_or_else(Vec::new, |view| dropped(&view)),
+    let board = |(number, board): (usize, &MxBoard)| {
+        let view = view(broker, number).unwrap_or_default();
+        MxBoardRow {
+            number: number as u32,
+            nic: board.nic.number(),
+            mac: board.nic.to_string(),
+            name: board.name.clone(),
+            endpoints: endpoints(broker, number as u32),
+            endpoints_max: board.endpoints,
+            links: view.links.iter().map(link).collect(),
+            dropped: occurred(view.counters.all_dropped()),
+            ignored: occurred(view.ignored.all()),
+            gateways: view.gateways as u64,
+            strangers: view.strangers as u64,
+            sent_bytes: view.carried.sent_bytes,
+            received_bytes: view.carried.received_bytes,
+            sent_again: view.carried.sent_again,
+            asked_again: view.carried.asked_again,
+        }
     };
     let boards = mx.boards();
     let local = |(number, board): (usize, &MxBoard)| MxPeerRow {
@@ -41,7 +51,7 @@ pub(super) fn report(broker: &Broker) -> Mx {
     Mx { schema: SCHEMA, boards: boards.iter().enumerate().map(board).collect(), peers }
 }
 
-fn view(broker: &Broker, board: usize) -> Option<MxView> {
+pub(crate) fn view(broker: &Broker, board: usize) -> Option<MxView> {
     let view = broker.strangers.views.get(board)?.as_ref()?;
     Some(view.lock().ok()?.clone())
 }
@@ -78,11 +88,12 @@ fn link(link: &LinkView) -> MxLinkRow {
         sent_bytes: link.counters.sent_bytes,
         received_frames: link.counters.received,
         received_bytes: link.counters.received_bytes,
+        lost: occurred(link.lost()),
     }
 }
 
-fn dropped(view: &MxView) -> Vec<MxDropped> {
-    let occurred = view.counters.all_dropped().filter(|(_, count)| *count > 0);
+fn occurred(counts: impl Iterator<Item = (&'static str, u64)>) -> Vec<MxDropped> {
+    let occurred = counts.filter(|(_, count)| *count > 0);
     occurred.map(|(reason, count)| MxDropped { reason: reason.to_owned(), count }).collect()
 }
 

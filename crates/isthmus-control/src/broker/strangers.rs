@@ -68,6 +68,11 @@ impl Strangers {
         Self { views, ..Self::default() }
     }
 
+    /// Connects without an answer.
+    pub(crate) fn connects(&self) -> usize {
+        self.connects.len()
+    }
+
     fn is_wired(&self, board: u32) -> bool {
         self.views.get(board as usize).is_some_and(Option::is_some)
     }

@@ -1,9 +1,10 @@
 //! MX endpoint numbers: claimed, found, given back, claimed again after a restart.
 
-use isthmus_control::schema::{Endpoints, Mx};
+use isthmus_control::schema::{Endpoints, MetricsText, Mx};
 use isthmus_layout::control::*;
 use isthmus_layout::ids::{DomainId, EndpointAddress, EndpointIndex, NicId};
 use isthmus_layout::reason::Reason;
+use isthmus_testbed::{Deadline, eventually};
 
 use crate::bed::{Bed, Client};
 use crate::resuming::come_back;
@@ -162,6 +163,8 @@ fn a_domain_that_comes_back_has_its_number_again() {
 const SILENT_PEER: &str = "[[mx.board]]\nlinks = [{ udp = \"127.0.0.1:PORT\", peers = [\"127.0.0.1:9\"] }]\n\
                            peers = [{ mac = \"02:00:00:00:00:0b\", name = \"silent:0\" }]\n";
 
+const PATIENCE_S: u64 = 60;
+
 const SILENT_NIC: u64 = 0x0200_0000_000B;
 
 impl Client {
@@ -188,9 +191,8 @@ fn beside_a_silent_peer(more: &str) -> Bed {
     let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let bed = Bed::with(&format!("{more}{}", SILENT_PEER.replace("PORT", &port.to_string())));
     let mut asks = bed.greeted();
-    while !asks.report::<Mx>(Topic::Mx, &[]).unwrap().peers.iter().any(|peer| peer.nic == SILENT_NIC) {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    let mut is_known = || asks.report::<Mx>(Topic::Mx, &[]).unwrap().peers.iter().any(|peer| peer.nic == SILENT_NIC);
+    eventually(Deadline::secs(PATIENCE_S), &mut is_known).unwrap();
     bed
 }
 
@@ -210,6 +212,34 @@ fn connects_to_silent_endpoints_are_limited_for_each_domain_and_go_with_it() {
     let (mut c, _) = bed.attached("c");
     c.mx_any(0).unwrap();
     assert_eq!(c.mx_connect_in_vain(1024), [], "the connects of one who is gone do not count");
+}
+
+#[test]
+fn what_boards_count_is_among_the_metrics() {
+    let bed = beside_a_silent_peer("");
+    let (mut a, _) = bed.attached("a");
+    a.mx_any(0).unwrap();
+    assert_eq!(a.mx_connect_in_vain(3), []);
+    let mut asks = bed.greeted();
+    let metrics = [
+        "isthmus_mx_link_sent_frames_total{board=\"0\",link=\"udp:127.0.0.1:",
+        "isthmus_mx_link_lost_total{board=\"0\",link=\"udp:127.0.0.1:",
+        "reason=\"overruns\"} 0",
+        "isthmus_mx_dropped_total{board=\"0\",reason=\"unknown_source\"} 0",
+        "isthmus_mx_ignored_total{board=\"0\",reason=\"wrong_session\"} 0",
+        "isthmus_mx_sent_again_total{board=\"0\"}",
+        "isthmus_mx_gateways{board=\"0\"} 1",
+        "isthmus_mx_strangers{board=\"0\"} 0",
+        "isthmus_mx_connects 3",
+    ];
+    // What workers count is shown a little later.
+    let mut text = String::new();
+    let late = eventually(Deadline::secs(PATIENCE_S), || {
+        text = asks.report::<MetricsText>(Topic::Metrics, &[]).unwrap().text;
+        metrics.iter().all(|metric| text.contains(metric))
+    });
+    let missing = metrics.iter().find(|metric| !text.contains(*metric));
+    assert!(late.is_ok(), "{missing:?} is not in\n{text}");
 }
 
 #[test]

@@ -31,7 +31,8 @@ pub(super) fn check(frame: &[u8], options: &UdpOptions, peers: &mut Peers, host:
         return Err(Drop::NotForUs);
     }
     if source == options.nic {
-        return Err(Drop::Forged);
+        // An announcement is the board's to judge: another host may have the same address, or we are among our own peers.
+        return if is_group(destination) { Ok(()) } else { Err(Drop::Forged) };
     }
     peers.admit(host, source, destination).map_err(|doubt| match doubt {
         Doubt::Forged => Drop::Forged,

@@ -45,6 +45,8 @@ dropped! {
     NotForUs "not_for_us" "for another address",
     /// Our own frames come back, or somebody uses our address.
     OwnSource "own_source" "from an address of this host",
+    /// An announcement of our address that is not ours.
+    AddressTwice "address_twice" "an announcement of our address by another host",
     /// An address that no board can have.
     BadSource "bad_source" "from an address that no board has",
     /// From somebody who is not in the table.

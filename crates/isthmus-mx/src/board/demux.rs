@@ -84,7 +84,10 @@ impl Board {
         frame: &'f [u8],
     ) -> Result<Received<'f>, Dropped> {
         if self.is_local(header.src) {
-            return Err(Dropped::OwnSource);
+            // By several links into one network we hear ourselves. Somebody else has another serial.
+            let said = Announcement::parse(raw.data).ok().filter(|said| said.nic_id == self.setup.nic);
+            let is_another = said.is_some_and(|said| said.nic_id == header.src && said.serial != self.setup.serial);
+            return Err(if is_another { Dropped::AddressTwice } else { Dropped::OwnSource });
         }
         let is_raw_open = self.is_open(EndpointNumber::RAW);
         // Raw packets of other mappers look no different. What they have there is hardly ever the sender's address.

@@ -4,7 +4,7 @@ use super::outbox::Letter;
 use super::partner::Partner;
 use super::regions::{RegionName, Regions};
 use super::rendezvous::{Announced, Asked, Pull};
-use super::{Address, ConnectId, Event, IgnoredCounts, IncomingId, Manner, SendId, Time, Tuning};
+use super::{Address, Carried, ConnectId, Event, IgnoredCounts, IncomingId, Manner, SendId, Time, Tuning};
 use crate::wire::{Dialect, EndpointNumber, NackLib, NackMcp, PeerIndex, SessionId, Sizes};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -82,6 +82,7 @@ pub struct Endpoint {
     pub(crate) early_bytes: u64,
     pub(crate) accepting: bool,
     pub(crate) ignored: IgnoredCounts,
+    pub(crate) carried: Carried,
     /// Long messages that were announced and not asked for yet.
     pub(crate) announced: BTreeMap<IncomingId, Announced>,
     pub(crate) pulls: BTreeMap<u32, Pull>,
@@ -118,6 +119,7 @@ impl Endpoint {
             early_bytes: 0,
             accepting: true,
             ignored: IgnoredCounts::default(),
+            carried: Carried::default(),
             announced: BTreeMap::new(),
             pulls: BTreeMap::new(),
             fetching: BTreeMap::new(),
@@ -140,6 +142,11 @@ impl Endpoint {
     /// Packets that changed nothing, by reason.
     pub const fn ignored(&self) -> &IgnoredCounts {
         &self.ignored
+    }
+
+    /// What it has carried.
+    pub const fn carried(&self) -> &Carried {
+        &self.carried
     }
 
     /// The session of a partner that messages can be sent to.

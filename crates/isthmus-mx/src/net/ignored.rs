@@ -1,7 +1,7 @@
 //! Why a packet that was well formed changed nothing.
 
 macro_rules! ignored {
-    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+    ($($(#[$doc:meta])* $name:ident $reason:literal = $text:literal,)*) => {
         /// Why a packet was dropped. Each reason is counted under its name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
         pub enum Ignored {
@@ -11,53 +11,60 @@ macro_rules! ignored {
         impl Ignored {
             /// All reasons.
             pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// What it is counted under.
+            pub const fn reason(self) -> &'static str {
+                match self {
+                    $(Self::$name => $reason,)*
+                }
+            }
         }
     };
 }
 
 ignored! {
     /// Not for the engine of an endpoint.
-    NotForEndpoints = "a packet that no endpoint takes",
+    NotForEndpoints "not_for_endpoints" = "a packet that no endpoint takes",
     /// For another endpoint of this board.
-    WrongEndpoint = "for another endpoint",
+    WrongEndpoint "wrong_endpoint" = "for another endpoint",
     /// Nobody has connected this endpoint and that one.
-    NotConnected = "from an endpoint that is not connected",
+    NotConnected "not_connected" = "from an endpoint that is not connected",
     /// For an earlier owner of this endpoint number.
-    WrongSession = "for another session",
+    WrongSession "wrong_session" = "for another session",
     /// Numbered by a count that was given up.
-    WrongSesnum = "numbered in another session number",
+    WrongSesnum "wrong_sesnum" = "numbered in another session number",
     /// A message that has been received.
-    Duplicate = "received before",
+    Duplicate "duplicate" = "received before",
     /// A message too far ahead of those that are missing.
-    TooEarly = "too far ahead",
+    TooEarly "too_early" = "too far ahead",
     /// A message before its turn, with too many bytes before their turn already.
-    NoRoomForEarly = "no room before its turn",
+    NoRoomForEarly "no_room_for_early" = "no room before its turn",
     /// A new message while the endpoint takes none.
-    NotAccepting = "no new messages are taken",
+    NotAccepting "not_accepting" = "no new messages are taken",
     /// A long message more than an endpoint may be told of.
-    TooManyAnnounced = "too many long messages announced",
+    TooManyAnnounced "too_many_announced" = "too many long messages announced",
     /// A packet that contradicts another one of the same message, or itself.
-    Inconsistent = "contradicts what was said before",
+    Inconsistent "inconsistent" = "contradicts what was said before",
     /// An acknowledgement that is older than another one.
-    OldAck = "an old acknowledgement",
+    OldAck "old_ack" = "an old acknowledgement",
     /// A reply that nobody waits for.
-    NoSuchConnect = "no such connect",
+    NoSuchConnect "no_such_connect" = "no such connect",
     /// A connect of a session that has ended.
-    OldSession = "from a session that is over",
+    OldSession "old_session" = "from a session that is over",
     /// Frames of a transfer that is over, or never was.
-    NoSuchPull = "no such transfer",
+    NoSuchPull "no_such_pull" = "no such transfer",
     /// Frames that were not asked for.
-    NotAskedFor = "not asked for",
+    NotAskedFor "not_asked_for" = "not asked for",
     /// A negative answer to something that was not sent, or is over.
-    NothingRefused = "refuses nothing that was sent",
+    NothingRefused "nothing_refused" = "refuses nothing that was sent",
     /// A question for frames outside the region, or for too many at a time.
-    OutsideRegion = "outside the region",
+    OutsideRegion "outside_region" = "outside the region",
     /// More questions than an honest peer asks.
-    TooManyAsked = "too many questions",
+    TooManyAsked "too_many_asked" = "too many questions",
     /// A partner that is said to be another one now: it is asked.
-    Doubted = "says that a partner is another one now, which is asked",
+    Doubted "doubted" = "says that a partner is another one now, which is asked",
     /// A partner more than there may be.
-    TooManyPartners = "too many partners",
+    TooManyPartners "too_many_partners" = "too many partners",
 }
 
 /// How many packets were dropped, by reason.
@@ -72,5 +79,15 @@ impl IgnoredCounts {
     /// For one reason.
     pub const fn of(&self, reason: Ignored) -> u64 {
         self.0[reason as usize]
+    }
+
+    /// All reasons by name, with their counts.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Ignored::ALL.iter().map(|reason| reason.reason()).zip(self.0)
+    }
+
+    /// Adds those of another endpoint.
+    pub fn merge(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
     }
 }

@@ -192,13 +192,14 @@ impl Outbox {
         !self.queue.is_empty()
     }
 
-    /// The next packet: a number, what it stands for, and which fragment. `fragments` says how many there are.
+    /// The next packet: a number, what it stands for, which fragment, and whether it was sent before. `fragments` says how many there
+    /// are.
     pub(crate) fn frame(
         &mut self,
         now: Time,
         tuning: &Tuning,
         fragments: impl Fn(&Letter) -> u32,
-    ) -> Option<(SeqNum, Letter, u32)> {
+    ) -> Option<(SeqNum, Letter, u32, bool)> {
         loop {
             let seq = *self.queue.front()?;
             let flight = self.flights.get_mut(usize::from(seq.steps_from(self.acked)));
@@ -207,7 +208,7 @@ impl Outbox {
                 self.queue.pop_front();
                 continue;
             };
-            let (letter, fragment) = (flight.letter, flight.fragment);
+            let (letter, fragment, again) = (flight.letter, flight.fragment, flight.sent.is_some());
             flight.fragment += 1;
             if flight.fragment >= fragments(&letter) {
                 (flight.queued, flight.fragment) = (false, 0);
@@ -219,7 +220,7 @@ impl Outbox {
                     self.overdue = Some(self.patience(now, tuning));
                 }
             }
-            return Some((seq, letter, fragment));
+            return Some((seq, letter, fragment, again));
         }
     }
 

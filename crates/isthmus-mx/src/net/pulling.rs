@@ -62,6 +62,8 @@ pub(crate) struct Pulling {
     /// Times that everything was asked for in vain since.
     in_vain: u32,
     round_trip: RoundTrip,
+    /// Frames that were asked for again and not counted yet.
+    again: u32,
 }
 
 impl Pulling {
@@ -87,6 +89,7 @@ impl Pulling {
             heard: now,
             in_vain: 0,
             round_trip: known,
+            again: 0,
         }
     }
 
@@ -124,6 +127,11 @@ impl Pulling {
     /// Whether there is a question to send.
     pub(crate) fn has_question(&self) -> bool {
         !self.questions.is_empty()
+    }
+
+    /// Frames that were asked for again since the last call.
+    pub(crate) fn take_again(&mut self) -> u32 {
+        core::mem::take(&mut self.again)
     }
 
     /// A frame has come: where its bytes belong.
@@ -206,6 +214,7 @@ impl Pulling {
                 return;
             }
             self.questions.push_back((first + from, run));
+            self.again += run;
             missing &= !(Block::bits(run) << from);
         }
     }

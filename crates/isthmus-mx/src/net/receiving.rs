@@ -63,8 +63,9 @@ impl Endpoint {
     /// before the packet's data is let go of. An error says why nothing happened; it is counted.
     pub fn receive(&mut self, now: Time, from: PeerIndex, packet: &Packet<&[u8]>) -> Result<(), Ignored> {
         let received = self.receive_packet(now, from, packet);
-        if let Err(reason) = received {
-            self.ignored.add(reason);
+        match received {
+            Ok(()) => self.carried.received_bytes += packet.data().map_or(0, |data| data.len() as u64),
+            Err(reason) => self.ignored.add(reason),
         }
         received
     }

@@ -338,6 +338,7 @@ impl Endpoint {
 
     fn settle_pull(&mut self, now: Time, handle: u32) {
         let Some(pull) = self.pulls.get_mut(&handle) else { return };
+        self.carried.asked_again += u64::from(pull.pulling.take_again());
         if !pull.in_line && pull.pulling.has_question() {
             pull.in_line = true;
             self.asking.push_back(handle);

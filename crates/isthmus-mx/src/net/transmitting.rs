@@ -20,6 +20,12 @@ fn fragments(letter: &Letter, sizes: &Sizes) -> u32 {
 impl Endpoint {
     /// The next packet to send. To be asked, while the link has room, after everything that may have changed something.
     pub fn transmit(&mut self, now: Time) -> Option<Transmit> {
+        let transmit = self.transmit_any(now)?;
+        self.carried.sent_bytes += transmit.packet.data().map_or(0, |source| u64::from(source.len));
+        Some(transmit)
+    }
+
+    fn transmit_any(&mut self, now: Time) -> Option<Transmit> {
         if let Some((to, refusal)) = self.refusals.pop_front() {
             let packet = match refusal {
                 Refusal::Lib(nack) => Packet::NackLib(nack),
@@ -114,7 +120,9 @@ impl Endpoint {
             }));
         }
         let sizes = self.setup.sizes;
-        if let Some((seq, letter, fragment)) = partner.outbox.frame(now, tuning, |letter| fragments(letter, &sizes)) {
+        let frame = partner.outbox.frame(now, tuning, |letter| fragments(letter, &sizes));
+        if let Some((seq, letter, fragment, again)) = frame {
+            self.carried.sent_again += u64::from(again);
             return self.packet_of(address, seq, letter, fragment);
         }
         if partner.inbox.ack_at().is_none_or(|at| at > now) {

@@ -102,10 +102,18 @@ fn what_is_told_twice_before_it_was_taken_is_told_once() {
 }
 
 #[test]
+fn who_announces_our_address_with_another_serial_is_another_host() {
+    let mut board = board(1);
+    is_dropped(&mut board, START, &announcement(nic(1), 9), Dropped::AddressTwice);
+    is_dropped(&mut board, START, &announcement(nic(1), 1), Dropped::OwnSource);
+    assert_eq!(board.counters().dropped(Dropped::AddressTwice), 1);
+}
+
+#[test]
 fn announcements_of_oneself_and_of_others_are_dropped() {
     let mut board = board(1);
     board.add_local(nic(5), crate::name(5)).unwrap();
-    is_dropped(&mut board, START, &announcement(nic(1), 9), Dropped::OwnSource);
+    is_dropped(&mut board, START, &announcement(nic(1), 1), Dropped::OwnSource);
     is_dropped(&mut board, START, &announcement(nic(5), 9), Dropped::OwnSource);
     is_dropped(&mut board, START, &announcement(BROADCAST, 9), Dropped::BadSource);
     let header = Header { dst: BROADCAST, src: nic(2), peer_index: PeerIndex::new(0) };

@@ -219,5 +219,5 @@ fn a_frame_of_no_link_is_dropped() {
     for link in [2, 7, 8, 255] {
         assert_eq!(board.receive(START, LinkNumber(link), &frame), Received::Dropped(Dropped::NoSuchLink));
     }
-    is_dropped(&mut board, START, &announcement(nic(1), 9), Dropped::OwnSource);
+    is_dropped(&mut board, START, &announcement(nic(1), 1), Dropped::OwnSource);
 }

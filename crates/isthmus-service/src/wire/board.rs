@@ -1,6 +1,7 @@
 //! One board: its links on one side, its endpoints on the other.
 
 use super::capture::Captures;
+use super::double::Double;
 use super::endpoints::{Endpoints, Served};
 use super::port::{Change, Port};
 use super::view::{LinkView, MxView};
@@ -11,8 +12,8 @@ use crate::worker::Worker;
 use isthmus_gateway::Gateway;
 use isthmus_layout::DomainId;
 use isthmus_layout::reason::Reason;
-use isthmus_mx::board::{Board, Received};
-use isthmus_mx::net::{self, Address, Time, Tuning};
+use isthmus_mx::board::{Board, Dropped, Received};
+use isthmus_mx::net::{self, Address, Carried, IgnoredCounts, Time, Tuning};
 use isthmus_mx::wire::{self, EndpointNumber, Sizes};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
@@ -58,6 +59,10 @@ pub(super) struct MxBoard {
     view: Arc<Mutex<MxView>>,
     /// Since when something has happened that the view does not show.
     unseen: Option<Time>,
+    /// Of endpoints that are gone.
+    ignored: IgnoredCounts,
+    carried: Carried,
+    double: Double,
     pub(super) captures: Captures,
 }
 
@@ -94,6 +99,9 @@ impl MxBoard {
             fetching: 0,
             view: new.view,
             unseen: Some(now),
+            ignored: IgnoredCounts::default(),
+            carried: Carried::default(),
+            double: Double::default(),
             captures: Captures::default(),
         }
     }
@@ -131,7 +139,9 @@ impl MxBoard {
     fn bury(&mut self, now: Time) {
         let over = |served: &Served| served.until.is_some_and(|until| until <= now || served.gateway.is_over());
         for endpoint in self.endpoints.numbers() {
-            if self.endpoints.get(endpoint).is_some_and(|served| over(served) && !served.in_line) {
+            if let Some(served) = self.endpoints.get(endpoint).filter(|served| over(served) && !served.in_line) {
+                self.ignored.merge(served.gateway.ignored());
+                self.carried.merge(served.gateway.carried());
                 self.endpoints.remove(endpoint);
                 self.board.close(endpoint);
             }
@@ -239,8 +249,12 @@ impl MxBoard {
     fn take(&mut self, now: Time, port: usize, frame: usize, numbers: &mut Numbers, worker: &mut Worker) {
         let frame = self.ports[port].link.frame(frame);
         self.captures.received(&self.board, &self.endpoints, port, frame);
-        let Received::ForEndpoint { endpoint, peer, packet } = self.board.receive(now, link_number(port), frame) else {
-            return;
+        let (endpoint, peer, packet) = match self.board.receive(now, link_number(port), frame) {
+            Received::ForEndpoint { endpoint, peer, packet } => (endpoint, peer, packet),
+            Received::Dropped(Dropped::AddressTwice) => {
+                return self.double.heard(now, self.board.setup().nic, self.ports[port].link.name());
+            }
+            _ => return,
         };
         let Some(served) = self.endpoints.get_mut(endpoint) else { return };
         let at = (self.number, endpoint);
@@ -411,14 +425,23 @@ impl MxBoard {
         }
         let Ok(mut view) = self.view.try_lock() else { return };
         self.unseen = None;
-        let link = |port: &Port| LinkView { broken: port.broken, ..LinkView::of(&*port.link, port.rank) };
+        let link =
+            |port: &Port| LinkView { broken: port.broken, unsent: port.lost, ..LinkView::of(&*port.link, port.rank) };
+        let (mut ignored, mut carried) = (self.ignored, self.carried);
+        for (_, served) in self.endpoints.all() {
+            ignored.merge(served.gateway.ignored());
+            carried.merge(served.gateway.carried());
+        }
         *view = MxView {
             taken: std::time::Instant::now(),
             now,
             links: self.ports.iter().map(link).collect(),
             peers: self.board.peers().collect(),
             counters: *self.board.counters(),
-            endpoints: self.endpoints.all().count(),
+            gateways: self.endpoints.all().count(),
+            strangers: self.endpoints.all().map(|(_, served)| served.gateway.strangers()).sum(),
+            ignored,
+            carried,
         };
     }
 }

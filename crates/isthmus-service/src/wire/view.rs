@@ -2,7 +2,7 @@
 
 use isthmus_link::{Counters, Kind, Link, State};
 use isthmus_mx::board::{BoardCounters, PeerReport};
-use isthmus_mx::net::Time;
+use isthmus_mx::net::{Carried, IgnoredCounts, Time};
 use std::time::Instant;
 
 /// A board, as it was when the worker last had time to say so.
@@ -18,8 +18,14 @@ pub struct MxView {
     pub peers: Vec<PeerReport>,
     /// What it received, sent and dropped.
     pub counters: BoardCounters,
-    /// Endpoints that are open.
-    pub endpoints: usize,
+    /// Endpoints that are open, each with its gateway.
+    pub gateways: usize,
+    /// Endpoints of other hosts that they know, counted for each.
+    pub strangers: usize,
+    /// Packets that changed nothing, by reason, of endpoints that are closed, too.
+    pub ignored: IgnoredCounts,
+    /// What was carried, by them too.
+    pub carried: Carried,
 }
 
 /// A link of a board.
@@ -39,9 +45,16 @@ pub struct LinkView {
     pub rank: u32,
     /// What was carried and lost.
     pub counters: Counters,
+    /// Frames that were made for it and not given to it, because it was down, or refused.
+    pub unsent: u64,
 }
 
 impl LinkView {
+    /// What was lost, by reason.
+    pub fn lost(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.counters.lost().chain([("unsent", self.unsent)])
+    }
+
     /// A link as it is.
     pub fn of(link: &dyn Link, rank: u32) -> Self {
         Self {
@@ -52,6 +65,7 @@ impl LinkView {
             frame_bytes_max: link.frame_bytes_max(),
             rank,
             counters: link.counters(),
+            unsent: 0,
         }
     }
 }
@@ -64,7 +78,10 @@ impl Default for MxView {
             links: Vec::new(),
             peers: Vec::new(),
             counters: BoardCounters::default(),
-            endpoints: 0,
+            gateways: 0,
+            strangers: 0,
+            ignored: IgnoredCounts::default(),
+            carried: Carried::default(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Wires that lose, double, reorder and delay.
 
-use isthmus_hosts::{Flow, Party, World};
+use isthmus_hosts::{Flow, Party, Side, World};
 use isthmus_netbed::Conditions;
 
 /// 10 % loss, 10 % duplication, reordering and 1 ms of delay, in both directions.
@@ -34,8 +34,20 @@ fn four_domains(each: u64) {
     for party in &mut parties {
         party.done(4 * each);
     }
+    [&world.a, &world.b].into_iter().for_each(tells_what_was_lost);
     parties.into_iter().for_each(Party::leave);
     world.settle();
+}
+
+/// What was sent and asked for again, and what came twice, is told.
+fn tells_what_was_lost(side: &Side) {
+    side.await_that("counts of what was lost", |side| {
+        let board = side.board(0);
+        let more = |count: &str| board[count].as_u64().is_some_and(|count| count > 0);
+        let twice = board["ignored"].as_array().is_some_and(|all| all.iter().any(|row| row["reason"] == "duplicate"));
+        let counts = ["sent_again", "asked_again", "sent_bytes", "received_bytes"];
+        counts.into_iter().all(more) && twice && board["strangers"] == 4 && board["gateways"] == 2
+    });
 }
 
 #[test]

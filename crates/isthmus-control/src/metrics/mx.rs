@@ -1,0 +1,128 @@
+//! What boards of MX with links count: links, frames, packets, endpoints.
+
+use isthmus_service::{LinkView, MxView};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use crate::answer::mx_view;
+use crate::broker::Broker;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfBoard {
+    board: u32,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfBoardReason {
+    board: u32,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfLink {
+    board: u32,
+    link: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfLinkReason {
+    board: u32,
+    link: String,
+    reason: &'static str,
+}
+
+/// The boards that have links.
+struct Boards(Vec<(u32, MxView)>);
+
+impl Boards {
+    fn links(&self) -> impl Iterator<Item = (u32, &LinkView)> {
+        self.0.iter().flat_map(|(board, view)| view.links.iter().map(|link| (*board, link)))
+    }
+}
+
+pub(super) fn add(broker: &Broker, registry: &mut Registry) {
+    let numbers = 0..broker.directory.mx().boards().len();
+    let views = numbers.filter_map(|number| Some((number as u32, mx_view(broker, number)?)));
+    let boards = Boards(views.collect());
+    if boards.0.is_empty() {
+        return;
+    }
+    add_links(&boards, registry);
+    add_reasons(&boards, registry);
+    add_endpoints(&boards, registry);
+    let connects = Gauge::<i64>::default();
+    connects.set(broker.strangers.connects() as i64);
+    registry.register("mx_connects", "Connects to other hosts without an answer", connects);
+}
+
+fn add_links(boards: &Boards, registry: &mut Registry) {
+    type Field = fn(&LinkView) -> u64;
+    let counters: [(&str, &str, Field); 4] = [
+        ("mx_link_sent_frames", "Frames sent by a link of an MX board", |link| link.counters.sent),
+        ("mx_link_sent_bytes", "Their bytes", |link| link.counters.sent_bytes),
+        ("mx_link_received_frames", "Frames that came by a link of an MX board", |link| link.counters.received),
+        ("mx_link_received_bytes", "Their bytes", |link| link.counters.received_bytes),
+    ];
+    for (name, help, field) in counters {
+        let family = Family::<OfLink, Counter>::default();
+        for (board, link) in boards.links() {
+            family.get_or_create(&OfLink { board, link: link.name.clone() }).inc_by(field(link));
+        }
+        registry.register(name, help, family);
+    }
+    let lost = Family::<OfLinkReason, Counter>::default();
+    for (board, link) in boards.links() {
+        for (reason, count) in link.lost() {
+            lost.get_or_create(&OfLinkReason { board, link: link.name.clone(), reason }).inc_by(count);
+        }
+    }
+    registry.register("mx_link_lost", "Frames that a link lost, and times that it could not send", lost);
+}
+
+fn add_reasons(boards: &Boards, registry: &mut Registry) {
+    let (dropped, ignored) = (Family::<OfBoardReason, Counter>::default(), Family::<OfBoardReason, Counter>::default());
+    for &(board, ref view) in &boards.0 {
+        for (reason, count) in view.counters.all_dropped() {
+            dropped.get_or_create(&OfBoardReason { board, reason }).inc_by(count);
+        }
+        for (reason, count) in view.ignored.all() {
+            ignored.get_or_create(&OfBoardReason { board, reason }).inc_by(count);
+        }
+    }
+    registry.register("mx_dropped", "Frames that an MX board dropped", dropped);
+    registry.register("mx_ignored", "Packets that changed nothing at an MX endpoint", ignored);
+}
+
+fn add_endpoints(boards: &Boards, registry: &mut Registry) {
+    type Field = fn(&MxView) -> u64;
+    let counters: [(&str, &str, Field); 4] = [
+        ("mx_sent_bytes", "Message bytes sent to other hosts, those sent again among them", |view| {
+            view.carried.sent_bytes
+        }),
+        ("mx_received_bytes", "Message bytes from other hosts", |view| view.carried.received_bytes),
+        ("mx_sent_again", "Packets that were sent again", |view| view.carried.sent_again),
+        ("mx_asked_again", "Frames that were asked for again", |view| view.carried.asked_again),
+    ];
+    for (name, help, field) in counters {
+        let family = Family::<OfBoard, Counter>::default();
+        for &(board, ref view) in &boards.0 {
+            family.get_or_create(&OfBoard { board }).inc_by(field(view));
+        }
+        registry.register(name, help, family);
+    }
+    let gauges: [(&str, &str, Field); 3] = [
+        ("mx_gateways", "Endpoints that an MX board serves on the wire", |view| view.gateways as u64),
+        ("mx_strangers", "Endpoints of other hosts that they know", |view| view.strangers as u64),
+        ("mx_peers", "Boards that an MX board knows", |view| view.peers.len() as u64),
+    ];
+    for (name, help, field) in gauges {
+        let family = Family::<OfBoard, Gauge>::default();
+        for &(board, ref view) in &boards.0 {
+            family.get_or_create(&OfBoard { board }).set(field(view) as i64);
+        }
+        registry.register(name, help, family);
+    }
+}
