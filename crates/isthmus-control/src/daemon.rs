@@ -29,6 +29,7 @@ use crate::broker::{Broker, DataPlane, Facts, Settings};
 use crate::config::{Attach, Config, Loaded, WaitMode};
 use crate::directory::{Directory, Limits};
 use crate::guests::Guests;
+use crate::host::host;
 use crate::network::{self, Opened};
 use crate::policy::Policy;
 use crate::schema::SCHEMA;
@@ -154,17 +155,21 @@ impl Daemon {
     async fn serve_host(self, ready: impl FnOnce()) -> Result<Ended, DaemonError> {
         let Self { options, listener, stop } = self;
         let config = options.loaded.config.clone();
-        let plans = config.mx.plans(&host()).map_err(DaemonError::Boards)?;
-        let mut opened = network::open(&plans).map_err(DaemonError::Boards)?;
-        let (told, events) = mpsc::unbounded_channel::<Event>();
-        let service = Service::start(service_options(&config), move |event| drop(told.send(event)))?;
         let socket = config.daemon.socket.path();
         let guests = Guests::open(config.kvm.guest.as_slice(), socket, config.daemon.workers.get() as u16);
         let guests = guests.map_err(DaemonError::Guests)?;
-        for board in opened.wired.drain(..) {
-            service.send(Command::AddMxBoard(Box::new(board)));
-        }
-        let broker = broker(&options, opened, Box::new(service))?;
+        let mut tickets = tickets(&config)?;
+        let (told, events) = mpsc::unbounded_channel::<Event>();
+        let (opened, service) = match service(&config, &tickets, told) {
+            Ok(started) => started,
+            Err(error) => {
+                if tickets.survivors().is_empty() {
+                    tickets.forget();
+                }
+                return Err(error);
+            }
+        };
+        let broker = broker(&options, opened, tickets, Box::new(service))?;
         let server =
             Server::new(broker, config.limits.handshake_timeout_ms.duration(), config.daemon.idle_exit_s.duration());
         if let Some(scrape) = Scrape::open(&config.metrics.listen).map_err(system("listening for scrapes"))? {
@@ -177,6 +182,29 @@ impl Daemon {
         ready();
         server.run(listener, events, stop).await.map_err(system("serving"))
     }
+}
+
+/// What a daemon before has left, and one after it will find.
+fn tickets(config: &Config) -> Result<Tickets, DaemonError> {
+    Tickets::open(config.daemon.runtime_dir.path()).or_else(|error| {
+        tracing::warn!(%error, "cannot keep tickets; after a restart all domains attach anew");
+        Tickets::of_this_run().map_err(system("drawing a random key"))
+    })
+}
+
+/// Boards with their links, and the workers that have them.
+fn service(
+    config: &Config,
+    tickets: &Tickets,
+    told: mpsc::UnboundedSender<Event>,
+) -> Result<(Opened, Service), DaemonError> {
+    let plans = config.mx.plans(&host(tickets.host_id())).map_err(DaemonError::Boards)?;
+    let mut opened = network::open(&plans).map_err(DaemonError::Boards)?;
+    let service = Service::start(service_options(config), move |event| drop(told.send(event)))?;
+    for board in opened.wired.drain(..) {
+        service.send(Command::AddMxBoard(Box::new(board)));
+    }
+    Ok((opened, service))
 }
 
 fn service_options(config: &Config) -> ServiceOptions {
@@ -193,16 +221,14 @@ fn service_options(config: &Config) -> ServiceOptions {
     }
 }
 
-fn broker(options: &Options, opened: Opened, plane: Box<dyn DataPlane>) -> Result<Broker, DaemonError> {
+fn broker(
+    options: &Options,
+    opened: Opened,
+    tickets: Tickets,
+    plane: Box<dyn DataPlane>,
+) -> Result<Broker, DaemonError> {
     let config = &options.loaded.config;
     let (uid, limits) = (rustix::process::geteuid().as_raw(), limits(config));
-    let tickets = match Tickets::open(config.daemon.runtime_dir.path()) {
-        Ok(tickets) => tickets,
-        Err(error) => {
-            tracing::warn!(%error, "cannot keep tickets; after a restart all domains attach anew");
-            Tickets::of_this_run().map_err(system("drawing a random key"))?
-        }
-    };
     let slab = SlabSize::new(config.limits.slab_kib.bytes()).expect("checked with the configuration");
     let settings = Settings {
         spoken: options.spoken,
@@ -223,11 +249,6 @@ fn broker(options: &Options, opened: Opened, plane: Box<dyn DataPlane>) -> Resul
     let mut broker = Broker::new(settings, Policy::new(config.policy.clone(), uid), directory, tickets, plane);
     broker.set_views(opened.views);
     Ok(broker)
-}
-
-/// What this host is called.
-fn host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 fn limits(config: &Config) -> Limits {

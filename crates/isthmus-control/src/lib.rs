@@ -28,6 +28,7 @@ pub mod directory;
 mod disposal;
 pub mod ground;
 mod guests;
+mod host;
 pub mod journal;
 pub mod metrics;
 mod network;

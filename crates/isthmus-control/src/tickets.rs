@@ -208,6 +208,11 @@ impl Tickets {
         blake3::Hash::from_bytes(self.ticket(domain, owner, name).0) == blake3::Hash::from_bytes(ticket.0)
     }
 
+    /// What tells this host from others where nothing else does: the same as long as anybody may come back.
+    pub fn host_id(&self) -> [u8; 32] {
+        *blake3::Hasher::new_keyed(&self.key).update(b"isthmus host 1").finalize().as_bytes()
+    }
+
     /// True if a later daemon will know the domains of this one.
     pub fn kept(&self) -> bool {
         self.path.is_some()
@@ -317,6 +322,8 @@ mod tests {
         assert!(!after.holds(&ticket, id(3), Owner(6), &web));
         assert!(!after.holds(&ticket, id(3), Owner(5), &db));
         assert!(after.first() > before.first());
+        assert_eq!(after.host_id(), before.host_id());
+        assert_ne!(after.host_id(), Tickets::of_this_run().unwrap().host_id());
     }
 
     #[test]

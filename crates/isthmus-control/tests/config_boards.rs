@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use insta::assert_snapshot;
-use isthmus_control::config::{BoardNic, Carrier, ConfigFile, Inputs, LinkPlan, Loaded, Role, UDP_PORT, UdpPeer, load};
+use isthmus_control::config::{
+    BoardNic, Carrier, ConfigFile, Inputs, LinkPlan, Loaded, MxHost, Role, UDP_PORT, UdpPeer, load,
+};
 use isthmus_mx::net::Tuning;
 use isthmus_mx::wire::Dialect;
 
@@ -46,10 +48,14 @@ interface = "eth0"
 kind = "packet"
 "#;
 
+fn node7() -> MxHost {
+    MxHost { name: "node7".to_owned(), id: [7; 32] }
+}
+
 #[test]
 fn boards_say_how_they_reach_other_hosts() {
     let config = loaded(&inputs(LINKED)).config;
-    let plans = config.mx.plans("node7").expect("they can be told apart");
+    let plans = config.mx.plans(&node7()).expect("they can be told apart");
     assert_eq!(plans[0].nic, BoardNic::OfInterface("eth0".to_owned()));
 
     let network = plans[0].network.as_ref().expect("it has links");
@@ -100,7 +106,7 @@ fn boards_say_how_they_reach_other_hosts() {
 fn a_link_is_all_that_a_board_needs_for_other_hosts() {
     let by_set = Inputs { sets: vec!["mx.board=[{ links = [{ interface = 'eth0' }] }]".to_owned()], ..inputs("") };
     let loaded = loaded(&by_set);
-    let plans = loaded.config.mx.plans("node7").expect("there is one");
+    let plans = loaded.config.mx.plans(&node7()).expect("there is one");
     let network = plans[0].network.as_ref().expect("it has a link");
     assert_eq!((network.dialect, network.frame_bytes_max), (Dialect::OPEN_MX, None));
     assert!(network.discovery && network.peers.is_empty() && network.peers_file.is_none());
@@ -119,7 +125,7 @@ fn boards_may_share_an_interface_with_addresses_of_their_own() {
         [[mx.board]]\nmac = '02:00:00:00:00:01'\nlinks = [{ interface = 'eth0' }]\n\
         [[mx.board]]\nlinks = [{ udp = '0.0.0.0', interface = 'eth0', peers = ['a'] }]\n\
         [[mx.board]]\nlinks = [{ udp = '0.0.0.0', interface = 'eth1', peers = ['a'] }]\n";
-    assert_eq!(loaded(&inputs(file)).config.mx.plans("node7").map(|plans| plans.len()), Ok(4));
+    assert_eq!(loaded(&inputs(file)).config.mx.plans(&node7()).map(|plans| plans.len()), Ok(4));
 }
 
 #[test]

@@ -79,11 +79,11 @@ table! {
     /// What programs that speak MX see of this host.
     mx: Mx {
         /// MX boards: to MX what network cards are, and shared by all programs here. What a board does not say is made up: an address
-        /// that no network card has and `<host>:<number>` as its name, both the same as long as the host is called the same. The
-        /// default is one board of which nothing is said: it serves this host only. A board with `links` reaches boards of
-        /// other hosts; frames then leave from the address of its first interface, unless it has a `mac`. Two boards cannot have
-        /// one address. All boards of a network need the same `dialect` and the same `frame_bytes_max`. In a variable:
-        /// `ISTHMUS_DAEMON_MX_BOARD='[{ links = [{ interface = "eth0" }] }]'`.
+        /// that no network card has, and `<host>:<number>` as its name. The address follows from the host's machine-id and name, and from
+        /// the first `udp` of its links; it is the same as long as they are. The default is one board of which nothing is said: it serves
+        /// this host only. A board with `links` reaches boards of other hosts; frames then leave from the address of its first interface,
+        /// unless it has a `mac`. Two boards cannot have one address. All boards of a network need the same `dialect` and the same `frame_bytes_max`.
+        /// In a variable: `ISTHMUS_DAEMON_MX_BOARD='[{ links = [{ interface = "eth0" }] }]'`.
         board: Boards = "[{}]", Restart;
     }
     /// Guests under QEMU, with or without KVM.

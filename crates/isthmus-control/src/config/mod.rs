@@ -47,7 +47,7 @@ pub use document::document;
 pub use keys::{Config, Daemon, Effect, KEYS, Key, Kvm, Limits, Metrics, Mx, Policy, TABLES, Table, Wait, key};
 pub use kvm::{GuestName, Guests, KvmGuest};
 pub use mx::{
-    Board, BoardName, BoardNic, Boards, Carrier, LinkPlan, MX_LINKS_MAX, Mac, MxBoardPlan, Network, Peer,
+    Board, BoardName, BoardNic, Boards, Carrier, LinkPlan, MX_LINKS_MAX, Mac, MxBoardPlan, MxHost, Network, Peer,
     UDP_FRAME_BYTES_MAX, UDP_PORT, UdpPeer,
 };
 pub use origin::{Excerpt, Origin};

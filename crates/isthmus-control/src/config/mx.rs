@@ -14,13 +14,14 @@ mod plan;
 mod udp;
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 
 use isthmus_layout::limits::{MX_BOARDS_MAX, MX_ENDPOINTS_MAX};
 
 pub use address::{BoardName, Mac};
 pub use link::{Carrier, LinkPlan, MX_LINKS_MAX};
 pub use network::{Network, Peer};
-pub use plan::{BoardNic, MxBoardPlan};
+pub use plan::{BoardNic, MxBoardPlan, MxHost};
 pub use udp::{UDP_FRAME_BYTES_MAX, UDP_PORT, UdpPeer};
 
 use link::{Link, Links};
@@ -148,6 +149,14 @@ impl Board {
     /// The interface whose address it will have.
     fn lender(&self) -> Option<&str> {
         self.network.as_ref().filter(|_| self.mac.is_none())?.first_interface()
+    }
+
+    /// Where its datagrams arrive, if it has a link over UDP.
+    fn datagrams_at(&self) -> Option<SocketAddr> {
+        self.carriers().find_map(|carrier| match carrier {
+            Carrier::Udp { local, .. } => Some(*local),
+            Carrier::Packet { .. } | Carrier::Xdp { .. } => None,
+        })
     }
 
     fn carriers(&self) -> impl Iterator<Item = &Carrier> {

@@ -43,22 +43,35 @@ fn mx_needs_longer_frames_than_1500_and_says_so() {
     }
 }
 
-fn over_udp(wire: &Wire) {
-    let Some(mut bed) = bed() else { return };
+/// Hosts that are called the same, as those of a bed are. `settings` are of both boards.
+fn udp_world(wire: &Wire, settings: &str) -> Option<World> {
+    let mut bed = bed()?;
     let [a, b] = ["a", "b"].map(|name| bed.host(name).unwrap());
     let cable = bed.link(&a, &b, wire).unwrap();
-    // A made-up address follows from the machine's name, which hosts of a bed have in common.
-    let start = |host: &Host, name: &str, mac: &str, own, other| {
-        let link = format!("mac = \"{mac}\"\nlinks = [{{ udp = \"{own}\", peers = [\"{other}\"] }}]");
-        Side::start(host, &format!("[[mx.board]]\nname = \"{name}\"\n{link}\n"))
+    let start = |host: &Host, name: &str, own, other| {
+        let links = format!("links = [{{ udp = \"{own}\", peers = [\"{other}\"] }}]");
+        Side::start(host, &format!("[[mx.board]]\nname = \"{name}\"\n{settings}\n{links}\n"))
     };
     let (to_a, to_b) = (cable.a().v4, cable.b().v4);
-    let a = start(&a, "a:0", "02:00:00:00:00:0a", to_a, to_b);
-    let b = start(&b, "b:0", "02:00:00:00:00:0b", to_b, to_a);
-    let world = World { a, b, bed };
+    let a = start(&a, "a:0", to_a, to_b);
+    let b = start(&b, "b:0", to_b, to_a);
+    Some(World { a, b, bed })
+}
+
+fn over_udp(wire: &Wire) {
+    let Some(world) = udp_world(wire, "") else { return };
     world.meet();
     assert_eq!(world.a.board(0)["links"][0]["kind"], "udp");
     exchange(&world);
+}
+
+#[test]
+fn boards_with_one_address_say_so() {
+    let Some(world) = udp_world(&Wire::mtu(1500), "mac = \"02:00:00:00:00:0a\"") else { return };
+    for side in [&world.a, &world.b] {
+        side.await_that("the other one with its address", |side| side.dropped("address_twice") > 0);
+        assert!(side.stderr().contains("another host announces the address of this board"), "{}", side.stderr());
+    }
 }
 
 #[test]

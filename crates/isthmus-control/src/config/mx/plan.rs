@@ -1,6 +1,7 @@
 //! What is made of the boards' settings: names and addresses that were left open, and what the daemon still has to ask the host.
 
 use std::fmt::Display;
+use std::net::SocketAddr;
 
 use isthmus_layout::ids::NicId;
 use isthmus_layout::limits::MX_NAME_BYTES_MAX;
@@ -15,6 +16,15 @@ const ENDPOINTS_DEFAULT: u32 = 32;
 
 /// Bytes of a host's name that are kept in a board's: behind it stand a colon and a number.
 const HOST_BYTES_MAX: usize = MX_NAME_BYTES_MAX - ":4294967295".len();
+
+/// The host as boards know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MxHost {
+    /// What it is called.
+    pub name: String,
+    /// What tells it from hosts that are called the same, the same for each start.
+    pub id: [u8; 32],
+}
 
 /// A board as the daemon is to set it up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,16 +49,17 @@ pub enum BoardNic {
 }
 
 impl Mx {
-    /// The boards, with everything that was left open: names and addresses come from the name of the host, and stay the same as
-    /// long as that does; a board which has an interface takes its address. Says which two cannot be told apart, if there are such.
-    pub fn plans(&self, host: &str) -> Result<Vec<MxBoardPlan>, String> {
+    /// The boards, with everything that was left open: names come from the name of the host, addresses from all that tells it from
+    /// others, and stay the same as long as that does; a board which has an interface takes its address. Says which two cannot be
+    /// told apart, if there are such.
+    pub fn plans(&self, host: &MxHost) -> Result<Vec<MxBoardPlan>, String> {
         let plan = |(number, board): (usize, &super::Board)| MxBoardPlan {
             nic: match (board.mac, board.lender()) {
                 (Some(mac), _) => BoardNic::Known(mac.nic()),
                 (None, Some(interface)) => BoardNic::OfInterface(interface.to_owned()),
-                (None, None) => BoardNic::Known(made_up(host, number)),
+                (None, None) => BoardNic::Known(made_up(host, number, board.datagrams_at())),
             },
-            name: board.name.as_ref().map_or_else(|| default_name(host, number), |name| name.as_str().to_owned()),
+            name: board.name.as_ref().map_or_else(|| default_name(&host.name, number), |name| name.as_str().to_owned()),
             endpoints: board.endpoints_max.map_or(ENDPOINTS_DEFAULT, Integer::get),
             network: board.network.clone(),
         };
@@ -61,8 +72,8 @@ impl Mx {
     }
 
     /// The boards as they are without links: one that would take an interface's address has a made-up one.
-    pub fn resolved(&self, host: &str) -> Result<Vec<MxBoard>, String> {
-        MxBoardPlan::settled(&self.plans(host)?, |number, _| Ok::<_, String>(made_up(host, number)))
+    pub fn resolved(&self, host: &MxHost) -> Result<Vec<MxBoard>, String> {
+        MxBoardPlan::settled(&self.plans(host)?, |number, _| Ok::<_, String>(made_up(host, number, None)))
     }
 }
 
@@ -112,12 +123,17 @@ fn is_station(nic: NicId) -> bool {
     nic.number() != 0 && nic.number() >> 40 & 1 == 0
 }
 
-/// An address that no card has, the same for each start: locally administered, for one station.
-fn made_up(host: &str, number: usize) -> NicId {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(b"isthmus mx board 1");
+/// An address that no card has, the same for each start: locally administered, for one station. Where machines are copies of each
+/// other, name and all, the place of their datagrams still tells them apart.
+fn made_up(host: &MxHost, number: usize, datagrams_at: Option<SocketAddr>) -> NicId {
+    let mut hasher = blake3::Hasher::new_keyed(&host.id);
+    hasher.update(b"isthmus mx board 2");
     hasher.update(&(number as u64).to_le_bytes());
-    hasher.update(host.as_bytes());
+    hasher.update(host.name.as_bytes());
+    if let Some(at) = datagrams_at {
+        hasher.update(&[0]); // Which no name has.
+        hasher.update(at.to_string().as_bytes());
+    }
     let mut octets: [u8; 6] = std::array::from_fn(|at| hasher.finalize().as_bytes()[at]);
     octets[0] = octets[0] & !0x01 | 0x02;
     NicId::from_octets(octets)
@@ -144,8 +160,12 @@ mod tests {
         load(&Inputs { file, ..Inputs::bare(Role::System) }).unwrap().config.mx
     }
 
-    fn resolved(toml: &str, host: &str) -> Result<Vec<MxBoard>, String> {
-        mx(toml).resolved(host)
+    fn host(name: &str) -> MxHost {
+        MxHost { name: name.to_owned(), id: [7; 32] }
+    }
+
+    fn resolved(toml: &str, name: &str) -> Result<Vec<MxBoard>, String> {
+        mx(toml).resolved(&host(name))
     }
 
     #[test]
@@ -158,9 +178,20 @@ mod tests {
 
     #[test]
     fn made_up_addresses_are_those_of_no_card_and_of_one_station() {
-        let addresses: BTreeSet<_> = (0..1000).map(|number| made_up("node7", number)).collect();
+        let addresses: BTreeSet<_> = (0..1000).map(|number| made_up(&host("node7"), number, None)).collect();
         assert_eq!(addresses.len(), 1000);
         assert!(addresses.iter().all(|nic| nic.number() >> 40 & 0b11 == 0b10));
+    }
+
+    #[test]
+    fn hosts_that_are_called_the_same_have_boards_of_their_own() {
+        let datagrams = |at: &str| format!("[[mx.board]]\nlinks = [{{ udp = '{at}', peers = ['10.0.0.9'] }}]\n");
+        let nic =
+            |toml: &str, id| mx(toml).resolved(&MxHost { name: "node7".to_owned(), id: [id; 32] }).unwrap()[0].nic;
+        assert_ne!(nic("", 1), nic("", 2), "each machine has an id");
+        let copies = ["10.0.0.1", "10.0.0.2", "10.0.0.1:7000"].map(|at| nic(&datagrams(at), 1));
+        assert_eq!(nic(&datagrams("10.0.0.1"), 1), copies[0], "the same for each start");
+        assert_eq!(BTreeSet::from(copies).len(), 3, "copies of a machine still have places of their own");
     }
 
     #[test]
@@ -175,7 +206,7 @@ mod tests {
     #[test]
     fn a_name_that_a_host_makes_may_be_taken_already() {
         let toml = "[[mx.board]]\nname = 'node7:1'\n[[mx.board]]\n";
-        let address = made_up("node7", 0);
+        let address = made_up(&host("node7"), 0, None);
         let second = format!("[[mx.board]]\n[[mx.board]]\nmac = '{address}'\n");
         assert!(resolved(&second, "node7").unwrap_err().ends_with(&format!("both have the address {address}")));
         assert!(
@@ -203,10 +234,14 @@ mod tests {
 
     #[test]
     fn a_board_takes_the_address_of_its_first_interface_unless_it_has_one() {
-        let plans = mx(LINKED).plans("node7").unwrap();
+        let plans = mx(LINKED).plans(&host("node7")).unwrap();
         assert_eq!(plans[0].nic, BoardNic::OfInterface("eth1".to_owned()));
         assert_eq!(plans[1].nic, BoardNic::Known(NicId::from_octets([2, 0, 0, 0, 0, 1])));
-        assert_eq!(plans[2].nic, BoardNic::Known(made_up("node7", 2)), "datagrams do not need a card's address");
+        assert_eq!(
+            plans[2].nic,
+            BoardNic::Known(made_up(&host("node7"), 2, "10.0.0.1:7000".parse().ok())),
+            "datagrams do not need a card's address"
+        );
 
         let card = NicId::from_octets([0, 0x1b, 0x21, 0, 0, 7]);
         let mut asked = Vec::new();
@@ -217,13 +252,13 @@ mod tests {
         let boards = boards.unwrap();
         assert_eq!(asked, [(0, "eth1".to_owned())]);
         assert_eq!((boards[0].nic, boards[0].name.as_str(), boards[0].endpoints), (card, "node7:0", ENDPOINTS_DEFAULT));
-        assert_eq!(boards[2].nic, made_up("node7", 2));
-        assert_eq!(mx(LINKED).resolved("node7").unwrap()[0].nic, made_up("node7", 0));
+        assert_eq!(boards[2].nic, made_up(&host("node7"), 2, "10.0.0.1:7000".parse().ok()));
+        assert_eq!(mx(LINKED).resolved(&host("node7")).unwrap()[0].nic, made_up(&host("node7"), 0, None));
     }
 
     #[test]
     fn an_interface_without_an_address_of_its_own_is_refused() {
-        let plans = mx(LINKED).plans("node7").unwrap();
+        let plans = mx(LINKED).plans(&host("node7")).unwrap();
         let with =
             |octets| MxBoardPlan::settled(&plans, |_, _| Ok::<_, String>(NicId::from_octets(octets))).unwrap_err();
         assert_eq!(with([0; 6]), "mx.board[0] needs a mac: eth1 has the address 00:00:00:00:00:00");
