@@ -32,6 +32,7 @@ use crate::guests::Guests;
 use crate::host::host;
 use crate::network::{self, Opened};
 use crate::policy::Policy;
+use crate::privileges;
 use crate::schema::SCHEMA;
 use crate::scrape::Scrape;
 use crate::server::{Ended, Server, Stop};
@@ -123,7 +124,8 @@ impl Daemon {
         self.stop.clone()
     }
 
-    /// Serves until told to stop. `ready` is called when it does.
+    /// Serves until told to stop. `ready` is called when it does. Once its sockets are open, this thread and those that it starts have
+    /// no capability left but for AF_XDP links, and cannot get any.
     pub fn run(self, ready: impl FnOnce()) -> Result<Ended, DaemonError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(system("starting the control plane"))?;
@@ -160,7 +162,7 @@ impl Daemon {
         let guests = guests.map_err(DaemonError::Guests)?;
         let mut tickets = tickets(&config)?;
         let (told, events) = mpsc::unbounded_channel::<Event>();
-        let (opened, service) = match service(&config, &tickets, told) {
+        let (opened, service, scrape) = match service(&config, &tickets, told) {
             Ok(started) => started,
             Err(error) => {
                 if tickets.survivors().is_empty() {
@@ -172,7 +174,7 @@ impl Daemon {
         let broker = broker(&options, opened, tickets, Box::new(service))?;
         let server =
             Server::new(broker, config.limits.handshake_timeout_ms.duration(), config.daemon.idle_exit_s.duration());
-        if let Some(scrape) = Scrape::open(&config.metrics.listen).map_err(system("listening for scrapes"))? {
+        if let Some(scrape) = scrape {
             tokio::task::spawn_local(scrape.run(server.clone()));
         }
         if options.signals {
@@ -192,19 +194,22 @@ fn tickets(config: &Config) -> Result<Tickets, DaemonError> {
     })
 }
 
-/// Boards with their links, and the workers that have them.
+/// Boards with their links, the workers that have them, and where scrapes come. What needs a privilege is open then, and the privilege
+/// is gone.
 fn service(
     config: &Config,
     tickets: &Tickets,
     told: mpsc::UnboundedSender<Event>,
-) -> Result<(Opened, Service), DaemonError> {
+) -> Result<(Opened, Service, Option<Scrape>), DaemonError> {
     let plans = config.mx.plans(&host(tickets.host_id())).map_err(DaemonError::Boards)?;
     let mut opened = network::open(&plans).map_err(DaemonError::Boards)?;
+    let scrape = Scrape::open(&config.metrics.listen).map_err(system("listening for scrapes"))?;
+    privileges::shed(&plans);
     let service = Service::start(service_options(config), move |event| drop(told.send(event)))?;
     for board in opened.wired.drain(..) {
         service.send(Command::AddMxBoard(Box::new(board)));
     }
-    Ok((opened, service))
+    Ok((opened, service, scrape))
 }
 
 fn service_options(config: &Config) -> ServiceOptions {

@@ -33,6 +33,7 @@ pub mod journal;
 pub mod metrics;
 mod network;
 pub mod policy;
+mod privileges;
 pub mod schema;
 pub mod scrape;
 pub mod server;

@@ -193,6 +193,18 @@ impl View {
         self.alive(threads)
     }
 
+    /// The capabilities that any of its threads has or could take up: a bit for each.
+    pub fn capabilities(&self) -> Result<u64, ViewError> {
+        let mut all = 0;
+        for tid in self.names("task")? {
+            let Ok(status) = std::fs::read_to_string(self.path(&format!("task/{tid}/status"))) else { continue };
+            let permitted = status.lines().find_map(|line| line.strip_prefix("CapPrm:"));
+            let permitted = permitted.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+            all |= permitted.ok_or_else(|| self.unknown("status", "CapPrm"))?;
+        }
+        self.alive(all)
+    }
+
     /// The signals it handles itself: bit n-1 for signal n.
     pub fn caught_signals(&self) -> Result<u64, ViewError> {
         let mask = self.fields("status")?.get("SigCgt").and_then(|mask| u64::from_str_radix(mask, 16).ok());

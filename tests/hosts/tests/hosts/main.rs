@@ -10,3 +10,4 @@ mod home;
 mod leaving;
 mod loss;
 mod many;
+mod rights;

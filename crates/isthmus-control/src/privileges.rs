@@ -1,0 +1,71 @@
+//! What the daemon may do beyond what its user may: given up as soon as its sockets are open.
+
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
+
+use crate::config::{Carrier, MxBoardPlan};
+
+/// An AF_XDP link has to open its sockets anew, pinned memory and program too, when its interface is another one than before.
+const TO_OPEN_XDP: CapabilitySet =
+    CapabilitySet::NET_RAW.union(CapabilitySet::NET_ADMIN).union(CapabilitySet::BPF).union(CapabilitySet::IPC_LOCK);
+
+/// Gives up every capability that links which are open do not need again, and all ways to get one: of this thread, and of those that it
+/// starts. Packet sockets and datagrams need none once they are open, also where they change to another interface.
+pub(crate) fn shed(plans: &[MxBoardPlan]) {
+    let kept = needed(plans);
+    if let Err(error) = set_no_new_privs(true).and_then(|()| keep(kept)) {
+        tracing::warn!(%error, "cannot give up capabilities that are not needed any more");
+    }
+}
+
+fn needed(plans: &[MxBoardPlan]) -> CapabilitySet {
+    let links = plans.iter().filter_map(|plan| plan.network.as_ref()).flat_map(|network| &network.links);
+    match links.into_iter().any(|link| matches!(link.carrier, Carrier::Xdp { .. })) {
+        true => TO_OPEN_XDP,
+        false => CapabilitySet::empty(),
+    }
+}
+
+fn keep(kept: CapabilitySet) -> rustix::io::Result<()> {
+    let CapabilitySets { effective, permitted, .. } = capabilities(None)?;
+    let inheritable = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: effective & kept, permitted: permitted & kept, inheritable })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{ConfigFile, Inputs, MxHost, Role, load};
+
+    fn needed_by(links: &str) -> CapabilitySet {
+        let bytes = format!("[[mx.board]]\nlinks = [{links}]\n").into_bytes();
+        let file = ConfigFile::Given { path: "test.toml".into(), bytes };
+        let config = load(&Inputs { file, ..Inputs::bare(Role::System) }).unwrap().config;
+        needed(&config.mx.plans(&MxHost { name: "node7".to_owned(), id: [7; 32] }).unwrap())
+    }
+
+    #[test]
+    fn only_xdp_needs_anything_once_links_are_open() {
+        assert_eq!(needed_by(""), CapabilitySet::empty());
+        assert_eq!(needed_by("{ interface = 'eth0' }"), CapabilitySet::empty());
+        assert_eq!(needed_by("{ udp = '10.0.0.1', peers = ['10.0.0.2'] }"), CapabilitySet::empty());
+        assert_eq!(needed_by("{ interface = 'eth0' }, { interface = 'eth1', kind = 'xdp' }"), TO_OPEN_XDP);
+    }
+
+    #[test]
+    fn what_is_given_up_is_gone_for_threads_that_follow() {
+        let inside = std::thread::spawn(|| {
+            let before = capabilities(None).unwrap().permitted;
+            keep(TO_OPEN_XDP).unwrap();
+            let between = std::thread::spawn(|| capabilities(None).unwrap().permitted).join().unwrap();
+            assert_eq!(between, before & TO_OPEN_XDP);
+            shed(&[]);
+            std::thread::spawn(|| (capabilities(None).unwrap(), rustix::thread::no_new_privs().unwrap()))
+                .join()
+                .unwrap()
+        });
+        let (left, no_new_privs) = inside.join().unwrap();
+        let none = CapabilitySet::empty();
+        assert_eq!(left, CapabilitySets { effective: none, permitted: none, inheritable: none });
+        assert!(no_new_privs);
+    }
+}
