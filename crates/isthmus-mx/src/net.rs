@@ -21,6 +21,7 @@
 //! are taken as signs of loss, and counting starts anew in another session number whenever a partner is given up or comes back
 //! as another.
 
+mod allowance;
 mod blocks;
 mod carried;
 mod connecting;

@@ -43,6 +43,7 @@ fn weather(random: &mut Random) -> Weather {
         late_us: 1 + random.below(5_000),
         delay_us: 1 + random.below(2_000),
         bytes_per_ms: pick(random, &[100_000, 1_000_000, 10_000_000]),
+        switch: None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! One endpoint, as the wire sees it. Here: what it is made of, and what a program does with it.
 
+use super::allowance::Allowance;
 use super::outbox::Letter;
 use super::partner::Partner;
 use super::regions::{RegionName, Regions};
@@ -83,6 +84,8 @@ pub struct Endpoint {
     pub(crate) accepting: bool,
     pub(crate) ignored: IgnoredCounts,
     pub(crate) carried: Carried,
+    /// How much may be on its way to us.
+    pub(crate) allowance: Allowance,
     /// Long messages that were announced and not asked for yet.
     pub(crate) announced: BTreeMap<IncomingId, Announced>,
     pub(crate) pulls: BTreeMap<u32, Pull>,
@@ -120,6 +123,7 @@ impl Endpoint {
             accepting: true,
             ignored: IgnoredCounts::default(),
             carried: Carried::default(),
+            allowance: Allowance::new(),
             announced: BTreeMap::new(),
             pulls: BTreeMap::new(),
             fetching: BTreeMap::new(),

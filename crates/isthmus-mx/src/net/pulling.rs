@@ -62,8 +62,8 @@ pub(crate) struct Pulling {
     /// Times that everything was asked for in vain since.
     in_vain: u32,
     round_trip: RoundTrip,
-    /// Frames that were asked for again and not counted yet.
-    again: u32,
+    /// Frames that were asked for again and not counted yet, and those of them that were lost, as is seen by what came later.
+    again: (u32, u32),
 }
 
 impl Pulling {
@@ -89,7 +89,7 @@ impl Pulling {
             heard: now,
             in_vain: 0,
             round_trip: known,
-            again: 0,
+            again: (0, 0),
         }
     }
 
@@ -101,11 +101,6 @@ impl Pulling {
     /// Bytes of the transfer.
     pub(crate) const fn length(&self) -> u32 {
         self.length
-    }
-
-    /// What replies take.
-    pub(crate) const fn round_trip(&self) -> RoundTrip {
-        self.round_trip
     }
 
     /// Whether every byte is here.
@@ -129,13 +124,18 @@ impl Pulling {
         !self.questions.is_empty()
     }
 
-    /// Frames that were asked for again since the last call.
-    pub(crate) fn take_again(&mut self) -> u32 {
+    /// Frames that were asked for again since the last call, and those of them that were lost, as is seen by what came later.
+    pub(crate) fn take_again(&mut self) -> (u32, u32) {
         core::mem::take(&mut self.again)
     }
 
-    /// A frame has come: where its bytes belong.
-    pub(crate) fn accept(&mut self, now: Time, frame_seqnum: u8, slice: Slice) -> Result<(), Ignored> {
+    /// What replies take was learned.
+    pub(crate) const fn learn(&mut self, round_trip: RoundTrip) {
+        self.round_trip = round_trip;
+    }
+
+    /// A frame has come: where its bytes belong. If it tells what replies take, when it was asked for.
+    pub(crate) fn accept(&mut self, now: Time, frame_seqnum: u8, slice: Slice) -> Result<Option<Time>, Ignored> {
         let window = self.blocks.front().ok_or(Ignored::NoSuchPull)?.first;
         let ahead = u32::from(frame_seqnum.wrapping_sub(window as u8));
         let index = (ahead / self.block_frames) as usize;
@@ -148,10 +148,7 @@ impl Pulling {
             return Err(Ignored::Duplicate);
         }
         block.missing &= !(1 << frame);
-        if block.fresh {
-            block.fresh = false;
-            self.round_trip.sample(block.asked, now);
-        }
+        let sample = core::mem::replace(&mut block.fresh, false).then_some(block.asked);
         (self.heard, self.last, self.in_vain) = (now, now, 0);
         if block.missing == 0 || frame + 1 == block.frames {
             let (whole, last) = (block.missing == 0, index);
@@ -161,7 +158,7 @@ impl Pulling {
             let bytes = self.cut.ask(block.first, block.frames).block_length;
             self.in_flight = self.in_flight.saturating_sub(bytes);
         }
-        Ok(())
+        Ok(sample)
     }
 
     /// When something is to be done if nothing comes.
@@ -188,6 +185,10 @@ impl Pulling {
         }
         self.questions.clear();
         for index in 0..self.blocks.len() {
+            let Block { frames, missing, .. } = self.blocks[index];
+            if self.in_vain == 1 && missing != Block::bits(frames) {
+                self.again.1 += missing.count_ones(); // Its end was lost.
+            }
             self.ask_again(now, index);
         }
     }
@@ -198,6 +199,7 @@ impl Pulling {
         for index in 0..blocks {
             let block = &self.blocks[index];
             if block.missing != 0 && now.since_us(block.asked) >= patience_us {
+                self.again.1 += block.missing.count_ones();
                 self.ask_again(now, index);
             }
         }
@@ -214,7 +216,7 @@ impl Pulling {
                 return;
             }
             self.questions.push_back((first + from, run));
-            self.again += run;
+            self.again.0 += run;
             missing &= !(Block::bits(run) << from);
         }
     }
@@ -264,7 +266,7 @@ mod tests {
         assert_eq!(asked(&mut pulling), [(0, 8), (8, 8)]);
         let now = Time::from_us(50);
         for frame in [0, 1, 4, 5, 7] {
-            assert_eq!(pulling.accept(now, frame, cut.slice(frame.into())), Ok(()));
+            assert_eq!(pulling.accept(now, frame, cut.slice(frame.into())), Ok((frame == 0).then_some(Time::ZERO)));
         }
         assert_eq!(asked(&mut pulling), [(2, 2), (6, 1)]);
         assert_eq!(pulling.accept(now, 7, cut.slice(7)), Err(Ignored::Duplicate));
@@ -282,7 +284,7 @@ mod tests {
             assert!(!asked.is_empty());
             for (first, run) in asked {
                 for frame in first..first + run {
-                    pulling.accept(Time::from_us(9), frame as u8, cut.slice(frame)).unwrap();
+                    assert!(pulling.accept(Time::from_us(9), frame as u8, cut.slice(frame)).is_ok());
                     frames += 1;
                 }
             }
@@ -296,7 +298,7 @@ mod tests {
         let cut = Cut::new(FRAME, 8, 0, length);
         let mut pulling = Pulling::new(Time::ZERO, cut, 8, (length, 1), &Tuning::default(), RoundTrip::default());
         assert_eq!(asked(&mut pulling), [(0, 8)]);
-        (0..8).for_each(|frame| pulling.accept(Time::from_us(1), frame, cut.slice(frame.into())).unwrap());
+        (0..8).for_each(|frame| _ = pulling.accept(Time::from_us(1), frame, cut.slice(frame.into())).unwrap());
         assert_eq!((asked(&mut pulling), pulling.is_over()), (vec![], false));
         assert_eq!(pulling.deadline(&Tuning::default()), Time::from_us(u64::MAX), "the silence is ours");
         pulling.allow(16 * FRAME + 1);

@@ -102,7 +102,8 @@ impl Endpoint {
         {
             self.hungry.push_back(handle);
         }
-        while self.fetch_bytes < self.setup.tuning.fetch_bytes_max {
+        let most = self.setup.tuning.fetch_bytes_max.min(self.allowance.bytes());
+        while self.fetch_bytes < most {
             let Some(next) = self.hungry.pop_front() else { break };
             let Some(pull) = self.pulls.get_mut(&next) else { continue };
             let before = pull.pulling.in_flight();
@@ -113,6 +114,9 @@ impl Endpoint {
             } else {
                 pull.hungry = false;
             }
+        }
+        if !self.hungry.is_empty() {
+            self.allowance.use_up();
         }
         self.settle_pull(now, handle);
     }
@@ -246,7 +250,7 @@ impl Endpoint {
         // The length of a frame has 16 bits.
         let slice = Slice { msg_offset: reply.msg_offset, len: reply.data.len() as u32 };
         let before = pull.pulling.in_flight();
-        pull.pulling.accept(now, reply.frame_seqnum, slice)?;
+        let sample = pull.pulling.accept(now, reply.frame_seqnum, slice)?;
         let retired = before - pull.pulling.in_flight();
         self.fetch_bytes -= retired;
         let from = pull.announced.from;
@@ -254,6 +258,12 @@ impl Endpoint {
         self.events.push_back(Event::Bytes { message, length, at: slice.msg_offset, len: slice.len });
         if let Some(partner) = self.partners.get_mut(&from) {
             partner.heard = now;
+            if let Some(asked) = sample {
+                partner.pull_round_trip.sample(asked, now);
+            }
+            pull.pulling.learn(partner.pull_round_trip);
+            let most = self.setup.tuning.fetch_bytes_max;
+            self.allowance.take(slice.len, partner.pull_round_trip.is_long(), most);
         }
         let over = self.pulls.get(&handle).is_none_or(|pull| pull.pulling.is_over());
         if !over {
@@ -263,9 +273,6 @@ impl Endpoint {
                 self.settle_pull(now, handle);
             }
         } else if let Some(pull) = self.end_pull(handle) {
-            if let Some(partner) = self.partners.get_mut(&pull.announced.from) {
-                partner.pull_round_trip = pull.pulling.round_trip();
-            }
             self.fetched(now, message, pull.announced, StatusCode::Success, length);
         }
         Ok(())
@@ -311,12 +318,15 @@ impl Endpoint {
         let Some(pull) = self.pulls.get_mut(&handle) else { return };
         pull.wake = None;
         let tuning = &self.setup.tuning;
+        let from = pull.announced.from;
+        let partner = self.partners.get_mut(&from);
+        if let Some(partner) = &partner {
+            pull.pulling.learn(partner.pull_round_trip); // By what came of other transfers.
+        }
         if pull.pulling.deadline(tuning) > now {
             return self.settle_pull(now, handle);
         }
         let (message, announced, silent_us) = (pull.message, pull.announced, pull.pulling.silent_us(now));
-        let from = announced.from;
-        let partner = self.partners.get_mut(&from);
         let gone_us = partner.as_ref().map_or(u64::MAX, |partner| now.since_us(partner.heard));
         // A partner that is there may take its time: its program has the bytes, and computes.
         if silent_us.min(gone_us) >= tuning.give_up_us() {
@@ -338,7 +348,9 @@ impl Endpoint {
 
     fn settle_pull(&mut self, now: Time, handle: u32) {
         let Some(pull) = self.pulls.get_mut(&handle) else { return };
-        self.carried.asked_again += u64::from(pull.pulling.take_again());
+        let (again, lost) = pull.pulling.take_again();
+        self.carried.asked_again += u64::from(again);
+        self.allowance.miss(lost);
         if !pull.in_line && pull.pulling.has_question() {
             pull.in_line = true;
             self.asking.push_back(handle);

@@ -27,7 +27,7 @@ pub struct Tuning {
     pub pull_idle_us_min: u64,
     /// Blocks of one transfer that are asked for at a time.
     pub blocks_in_flight: usize,
-    /// Bytes that all transfers to one endpoint ask for at a time: what comes in answer has to fit into the buffers on its way.
+    /// Bytes that all transfers to one endpoint ask for at a time, at most: less where the buffers on the way have less room.
     pub fetch_bytes_max: u32,
     /// Messages to one partner that may be unacknowledged: never more than 8191.
     pub window_messages: u16,
@@ -82,6 +82,8 @@ pub(crate) struct RoundTrip {
     mean8: u64,
     /// Four times the deviation.
     deviation4: u64,
+    /// The shortest.
+    least: u64,
 }
 
 impl RoundTrip {
@@ -89,9 +91,10 @@ impl RoundTrip {
     pub(crate) fn sample(&mut self, sent: Time, now: Time) {
         let us = now.since_us(sent).max(1);
         if self.mean8 == 0 {
-            (self.mean8, self.deviation4) = (8 * us, 2 * us);
+            (self.mean8, self.deviation4, self.least) = (8 * us, 2 * us, us);
             return;
         }
+        self.least = self.least.min(us);
         let off = us.abs_diff(self.mean8 / 8);
         self.deviation4 = self.deviation4 - self.deviation4 / 4 + off;
         self.mean8 = self.mean8 - self.mean8 / 8 + us;
@@ -100,6 +103,11 @@ impl RoundTrip {
     /// What an answer takes. None before the first.
     pub(crate) fn mean_us(&self) -> Option<u64> {
         if self.mean8 == 0 { None } else { Some(self.mean8 / 8) }
+    }
+
+    /// Whether answers take twice as long as they could: most of the time they wait in some queue.
+    pub(crate) fn is_long(&self) -> bool {
+        self.mean8 >= 16 * self.least
     }
 
     /// When an answer is overdue.

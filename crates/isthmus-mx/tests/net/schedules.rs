@@ -29,6 +29,7 @@ pub(crate) fn weather(random: &mut Random) -> Weather {
         late_us: 1 + random.below(5_000),
         delay_us: 1 + random.below(2_000),
         bytes_per_ms: [100_000, 1_000_000, 10_000_000][random.below(3) as usize],
+        switch: None,
     }
 }
 

@@ -3,7 +3,7 @@
 //! 8 sends under way from one host to another, 100 MB/s, half a millisecond each way.
 
 use crate::host::Kind;
-use crate::wire::Weather;
+use crate::wire::{Switch, Weather};
 use crate::world::World;
 use isthmus_mx::StatusCode;
 use isthmus_mx::net::Tuning;
@@ -12,43 +12,68 @@ use std::fmt::Write as _;
 
 const UNDERWAY: usize = 8;
 
-/// KB/s of messages of one length.
-fn throughput(kind: Kind, length: u32, loss_per_million: u64) -> u64 {
-    let weather = Weather { loss_per_million, delay_us: 500, bytes_per_ms: 100_000, ..Weather::FINE };
+/// KB/s of messages of one length, from one host to another.
+fn throughput(kind: Kind, length: u32, weather: Weather) -> u64 {
     let mut world = World::new(2, kind, weather, 7);
     world.connect_all();
     world.run_until_quiet(60_000_000);
     let start = world.now;
     let messages = (4_000_000 / u64::from(length)).clamp(32, 1000);
+    many(&mut world, 0, 1, messages, length);
+    messages * u64::from(length) * 1000 / world.now.since_us(start)
+}
+
+fn many(world: &mut World, from: usize, to: usize, messages: u64, length: u32) {
+    let start = world.now;
     for _ in 0..messages {
-        loop {
-            if world.hosts[0].sending < UNDERWAY {
-                break;
-            }
+        while world.hosts[from].sending >= UNDERWAY {
             assert!(world.step(start.after_us(600_000_000)));
         }
-        world.send_whole(0, 1, length);
+        world.send_whole(from, to, length);
     }
     world.run_until_quiet(600_000_000);
-    assert!(world.hosts[0].sends.values().all(|sending| sending.ended.unwrap().code == StatusCode::Success));
-    messages * u64::from(length) * 1000 / world.now.since_us(start)
+    assert!(world.hosts[from].sends.values().all(|sending| sending.ended.unwrap().code == StatusCode::Success));
+}
+
+fn open_mx(mtu: u32) -> Kind {
+    Kind { dialect: Dialect::OPEN_MX, sizes: Sizes::open_mx(mtu).unwrap(), tuning: Tuning::default(), narrow: false }
+}
+
+/// 1 Gbit/s between hosts whose links carry eight times as much, and so much room before it.
+fn on_a_slow_line(mtu: u32, queue_bytes: u64, percent: u64) {
+    let switch = Switch { bytes_per_ms: 125_000, queue_bytes };
+    let mut world = World::new(2, open_mx(mtu), Weather { switch: Some(switch), ..Weather::FINE }, 7);
+    world.connect_all();
+    world.run_until_quiet(60_000_000);
+    let (start, bytes) = (world.now, 256_u64 << 20);
+    many(&mut world, 0, 1, bytes >> 20, 1 << 20);
+    let could_ms = bytes / switch.bytes_per_ms;
+    let took_ms = world.now.since_us(start) / 1000;
+    assert!(100 * could_ms >= percent * took_ms, "MTU {mtu}, {queue_bytes} bytes: {took_ms} ms, not {could_ms}");
+    // What goes in vain up to there is the loss of others who send by that switch.
+    let (frames, again) = (bytes / u64::from(mtu), world.hosts[1].endpoint.carried().asked_again);
+    assert!(16 * again <= frames, "MTU {mtu}, {queue_bytes} bytes: {again} of {frames} frames were asked for again");
+}
+
+#[test]
+fn a_slow_line_is_full_and_the_room_before_it_is_not() {
+    on_a_slow_line(9000, 4 << 20, 98);
+    on_a_slow_line(9000, 2 << 20, 98);
+    on_a_slow_line(9000, 1 << 20, 97);
+    on_a_slow_line(1500, 1 << 20, 95);
+    on_a_slow_line(9000, 512 << 10, 90); // Less than two blocks.
 }
 
 #[test]
 fn throughput_by_size_and_loss_is_what_it_was() {
     let mut table = String::from("KB/s            loss    0 %    0.1 %      1 %     10 %\n");
-    let open = |mtu| Kind {
-        dialect: Dialect::OPEN_MX,
-        sizes: Sizes::open_mx(mtu).unwrap(),
-        tuning: Tuning::default(),
-        narrow: false,
-    };
     let mx = Kind { dialect: Dialect::Mx, sizes: Sizes::MX, tuning: Tuning::default(), narrow: false };
-    for (name, kind) in [("mx", mx), ("open 1500", open(1500)), ("open 9000", open(9000))] {
+    for (name, kind) in [("mx", mx), ("open 1500", open_mx(1500)), ("open 9000", open_mx(9000))] {
         for length in [8, 128, 4096, 32768, 262_144, 1 << 20] {
             write!(table, "{name:10} {length:8}").unwrap();
-            for loss in [0, 1_000, 10_000, 100_000] {
-                write!(table, " {:8}", throughput(kind, length, loss)).unwrap();
+            for loss_per_million in [0, 1_000, 10_000, 100_000] {
+                let weather = Weather { loss_per_million, delay_us: 500, bytes_per_ms: 100_000, ..Weather::FINE };
+                write!(table, " {:8}", throughput(kind, length, weather)).unwrap();
             }
             table.push('\n');
         }

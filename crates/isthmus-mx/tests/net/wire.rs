@@ -15,6 +15,15 @@ pub(crate) struct Weather {
     pub(crate) delay_us: u64,
     /// Bytes that a host can send in a millisecond.
     pub(crate) bytes_per_ms: u64,
+    /// A switch, if there is one.
+    pub(crate) switch: Option<Switch>,
+}
+
+/// What a switch has for each host: a line that is slower than the hosts' links, and a queue before it. What finds no room there is lost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Switch {
+    pub(crate) bytes_per_ms: u64,
+    pub(crate) queue_bytes: u64,
 }
 
 impl Weather {
@@ -26,6 +35,7 @@ impl Weather {
         late_us: 0,
         delay_us: 20,
         bytes_per_ms: 1_000_000,
+        switch: None,
     };
 }
 
@@ -46,6 +56,8 @@ pub(crate) struct Wire {
     count: u64,
     /// For each host, in nanoseconds.
     busy_until_ns: Vec<u64>,
+    /// The same of the switch's lines to them.
+    line_busy_until_ns: Vec<u64>,
     /// Ways that are cut, and until when.
     cuts: BTreeMap<(usize, usize), Time>,
 }
@@ -62,6 +74,7 @@ impl Wire {
             flying: BTreeMap::new(),
             count: 0,
             busy_until_ns: vec![0; hosts],
+            line_busy_until_ns: vec![0; hosts],
             cuts: BTreeMap::new(),
         }
     }
@@ -79,6 +92,7 @@ impl Wire {
         if self.cuts.get(&(frame.from, frame.to)).is_some_and(|until| now < *until) {
             return;
         }
+        let Some(end) = self.switched(end, &frame) else { return };
         let Weather { loss_per_million, repeat_per_million, late_per_million, late_us, delay_us, .. } = self.weather;
         let times = if self.random.chance(loss_per_million) { 0 } else { 1 }
             + if self.random.chance(repeat_per_million) { 1 } else { 0 };
@@ -89,6 +103,20 @@ impl Wire {
             let Frame { from, to, ref bytes } = frame;
             self.flying.insert((at, self.count), Frame { from, to, bytes: bytes.clone() });
         }
+    }
+
+    /// When a frame that its host has sent has left the switch, if it did not find the queue full.
+    fn switched(&mut self, sent_ns: u64, frame: &Frame) -> Option<u64> {
+        let Some(Switch { bytes_per_ms, queue_bytes }) = self.weather.switch else { return Some(sent_ns) };
+        let Some(busy_until_ns) = self.line_busy_until_ns.get_mut(frame.to) else { return Some(sent_ns) };
+        let takes_ns = |bytes: u64| bytes * 1_000_000 / bytes_per_ms;
+        let start = sent_ns.max(*busy_until_ns);
+        let bytes = frame.bytes.len() as u64;
+        if start - sent_ns + takes_ns(bytes) > takes_ns(queue_bytes) {
+            return None;
+        }
+        *busy_until_ns = start + takes_ns(bytes);
+        Some(*busy_until_ns)
     }
 
     /// Nothing gets from one to the other before.
