@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use isthmus_channel::Wait as Waiting;
 use isthmus_layout::channel::SlabSize;
 use isthmus_layout::control::{Name, Spoken};
-use isthmus_platform_kvm::{Device, DeviceError};
+use isthmus_platform_kvm::{Device, DeviceError, MemoryType};
 use isthmus_service::{Command, Event, Options as ServiceOptions, Permit, Service, StartError};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -145,7 +145,9 @@ impl Daemon {
         let Self { options, listener, stop } = self;
         let uid = rustix::process::geteuid().as_raw();
         let policy = Policy::new(options.loaded.config.policy.clone(), uid);
-        let guest = Guest::new(Device::open(device)?, policy);
+        let device = Device::open(device)?;
+        tell_of(&device);
+        let guest = Guest::new(device, policy);
         if options.signals {
             stop_signals(&stop).map_err(system("listening to signals"))?;
         }
@@ -210,6 +212,20 @@ fn service(
         service.send(Command::AddMxBoard(Box::new(board)));
     }
     Ok((opened, service, scrape))
+}
+
+/// What the device turned out to be, and whether it is as fast as memory.
+fn tell_of(device: &Device) {
+    match device.info() {
+        Ok(info) => {
+            let (bytes, cached, path) = (info.window.0, info.memory_type, device.path().display());
+            tracing::info!("{path}: a window of {bytes} bytes, {cached}, {} vectors", info.vectors);
+            if !matches!(cached, MemoryType::WriteBack | MemoryType::Unknown) {
+                tracing::warn!("the window is not cached as memory is: see docs/operate/guests.md");
+            }
+        }
+        Err(error) => tracing::warn!("{error}"),
+    }
 }
 
 fn service_options(config: &Config) -> ServiceOptions {
