@@ -446,7 +446,7 @@ reasons! {
     /// Guests
     240 HostSilent, "host-silent", Refusal:
     "this daemon serves a guest, and its host's daemon does not answer";
-    "Start `isthmusd` on the host and name the guest in its configuration; `isthmus doctor` in the guest says what it sees of the host.";
+    "Start `isthmusd` on the host and name the guest in its configuration; the log of the guest's daemon says what it sees of its device.";
 
     241 GuestVectorsFull, "guest-vectors-full", Refusal:
     "the guest's device has no vector left to wake another domain by";
