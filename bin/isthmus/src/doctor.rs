@@ -3,6 +3,7 @@
 //! ```text
 //! daemon ── does it answer, whose is it, do the versions fit, is its folder safe
 //! pair ──── two domains: attach, talk to oneself, talk to each other, get a channel, send large messages
+//! guest ─── the device, its driver, how its window is cached; where there is one
 //! memory ── sealed files, buffers moved onto shared pages, limits, huge pages
 //! process ─ descriptors, CPUs to spin on, variables, what the system forbids and we do not need
 //! ```
@@ -11,6 +12,7 @@
 
 mod cgroup;
 mod daemon;
+mod guest;
 mod memory;
 mod pair;
 mod process;
@@ -94,6 +96,7 @@ pub(crate) fn run(output: Output, socket: Option<PathBuf>) -> Result<Ended> {
             pair::check(&options, &mut findings);
         }
     }
+    guest::check(&mut findings);
     memory::check(&mut findings);
     process::check(&mut findings);
     let severity = findings.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Ok);

@@ -57,7 +57,7 @@ const ALLOWED: [(&str, &[&str]); 25] = [
     (CLIENT, &[LAYOUT, SHM, PLATFORM, CHANNEL]),
     (CONTROL, &[LAYOUT, SHM, PLATFORM, KVM, CHANNEL, CAPTURE, SERVICE, LINK, CAPTURE, MX]),
     ("isthmusd", &[CONTROL, SERVICE, LAYOUT, SHM, PLATFORM, CHANNEL, KVM, XEN]),
-    ("isthmus", &[CAPTURE, CLIENT, CONTROL, LAYOUT, SHM, XEN, "isthmus-bench", NETBED]),
+    ("isthmus", &[CAPTURE, CLIENT, CONTROL, LAYOUT, SHM, KVM, XEN, "isthmus-bench", NETBED]),
     ("isthmus-bench", &[CLIENT, SHM, LAYOUT, PLATFORM, LINK, NETBED]),
     ("abi", &[CLIENT, LAYOUT, SHM, MX]),
     ("xtask", &[]),
