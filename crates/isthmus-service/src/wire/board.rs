@@ -269,7 +269,12 @@ impl MxBoard {
 
     /// Tells the board whether a link works.
     fn look(&mut self, now: Time, at: usize) {
-        let told = match self.ports[at].look(now, self.up[at]) {
+        let before = self.ports[at].link.state();
+        let change = self.ports[at].look(now, self.up[at]);
+        if self.ports[at].link.state() != before {
+            self.unseen.get_or_insert(now); // Also where it is gone that was down.
+        }
+        let told = match change {
             Change::None => return,
             Change::Up => self.board.link_up(now, link_number(at)),
             Change::Down => self.board.link_down(now, link_number(at)),
