@@ -16,9 +16,10 @@ pub(crate) mod host;
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
 
-use isthmus_channel::crossing::{Crossing, CrossingFault, Frame};
+use isthmus_channel::crossing::{Crossing, Frame};
 use isthmus_layout::channel::Direction;
 use isthmus_platform::seqpacket::{self, SendError};
 use isthmus_shm::Window;
@@ -72,8 +73,19 @@ impl Talk {
         }
     }
 
-    fn receive(&self, content: &mut Vec<u8>) -> Result<Option<Frame>, CrossingFault> {
-        self.crossing.borrow_mut().receive(content)
+    /// The other side has rung, or time has passed: takes frames, a turn's at most. How many, or what was wrong with one.
+    fn take(&self, mut heard: impl FnMut(Frame, &[u8]) -> Result<(), String>) -> Result<usize, String> {
+        self.rung.notify_waiters();
+        let mut content = Vec::new();
+        for taken in 0..TURN_FRAMES {
+            if self.over.get() {
+                return Ok(taken);
+            }
+            let frame = self.crossing.borrow_mut().receive(&mut content).map_err(|fault| fault.to_string())?;
+            let Some(frame) = frame else { return Ok(taken) };
+            heard(frame, &content)?;
+        }
+        Ok(TURN_FRAMES)
     }
 }
 
@@ -98,8 +110,8 @@ impl Line {
     }
 
     /// Sends a packet when there is room. False if nobody is there any more.
-    async fn send(&self, packet: &[u8], fds: &[OwnedFdRef]) -> bool {
-        let fds: Vec<_> = fds.iter().map(|fd| std::os::fd::AsFd::as_fd(&**fd)).collect();
+    async fn send(&self, packet: &[u8], fds: &[Arc<OwnedFd>]) -> bool {
+        let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
         loop {
             let Ok(mut ready) = self.0.writable().await else { return false };
             match seqpacket::send(&self.0, packet, &fds) {
@@ -115,6 +127,3 @@ impl Line {
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
     }
 }
-
-/// A descriptor that several are given.
-type OwnedFdRef = std::sync::Arc<OwnedFd>;

@@ -19,6 +19,7 @@ use isthmus_layout::ids::DomainId;
 use isthmus_layout::limits::PAGE_BYTES;
 use isthmus_layout::reason::Reason;
 use isthmus_platform::{Doorbell, PlatformError, Ring as _, local};
+use isthmus_platform_kvm::{GUEST, HOST};
 use isthmus_service::WorkerIndex;
 use isthmus_shm::{Access, Mapping, Window};
 use tokio::sync::Notify;
@@ -131,8 +132,9 @@ impl Ground {
                 Ok((doorbell, ringer))
             }
             Self::Guest(estate) => {
-                let vector = 1 + u16::from(worker.0) % estate.shared_vectors(&estate.inward);
-                let doorbell = Doorbell::from(estate.inward[usize::from(vector)].try_clone()?);
+                let shared = u16::try_from(estate.inward.len() - 1).unwrap_or(u16::MAX);
+                let vector = 1 + u16::from(worker.0) % shared;
+                let doorbell = estate.inward[usize::from(vector)].clone();
                 Ok((doorbell, Item::Bell(Handed::Ringer { peer: HOST, vector })))
             }
         }
@@ -160,12 +162,6 @@ impl Ground {
     }
 }
 
-/// The host's number among a device's peers.
-const HOST: u16 = 0;
-
-/// The guest's own.
-const GUEST: u16 = 1;
-
 pub(crate) fn descriptor(bell: &Doorbell) -> Result<OwnedFd, PlatformError> {
     use std::os::fd::AsFd as _;
     bell.as_fd().try_clone_to_owned().map_err(|error| PlatformError::Refused {
@@ -186,9 +182,9 @@ pub struct Estate {
     /// Who is woken by which of the guest's vectors.
     vectors: Mutex<BTreeMap<u16, DomainId>>,
     /// What rings the guest's vectors.
-    outward: Vec<OwnedFd>,
+    outward: Vec<Doorbell>,
     /// Where the guest's rings of our vectors are heard.
-    inward: Vec<OwnedFd>,
+    inward: Vec<Doorbell>,
 }
 
 impl Estate {
@@ -204,6 +200,8 @@ impl Estate {
         assert!(bytes >= WINDOW_BYTES_MIN && outward.len() > 1 && inward.len() > 1); // The configuration's limits.
         let pieces = Mutex::new(Pieces::new(PIECES_AT, bytes - PIECES_AT));
         let (changed, vectors) = (Notify::new(), Mutex::default());
+        let bells = |fds: Vec<OwnedFd>| fds.into_iter().map(Doorbell::from).collect();
+        let (outward, inward) = (bells(outward), bells(inward));
         Arc::new(Self { number, name, window, pieces, changed, vectors, outward, inward })
     }
 
@@ -225,17 +223,17 @@ impl Estate {
 
     /// Has the guest's daemon look at the crossing.
     pub(crate) fn call(&self) {
-        self.ring(CROSSING_VECTOR);
+        self.outward[usize::from(CROSSING_VECTOR)].ring();
     }
 
     /// Where the guest's daemon rings for the crossing.
-    pub(crate) fn called(&self) -> std::io::Result<OwnedFd> {
-        self.inward[usize::from(CROSSING_VECTOR)].try_clone()
+    pub(crate) fn called(&self) -> Result<OwnedFd, PlatformError> {
+        descriptor(&self.inward[usize::from(CROSSING_VECTOR)])
     }
 
     /// What wakes a domain of the guest.
     pub(crate) fn nudge(&self, domain: DomainId) -> Result<Doorbell, Refusal> {
-        Ok(Doorbell::from(self.outward[usize::from(self.vector(domain)?)].try_clone()?))
+        Ok(self.outward[usize::from(self.vector(domain)?)].clone())
     }
 
     /// The vector of a domain is nobody's.
@@ -263,12 +261,6 @@ impl Estate {
         self.pieces().holds(offset, age)
     }
 
-    fn ring(&self, vector: u16) {
-        if let Ok(bell) = self.outward[usize::from(vector)].try_clone() {
-            Doorbell::from(bell).ring();
-        }
-    }
-
     /// The vector that wakes a domain, from 1 on; chosen when it is asked for first.
     fn vector(&self, domain: DomainId) -> Result<u16, Refusal> {
         let mut vectors = self.vectors();
@@ -282,10 +274,6 @@ impl Estate {
         })?;
         vectors.insert(free, domain);
         Ok(free)
-    }
-
-    fn shared_vectors(&self, bells: &[OwnedFd]) -> u16 {
-        u16::try_from(bells.len() - 1).unwrap_or(u16::MAX)
     }
 
     fn map(&self, at: u64, size: RegionSize) -> Result<Mapping, isthmus_shm::MapError> {

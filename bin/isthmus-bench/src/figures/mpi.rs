@@ -52,14 +52,7 @@ fn half_rtt_8b(stock: &Rc<Stock>) -> Option<Row> {
         "at most 0.8 times the same MPI over libfabric's shm, and at most 1.3 times MPICH's own shared memory",
         over(Mpich5, Isthmus),
         over(Mpich5, Shm),
-        vec![
-            over(Mpich5, Own),
-            over(Mpich4, Own),
-            over(OpenMpi4, Isthmus),
-            over(OpenMpi4, Own),
-            over(OpenMpi5, Isthmus),
-            over(OpenMpi5, Own),
-        ],
+        [over(Mpich5, Own)].into_iter().chain(other_mpis(over)).collect(),
     )
 }
 
@@ -70,37 +63,41 @@ fn bandwidth_1m(stock: &Rc<Stock>) -> Option<Row> {
         "64 under way: at least 1.5 times the best MPI's own shared memory",
         over(Mpich5, Isthmus),
         over(Mpich5, Own),
-        vec![
-            over(Mpich4, Own),
-            over(OpenMpi4, Isthmus),
-            over(OpenMpi4, Own),
-            over(OpenMpi5, Isthmus),
-            over(OpenMpi5, Own),
-        ],
+        other_mpis(over).into(),
     )
 }
 
+/// What MPIs other than the row's own make of one host.
+fn other_mpis(over: impl Fn(Mpi, Transport) -> Ranks) -> [Ranks; 5] {
+    [(Mpich4, Own), (OpenMpi4, Isthmus), (OpenMpi4, Own), (OpenMpi5, Isthmus), (OpenMpi5, Own)]
+        .map(|(mpi, transport)| over(mpi, transport))
+}
+
 fn net_half_rtt_8b(stock: &Rc<Stock>, stages: &Rc<Stages>) -> Option<Row> {
-    let over = |mpi, transport, between| Ranks::half_rtt(stock, (mpi, transport), 8).between(stages, between);
-    row(
+    between_hosts(
         "mpi.net.half_rtt.8b",
         "two hosts: at most 0.7 times the same MPI over TCP on the same wire, offloads cut",
-        over(Mpich5, Isthmus, VETH),
-        over(Mpich5, Tcp, VETH),
-        vec![
-            over(Mpich5, Tcp, OFFLOADS),
-            over(OpenMpi4, Isthmus, VETH),
-            over(OpenMpi4, Tcp, VETH),
-            over(OpenMpi4, Tcp, OFFLOADS),
-        ],
+        |mpi, transport, between| Ranks::half_rtt(stock, (mpi, transport), 8).between(stages, between),
     )
 }
 
 fn net_bandwidth_1m(stock: &Rc<Stock>, stages: &Rc<Stages>) -> Option<Row> {
-    let over = |mpi, transport, between| Ranks::bandwidth(stock, (mpi, transport), MIB).between(stages, between);
-    row(
+    between_hosts(
         "mpi.net.bandwidth.1m",
         "two hosts, 64 under way: at least 1.3 times the same MPI over TCP on the same wire, offloads cut",
+        |mpi, transport, between| Ranks::bandwidth(stock, (mpi, transport), MIB).between(stages, between),
+    )
+}
+
+/// A row of two hosts: the provider, beside TCP on the same wire with offloads cut and as it is.
+fn between_hosts(
+    name: &'static str,
+    target: &'static str,
+    over: impl Fn(Mpi, Transport, Between) -> Ranks,
+) -> Option<Row> {
+    row(
+        name,
+        target,
         over(Mpich5, Isthmus, VETH),
         over(Mpich5, Tcp, VETH),
         vec![

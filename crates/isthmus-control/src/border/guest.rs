@@ -20,25 +20,23 @@ use isthmus_layout::border::{
     TAKEN_STEP, UNTAKEN_MAX, VERSION, VERSION_WORD, Withdrawn,
 };
 use isthmus_layout::channel::Direction;
-use isthmus_layout::control::{Refused, RequestSerial, Text, ToClient, ToDaemon};
+use isthmus_layout::control::{Refused, Text, ToClient, ToDaemon, serial_of};
 use isthmus_layout::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX, PAGE_BYTES};
 use isthmus_layout::reason::Reason;
 use isthmus_platform::{Doorbell, Ring as _};
+use isthmus_platform_kvm::HOST;
 use isthmus_shm::{Access, Mapping, Window, Words as _};
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{Line, OwnedFdRef, TURN_FRAMES, Talk};
+use super::{Line, TURN_FRAMES, Talk};
 use crate::policy::Policy;
 use crate::server::{Stop, program};
 use crate::session::QUEUE_MAX;
 use crate::socket::Listener;
 use crate::watched::watched;
-
-/// The host's number among a device's peers.
-const HOST: u16 = 0;
 
 /// How often a host that does not answer is called again.
 const CALL_AGAIN: Duration = Duration::from_secs(1);
@@ -220,9 +218,9 @@ fn welcome<D: Device + 'static>(socket: OwnedFd, policy: &Policy, conversation: 
 struct Things<D> {
     device: D,
     /// By their first byte: which use of it they are.
-    pieces: RefCell<BTreeMap<u64, (u32, OwnedFdRef)>>,
+    pieces: RefCell<BTreeMap<u64, (u32, Arc<OwnedFd>)>>,
     /// By vector: which connection hears it.
-    listeners: RefCell<BTreeMap<u16, (u32, OwnedFdRef)>>,
+    listeners: RefCell<BTreeMap<u16, (u32, Arc<OwnedFd>)>>,
 }
 
 impl<D: Device> Things<D> {
@@ -234,7 +232,7 @@ impl<D: Device> Things<D> {
         self.listeners.borrow_mut().clear();
     }
 
-    fn descriptor(&self, connection: u32, handed: Handed) -> io::Result<OwnedFdRef> {
+    fn descriptor(&self, connection: u32, handed: Handed) -> io::Result<Arc<OwnedFd>> {
         match handed {
             Handed::Piece { offset, bytes, age } => {
                 if let Some((known, piece)) = self.pieces.borrow().get(&offset)
@@ -287,7 +285,7 @@ struct Conversation<D> {
 }
 
 /// A message for a program.
-type Message = (Vec<u8>, Vec<OwnedFdRef>);
+type Message = (Vec<u8>, Vec<Arc<OwnedFd>>);
 
 /// A connection of a program.
 struct Program {
@@ -345,8 +343,7 @@ impl<D: Device + 'static> Conversation<D> {
 
     /// Time has passed, or the host has rung. True if there is more to do, be it that it is over.
     fn turn(self: &Rc<Self>) -> bool {
-        self.talk.rung.notify_waiters();
-        match self.take() {
+        match self.talk.take(|frame, content| self.heard(frame, content)) {
             Ok(taken) => {
                 if taken > 0 {
                     self.place.host.ring();
@@ -361,37 +358,29 @@ impl<D: Device + 'static> Conversation<D> {
         }
     }
 
-    /// Takes frames; says how many, or what was wrong with one.
-    fn take(&self) -> Result<usize, String> {
-        let mut content = Vec::new();
-        for taken in 0..TURN_FRAMES {
-            if self.talk.over.get() {
-                return Ok(taken);
+    /// One frame; what was wrong with it, if it is none of a host's.
+    fn heard(&self, Frame { kind, connection }: Frame, content: &[u8]) -> Result<(), String> {
+        let program = self.programs.borrow().get(&connection).cloned();
+        match (kind, program) {
+            (FrameKind::Packet, program) => {
+                let packet = Packet::parse(content).map_err(|error| error.to_string())?;
+                program.inspect(|program| self.packet(program, &packet));
             }
-            let frame = self.talk.receive(&mut content).map_err(|fault| fault.to_string())?;
-            let Some(Frame { kind, connection }) = frame else { return Ok(taken) };
-            let program = self.programs.borrow().get(&connection).cloned();
-            match (kind, program) {
-                (FrameKind::Packet, program) => {
-                    let packet = Packet::parse(&content).map_err(|error| error.to_string())?;
-                    program.inspect(|program| self.packet(program, &packet));
-                }
-                (FrameKind::Closed, Some(program)) => {
-                    self.programs.borrow_mut().remove(&connection);
-                    program.close();
-                }
-                (FrameKind::Taken, Some(program)) => {
-                    program.untaken.set(program.untaken.get().saturating_sub(TAKEN_STEP));
-                    program.taken.notify_one();
-                }
-                (FrameKind::Closed | FrameKind::Taken, None) => {} // It has closed meanwhile.
-                (FrameKind::Withdrawn, _) => {
-                    self.things.withdraw(Withdrawn::parse(&content).map_err(|error| error.to_string())?);
-                }
-                (FrameKind::Open, _) => return Err("it opens a connection".to_owned()),
+            (FrameKind::Closed, Some(program)) => {
+                self.programs.borrow_mut().remove(&connection);
+                program.close();
             }
+            (FrameKind::Taken, Some(program)) => {
+                program.untaken.set(program.untaken.get().saturating_sub(TAKEN_STEP));
+                program.taken.notify_one();
+            }
+            (FrameKind::Closed | FrameKind::Taken, None) => {} // It has closed meanwhile.
+            (FrameKind::Withdrawn, _) => {
+                self.things.withdraw(Withdrawn::parse(content).map_err(|error| error.to_string())?);
+            }
+            (FrameKind::Open, _) => return Err("it opens a connection".to_owned()),
         }
-        Ok(TURN_FRAMES)
+        Ok(())
     }
 
     fn packet(&self, program: &Program, packet: &Packet<'_>) {
@@ -480,10 +469,6 @@ fn refusal(message: &[u8], descriptors: usize) -> Vec<u8> {
         _ => "a guest has nothing that its host could map",
     };
     ToClient::from(Refused { reason, text: Text::clip(text) }).emit(serial)
-}
-
-fn serial_of(message: &[u8]) -> Option<RequestSerial> {
-    isthmus_layout::control::serial_of(message)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use isthmus_channel::crossing::Frame;
 use isthmus_layout::border::{
-    ANSWER_WORD, CALL_WORD, FRAME_BYTES_MAX, FrameKind, Handed, MAGIC, MAGIC_WORD, Open, Packet, TAKEN_STEP,
+    ANSWER_WORD, CALL_WORD, CROSSING, FRAME_BYTES_MAX, FrameKind, Handed, MAGIC, MAGIC_WORD, Open, Packet, TAKEN_STEP,
     UNTAKEN_MAX, VERSION, VERSION_WORD,
 };
 use isthmus_layout::channel::Direction;
@@ -47,7 +47,7 @@ impl Border {
         for (at, word) in (MAGIC_WORD..).zip(MAGIC).chain([(VERSION_WORD, VERSION)]) {
             head.store(at, word, Ordering::Release);
         }
-        let called = watched(self.estate.called()?)?;
+        let called = watched(self.estate.called().map_err(io::Error::other)?)?;
         let mut conversation: Option<Rc<Conversation>> = None;
         let mut gone = std::pin::pin!(gone);
         // What was said there last, whatever came of it.
@@ -98,7 +98,7 @@ impl Border {
 
     /// Makes the crossing ready for a conversation.
     fn answer(&self, call: u32, head: &Window, crossing: &Window) -> Rc<Conversation> {
-        crossing.give_back(0, isthmus_layout::border::CROSSING.size().0);
+        crossing.give_back(0, CROSSING.size().0);
         let talk = Talk::new(crossing.clone(), Direction::Zero);
         head.store(ANSWER_WORD, call, Ordering::Release);
         self.estate.call();
@@ -161,8 +161,7 @@ impl Conversation {
 
     /// The guest has rung, or something was withdrawn. True if there is more to do, be it that it is over.
     fn turn(self: &Rc<Self>) -> bool {
-        self.talk.rung.notify_waiters();
-        match self.take() {
+        match self.talk.take(|frame, content| self.heard(frame, content)) {
             Ok(taken) => {
                 if taken > 0 {
                     self.estate.call();
@@ -178,29 +177,18 @@ impl Conversation {
         }
     }
 
-    /// Takes frames; says how many, or what was wrong with one.
-    fn take(self: &Rc<Self>) -> Result<usize, String> {
-        let mut content = Vec::new();
-        for taken in 0..TURN_FRAMES {
-            if self.talk.over.get() {
-                return Ok(taken);
+    /// One frame; what was wrong with it, if it is none of a guest's.
+    fn heard(self: &Rc<Self>, Frame { kind, connection }: Frame, content: &[u8]) -> Result<(), String> {
+        match kind {
+            FrameKind::Open => self.open(connection, Open::parse(content).map_err(|error| error.to_string())?),
+            FrameKind::Packet => self.packet(connection, content),
+            FrameKind::Closed => {
+                let program = self.programs.borrow_mut().remove(&connection);
+                program.inspect(|program| program.close());
+                Ok(())
             }
-            let frame = self.talk.receive(&mut content).map_err(|fault| fault.to_string())?;
-            let Some(Frame { kind, connection }) = frame else { return Ok(taken) };
-            match kind {
-                FrameKind::Open => {
-                    let open = Open::parse(&content).map_err(|error| error.to_string())?;
-                    self.open(connection, open)?;
-                }
-                FrameKind::Packet => self.packet(connection, &content)?,
-                FrameKind::Closed => {
-                    let program = self.programs.borrow_mut().remove(&connection);
-                    program.inspect(|program| program.close());
-                }
-                FrameKind::Taken | FrameKind::Withdrawn => return Err(format!("a guest does not say {kind:?}")),
-            }
+            FrameKind::Taken | FrameKind::Withdrawn => Err(format!("a guest does not say {kind:?}")),
         }
-        Ok(TURN_FRAMES)
     }
 
     fn open(self: &Rc<Self>, number: u32, open: Open) -> Result<(), String> {
