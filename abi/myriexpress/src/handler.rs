@@ -133,7 +133,7 @@ impl Endpoint {
         if matches!(state, UnexpectedState::Arriving) {
             return self.matching().wait_whole(envelope.from, request, receive);
         }
-        let posted = self.matching().lend(request, receive);
+        let posted = self.matching().lend(request, receive, u32::try_from(envelope.len).unwrap_or(u32::MAX));
         self.domain.give(posted, Unexpected { envelope, state });
     }
 

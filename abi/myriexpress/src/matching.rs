@@ -84,8 +84,8 @@ pub(crate) struct Matching {
     serials: u64,
     /// Sends that are over for the program, while their bytes, which were copied, wait for room.
     early: u32,
-    /// Receives in several pieces that are being filled: the bytes come into one buffer first.
-    scattered: HashMap<u64, Box<[Segment]>>,
+    /// Receives in several pieces that are being filled: the bytes come into one buffer first. None where there was no memory for it.
+    scattered: HashMap<u64, Option<Box<[Segment]>>>,
     /// Receives that took a message which is still arriving.
     taken: Vec<(EndpointAddress, RequestId, Receive)>,
     /// Those whose message is there now.
@@ -128,20 +128,30 @@ impl Matching {
 
     /// A receive as the client library fills it.
     #[inline(always)]
-    pub(crate) fn lend(&mut self, request: RequestId, receive: Receive) -> Posted {
+    pub(crate) fn lend(&mut self, request: RequestId, receive: Receive, msg_length: u32) -> Posted {
         let token = Token::new(request.to_bits());
         match receive {
             // SAFETY: the program lent it to the library with the receive, until the request is over.
             Receive::One { start, len } => Posted { token, buffer: unsafe { Buffer::lent(start, len as usize) } },
-            Receive::Many(segments) => self.lend_many(token, segments),
+            Receive::Many(segments) => self.lend_many(token, segments, msg_length),
         }
     }
 
+    /// Several pieces are filled out of one buffer; where there is no memory for it, the message is lost and the receive says so.
     #[cold]
-    fn lend_many(&mut self, token: Token, segments: Box<[Segment]>) -> Posted {
-        let len: usize = segments.iter().map(|segment| segment.segment_length as usize).sum();
-        self.scattered.insert(token.number(), segments);
-        Posted { token, buffer: vec![0; len].into() }
+    fn lend_many(&mut self, token: Token, segments: Box<[Segment]>, msg_length: u32) -> Posted {
+        let room: u64 = segments.iter().map(|segment| u64::from(segment.segment_length)).sum();
+        let len = room.min(u64::from(msg_length)) as usize;
+        let mut buffer = Vec::new();
+        let scattered = match buffer.try_reserve_exact(len) {
+            Ok(()) => {
+                buffer.resize(len, 0);
+                Some(segments)
+            }
+            Err(_) => None,
+        };
+        self.scattered.insert(token.number(), scattered);
+        Posted { token, buffer: buffer.into() }
     }
 
     /// A receive for a message that is still arriving: it waits for the rest.
@@ -273,7 +283,7 @@ impl Matcher for Matching {
     fn take(&mut self, envelope: &Envelope) -> Option<Posted> {
         let envelope = self.envelope(envelope)?;
         let matched = self.engine.arrive(&envelope)?;
-        Some(self.lend(matched.request, matched.receive))
+        Some(self.lend(matched.request, matched.receive, envelope.msg_length))
     }
 
     fn hold(&mut self, message: Unexpected) {
@@ -285,7 +295,7 @@ impl Matcher for Matching {
     fn whole(&mut self, envelope: &Envelope, bytes: Vec<u8>) {
         if let Some(at) = self.taken.iter().position(|(from, ..)| *from == envelope.from) {
             let (_, request, receive) = self.taken.remove(at);
-            let posted = self.lend(request, receive);
+            let posted = self.lend(request, receive, u32::try_from(bytes.len()).unwrap_or(u32::MAX));
             let message = Unexpected { envelope: *envelope, state: UnexpectedState::Whole(bytes) };
             return self.ready.push((posted, message));
         }
@@ -333,12 +343,17 @@ impl Matcher for Matching {
         match completion.outcome {
             Outcome::Received { len, .. } => {
                 let moved = completion.buffer.len().min(usize::try_from(len).unwrap_or(usize::MAX));
-                if !self.scattered.is_empty()
-                    && let Some(segments) = self.scattered.remove(&request.to_bits())
-                {
-                    scatter(&completion.buffer.as_slice()[..moved], &segments);
-                }
-                self.engine.received(request, StatusCode::Success, moved as u32);
+                let scattered =
+                    if self.scattered.is_empty() { None } else { self.scattered.remove(&request.to_bits()) };
+                let code = match scattered {
+                    Some(None) => StatusCode::NoResources,
+                    Some(Some(segments)) => {
+                        scatter(&completion.buffer.as_slice()[..moved], &segments);
+                        StatusCode::Success
+                    }
+                    None => StatusCode::Success,
+                };
+                self.engine.received(request, code, moved as u32);
             }
             Outcome::Sent { taken } => {
                 self.engine.sent(request, StatusCode::Success, u32::try_from(taken).unwrap_or(u32::MAX));

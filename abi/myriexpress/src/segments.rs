@@ -68,13 +68,14 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    /// All bytes in one place.
+    /// All bytes in one place, if there is memory for it.
     ///
     /// # Safety
     ///
     /// The segments can be read, and nobody writes them meanwhile.
-    pub(crate) unsafe fn gather(self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.len() as usize);
+    pub(crate) unsafe fn gather(self) -> Result<Vec<u8>, Return> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(self.len() as usize).map_err(|_| Return::NO_RESOURCES)?;
         let mut add = |start: *mut u8, len: u32| {
             if len > 0 {
                 // SAFETY: as promised; a segment that has bytes has a place, which was checked.
@@ -87,7 +88,7 @@ impl<'a> Pieces<'a> {
                 segments.iter().for_each(|segment| add(segment.segment_ptr.cast(), segment.segment_length));
             }
         }
-        bytes
+        Ok(bytes)
     }
 }
 
@@ -132,6 +133,6 @@ mod tests {
         let empty = Segment { segment_ptr: std::ptr::null_mut(), segment_length: 0 };
         let segments = [segment(&mut first), empty, segment(&mut second)];
         // SAFETY: the segments are arrays of ours.
-        assert_eq!(unsafe { read(&segments).unwrap().gather() }, b"abcde");
+        assert_eq!(unsafe { read(&segments).unwrap().gather().unwrap() }, b"abcde");
     }
 }

@@ -158,6 +158,14 @@ unsafe fn post(
     let &Letter { to, match_info, context, sync } = letter;
     let len = pieces.len();
     let sync = sync || len > locked.settings.eager_max;
+    let lends = sync && matches!(pieces, Pieces::One { .. });
+    let buffer = match pieces {
+        // SAFETY: the program lent the bytes until the request is over.
+        Pieces::One { start, len } if sync => unsafe { Buffer::lent(start, len as usize) },
+        // What is short is copied: the program has its memory back, whenever there is room.
+        // SAFETY: the program lends the bytes for reading.
+        _ => Buffer::from(unsafe { pieces.gather()? }),
+    };
     let early_max = locked.settings.early_max;
     let early = if sync { None } else { locked.matching().early_token(early_max) };
     let posted = match early {
@@ -165,16 +173,9 @@ unsafe fn post(
         None => locked.engine().post_send(to, match_info, context, len),
     };
     let posted = posted.map_err(|_| Return::NO_RESOURCES)?;
-    let buffer = match pieces {
-        // SAFETY: the program lent the bytes until the request is over.
-        Pieces::One { start, len } if sync => unsafe { Buffer::lent(start, len as usize) },
-        // What is short is copied: the program has its memory back, whenever there is room.
-        _ => {
-            locked.engine().set_buffered(posted);
-            // SAFETY: the program lends the bytes for reading.
-            Buffer::from(unsafe { pieces.gather() })
-        }
-    };
+    if !lends {
+        locked.engine().set_buffered(posted);
+    }
     locked.matching().events += 1;
     let token = early.unwrap_or(Token::new(posted.to_bits()));
     let message = Message { token, from: INDEX, to: address, tag: match_info, buffer, sync };
@@ -204,7 +205,7 @@ unsafe fn send_to_ourselves(
     // Without the way through the library it is a message as any other: what is short is over when it is copied.
     let at_once = locked.settings.no_self && !sync && len <= locked.settings.eager_max;
     // SAFETY: the program lends the bytes for reading.
-    let bytes = unsafe { pieces.gather() };
+    let bytes = unsafe { pieces.gather()? };
     let engine = locked.engine();
     let sent = if at_once {
         engine.post_sent(to, match_info, context, len)

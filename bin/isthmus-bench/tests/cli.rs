@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::thread::available_parallelism;
 
 use assert_cmd::Command;
+use isthmus_testbed::{Daemon, Deadline, Scratch, binary};
 use serde_json::Value;
 
 fn bench(arguments: &[&str]) -> Command {
@@ -74,6 +75,28 @@ fn a_figure_is_one_line_with_its_baseline() {
     }
     assert_eq!((&figure["runs"], &figure["unit"]), (&2.into(), &"us".into()));
     assert!(figure["machine"]["pinned"].is_string());
+}
+
+/// Rows of two domains, and the one of a hundred that have nothing to say, of whom and of whose daemon the time is looked up.
+#[test]
+fn rows_of_domains_are_measured_beside_their_daemon() {
+    if one_cpu() {
+        return;
+    }
+    let scratch = Scratch::new().expect("a folder");
+    binary("isthmusd", "isthmusd").expect("the daemon");
+    let config = "[daemon]\nsocket = \"{socket}\"\nruntime_dir = \"{state}\"\n";
+    let daemon = Daemon::on(&scratch).config(config).start(Deadline::secs(60)).expect("a daemon");
+    let names = ["local.half_rtt.8b.poll", "local.bandwidth.1m.warm", "local.attach_us", "local.first_message_us"];
+    let only = names.iter().chain(&["local.idle_cpu_ms"]).flat_map(|name| ["--only", *name]);
+    let mut command = bench(&["figures", "--quick", "--runs", "1", "--run-ms", "2", "--json", "-"]);
+    let rows = lines(command.args(only).env("ISTHMUS_SOCKET", daemon.socket()));
+    assert_eq!(rows.len(), names.len() + 1);
+    for row in &rows {
+        assert!(row["value"].is_number() && row["why"].is_null(), "{row}");
+        let is_idle = row["name"] == "local.idle_cpu_ms";
+        assert!(is_idle || row["value"].as_f64() > Some(0.0), "{row}");
+    }
 }
 
 #[test]

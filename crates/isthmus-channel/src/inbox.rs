@@ -310,3 +310,6 @@ impl Inbox {
         Polled::Fault(key, fault)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -92,7 +92,10 @@ impl<M: Matcher> Core<M> {
 
     fn refuse_offer(&mut self, at: PeerIndex, offer: &ChannelOffer, reason: Reason) {
         self.tell(RefuseChannel { channel: offer.channel, reason }.into(), &[]);
-        self.peers[at].making = Making::Refused { reason, last: true };
+        // Who asked for it asks again where a smaller one may do; the daemon asks the other one again.
+        let last = offer.direction == Direction::One || reason != Reason::OutOfAddressSpace;
+        self.peers[at].making = Making::Refused { reason, last };
+        self.ask_for_channel(at);
     }
 
     /// Tells the daemon something, without waiting. None if there is no daemon.

@@ -36,7 +36,7 @@ use isthmus_service::{Event, MxView, Permit};
 use crate::directory::Directory;
 use crate::directory::channels::{Channels, Due};
 use crate::disposal::{self, Given, WAITING_MAX};
-use crate::ground::Item;
+use crate::ground::{Item, Rings};
 use crate::journal::Journal;
 use crate::policy::{Identity, Policy};
 use crate::tickets::{Survivor, Tickets};
@@ -317,6 +317,11 @@ impl Broker {
             let about = format_args!("{program} (pid {}): {text}", pid.unwrap_or(0));
             self.journal.note(self.now, Owner(*uid), reason, &about);
         }
+    }
+
+    /// Somebody gets less memory than is usual.
+    fn note_less(&mut self, id: SessionId, rings: &Rings, refusal: &Refusal) {
+        self.note(id, refusal.reason, &format!("gets slabs of {} KiB: {}", rings.slab.bytes() >> 10, refusal.text));
     }
 
     /// How many connections there are.

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use isthmus_layout::RegionSize;
 use isthmus_layout::border::{CROSSING, CROSSING_AT, CROSSING_VECTOR, Handed, PIECES_AT, WINDOW_BYTES_MIN, Withdrawn};
+use isthmus_layout::channel::{Geometry, SlabSize};
 use isthmus_layout::control::Name;
 use isthmus_layout::ids::DomainId;
 use isthmus_layout::limits::PAGE_BYTES;
@@ -51,6 +52,17 @@ pub enum Item {
     Piece(Arc<Piece>),
     /// A bell of a guest's device.
     Bell(Handed),
+}
+
+/// Memory of a channel or of a domain's ring.
+#[derive(Debug)]
+pub(crate) struct Rings {
+    /// Bytes of each slab.
+    pub(crate) slab: SlabSize,
+    /// The memory.
+    pub(crate) memory: Item,
+    /// Why it is not more.
+    pub(crate) refused: Option<Refusal>,
 }
 
 impl From<OwnedFd> for Item {
@@ -120,6 +132,21 @@ impl Ground {
         match self {
             Self::Host => Ok(local::memory(size)?.into()),
             Self::Guest(estate) => estate.piece(size),
+        }
+    }
+
+    /// Zeroed memory for two rings and two slabs of `most` bytes each; with smaller slabs where so much is not to be had.
+    pub(crate) fn rings(&self, most: SlabSize) -> Result<Rings, Refusal> {
+        let (mut slab, mut refused) = (most, None);
+        loop {
+            let refusal = match self.memory(Geometry { slab }.size()) {
+                Ok(memory) => return Ok(Rings { slab, memory, refused }),
+                Err(refusal) => refusal,
+            };
+            match slab.half() {
+                Some(half) => (slab, refused) = (half, Some(refusal)),
+                None => return Err(refusal),
+            }
         }
     }
 

@@ -45,6 +45,9 @@ impl Direction {
 pub struct SlabSize(u32);
 
 impl SlabSize {
+    /// The smallest.
+    pub const LEAST: Self = Self(SLAB_BYTES_MIN);
+
     /// None for what is no power of two or outside the limits.
     pub const fn new(bytes: u32) -> Option<Self> {
         if bytes.is_power_of_two() && bytes >= SLAB_BYTES_MIN && bytes <= SLAB_BYTES_MAX {
@@ -57,6 +60,11 @@ impl SlabSize {
     /// Bytes.
     pub const fn bytes(self) -> u32 {
         self.0
+    }
+
+    /// Half of it; none where that is less than a slab may have.
+    pub const fn half(self) -> Option<Self> {
+        Self::new(self.0 / 2)
     }
 }
 

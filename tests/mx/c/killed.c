@@ -266,6 +266,28 @@ static void *sleeps_in_probe(void *unused)
     return NULL;
 }
 
+/* The same in mx_wait_any and in mx_peek: they return with the request of the dead, whatever it was. */
+static void *sleeps_for_anything(void *peeks)
+{
+    mx_request_t peeked = NULL;
+    mx_status_t status;
+    uint32_t result;
+    atomic_store(&ids[0], (pid_t)gettid());
+    if (peeks != NULL) {
+        OK(mx_peek(endpoint, MX_INFINITE, &peeked, &result));
+        EQUAL(1, result);
+        CHECK(peeked == sending);
+        OK(mx_test(endpoint, &peeked, &status, &result));
+    } else {
+        OK(mx_wait_any(endpoint, MX_INFINITE, 0xccc, MX_MATCH_MASK_NONE, &status, &result));
+    }
+    EQUAL(1, result);
+    EQUAL(0xccc, status.match_info);
+    CHECK(status.code == MX_STATUS_ENDPOINT_CLOSED || status.code == MX_STATUS_ENDPOINT_UNREACHABLE);
+    atomic_store(&ended_at, now_ms());
+    return NULL;
+}
+
 static void does_nothing(struct other other)
 {
     mx_endpoint_addr_t peer;
@@ -299,6 +321,28 @@ static void while_asleep(void)
     is_dead_to_us();
     goes_on();
     end_with_third();
+}
+
+static void while_asleep_for_anything(void)
+{
+    static unsigned char bytes[LARGE];
+    for (int kind = 0; kind < 4; kind++) {
+        pthread_t thread;
+        uint64_t killed;
+        begin_with(does_nothing);
+        memset((void *)ids, 0, sizeof ids);
+        sending = kind < 2 ? give_sync(endpoint, to_victim, 0xccc, NULL, 0) : give(endpoint, to_victim, 0xccc, bytes, LARGE);
+        CHECK(pthread_create(&thread, NULL, sleeps_for_anything, kind % 2 ? &sending : NULL) == 0);
+        CHECK(await_sleep(ids, 1));
+        kill_it(victim);
+        killed = now_ms();
+        CHECK(pthread_join(thread, NULL) == 0);
+        CHECK(atomic_load(&ended_at) - killed < NOTICE_MS);
+        nothing_done(endpoint);
+        is_dead_to_us();
+        goes_on();
+        end_with_third();
+    }
 }
 
 /* Killed while it had sent small ones that nobody took: they were whole, and are there. */
@@ -423,5 +467,5 @@ static void at_any_moment(void)
     free(bytes);
 }
 
-MAIN(TEST(in_a_stream), TEST(in_a_large_send), TEST(in_a_large_receive), TEST(while_asleep), TEST(what_had_arrived_stays),
+MAIN(TEST(in_a_stream), TEST(in_a_large_send), TEST(in_a_large_receive), TEST(while_asleep), TEST(while_asleep_for_anything), TEST(what_had_arrived_stays),
      TEST(successor_is_reached), TEST(at_any_moment))

@@ -1,5 +1,6 @@
 /* What happens to one message: lengths, truncation, segments, statuses, when a send is over. */
 #include "mxtest.h"
+#include <sys/resource.h>
 
 /* Longest of tiny, small, medium; shortest and a longer one of large. */
 static const uint32_t lengths[] = {0, 1, 32, 33, 128, 129, 4096, 4097, 32768, 32769, 1000000};
@@ -503,6 +504,83 @@ static void forgotten(void)
 }
 
 /* Handles that are no requests, and arguments that are none. */
+/*
+ * Memory is exhausted: what has to be copied in one piece is refused, or its request ends saying so; the endpoint goes on. Segments may
+ * lie over one another, so a long message needs no long memory here.
+ */
+enum { PIECES = 24, PIECE_LONG = 4 << 20 };
+
+static void segments_of_one(mx_segment_t segments[PIECES], unsigned char *bytes)
+{
+    for (int at = 0; at < PIECES; at++)
+        segments[at] = (mx_segment_t){bytes, PIECE_LONG};
+}
+
+static void may_take_no_more_than(size_t more)
+{
+    unsigned long pages;
+    struct rlimit limit;
+    FILE *sizes = fopen("/proc/self/statm", "r");
+    CHECK(sizes != NULL && fscanf(sizes, "%lu", &pages) == 1);
+    fclose(sizes);
+    CHECK(getrlimit(RLIMIT_AS, &limit) == 0);
+    limit.rlim_cur = pages * (unsigned long)sysconf(_SC_PAGESIZE) + more;
+    CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+}
+
+static void has_little_memory(struct other other)
+{
+    mx_endpoint_addr_t peer;
+    mx_endpoint_t endpoint = join(other, &peer);
+    unsigned char *bytes = room(PIECE_LONG);
+    mx_segment_t segments[PIECES];
+    mx_request_t request = NULL;
+    mx_status_t status;
+    EQUAL(8, receive_well(endpoint, 1, bytes, 8).xfer_length);
+    segments_of_one(segments, bytes);
+    may_take_no_more_than(32 << 20);
+    GIVES(MX_NO_RESOURCES, mx_isend(endpoint, segments, PIECES, peer, 2, NULL, &request));
+    GIVES(MX_NO_RESOURCES, mx_isend(endpoint, segments, PIECES, own_address(endpoint), 2, NULL, &request));
+    nothing_done(endpoint);
+    OK(mx_irecv(endpoint, segments, PIECES, 3, MX_MATCH_MASK_NONE, NULL, &request));
+    tell(other, 'p');
+    status = finish(endpoint, request);
+    ENDED(MX_STATUS_NO_RESOURCES, status);
+    EQUAL(0, status.xfer_length);
+    EQUAL((uint64_t)PIECES * PIECE_LONG, status.msg_length);
+    /* A short message needs little, whatever room there is for it; and so it goes on. */
+    OK(mx_irecv(endpoint, segments, PIECES, 4, MX_MATCH_MASK_NONE, NULL, &request));
+    EQUAL(5000, finish_well(endpoint, request).xfer_length);
+    is_filled(bytes, 5000, 4);
+    send_well(endpoint, peer, 5, bytes, 5000);
+    end(endpoint);
+    free(bytes);
+}
+
+static void sends_more_than_that(struct other other)
+{
+    mx_endpoint_addr_t peer;
+    mx_endpoint_t endpoint = join(other, &peer);
+    unsigned char *bytes = room(PIECE_LONG);
+    mx_segment_t segments[PIECES];
+    mx_request_t request;
+    segments_of_one(segments, bytes);
+    send_well(endpoint, peer, 1, bytes, 8);
+    hear(other, 'p');
+    OK(mx_isend(endpoint, segments, PIECES, peer, 3, NULL, &request));
+    EQUAL(0, finish(endpoint, request).xfer_length);
+    fill(bytes, 5000, 4);
+    send_well(endpoint, peer, 4, bytes, 5000);
+    EQUAL(5000, receive_well(endpoint, 5, bytes, 5000).xfer_length);
+    end(endpoint);
+    free(bytes);
+}
+
+static void memory_exhausted(void)
+{
+    pair(has_little_memory, sends_more_than_that);
+}
+
 static void bad_arguments(void)
 {
     mx_endpoint_t endpoint;
@@ -527,4 +605,4 @@ static void bad_arguments(void)
 
 MAIN(TEST(truncation), TEST(truncation_in_segments), TEST(statuses), TEST(segments_up_to_256), TEST(segments_of_nothing),
      TEST(too_many_segments), TEST(synchronous_sends),
-     TEST(sent_without_further_calls), TEST(buffered), TEST(forgotten), TEST(bad_arguments))
+     TEST(sent_without_further_calls), TEST(buffered), TEST(forgotten), TEST(memory_exhausted), TEST(bad_arguments))

@@ -35,6 +35,36 @@ fn alone() -> MutexGuard<'static, ()> {
 /// More than a survivor may have in the end, however many have died: what is under way at once, and its buffers in shared memory.
 const SURVIVOR_BYTES_MAX: u64 = 160 << 20;
 
+/// The memory of its own that a process has at the least, early and late in a test: what each death left in it would show.
+#[derive(Debug)]
+struct Floor {
+    rounds: u64,
+    early: u64,
+    late: u64,
+}
+
+impl Floor {
+    fn over(rounds: u64) -> Self {
+        Self { rounds, early: u64::MAX, late: u64::MAX }
+    }
+
+    fn look(&mut self, round: u64, view: &View) {
+        let memory = view.memory().expect("the process is there");
+        let floor = match 4 * round / self.rounds {
+            1 => &mut self.early,
+            3 => &mut self.late,
+            _ => return,
+        };
+        *floor = (*floor).min(memory.rss_bytes.saturating_sub(memory.rss_shmem_bytes));
+    }
+
+    #[track_caller]
+    fn has_not_risen(&self, who: &str, bytes_max: u64) {
+        println!("{who}: {} KiB of its own early, {} KiB late", self.early >> 10, self.late >> 10);
+        assert!(self.late <= self.early.saturating_add(bytes_max), "{who}: {self:?}");
+    }
+}
+
 /// Its own buffers in shared memory: kept to be used again, up to a limit of the cache's. They need its /proc/self/maps, once.
 const OWN_BUFFERS: &str = "isthmus-rehomed";
 
@@ -87,8 +117,9 @@ fn a_survivor_hears_of_a_killed_peer_and_keeps_nothing_of_it() {
     let scratch = Scratch::new().unwrap();
     let daemon = daemon(&scratch, "");
     let mut survivor = Actor::beside(&daemon, "survivor");
-    let mut before = None;
-    for round in 0..kills(4) {
+    let (mut before, rounds) = (None, kills(4));
+    let mut floors = [Floor::over(rounds), Floor::over(rounds)];
+    for round in 0..rounds {
         let path = if schedule.once_in(4) { "channels=no" } else { "" };
         let mut victim = Actor::attached(daemon.beside(program()), "victim", path);
         let warm = schedule.once_in(2);
@@ -108,6 +139,8 @@ fn a_survivor_hears_of_a_killed_peer_and_keeps_nothing_of_it() {
             survivor.expect(&format!("settle {NOTICE_MS}"), "settled");
         }
         clean(&mut survivor);
+        floors[0].look(round, &survivor.view());
+        floors[1].look(round, &daemon.view().unwrap());
         match &before {
             Some(before) => {
                 holds_no_more("survivor", &survivor.view(), before);
@@ -118,6 +151,8 @@ fn a_survivor_hears_of_a_killed_peer_and_keeps_nothing_of_it() {
     }
     let memory = survivor.view().memory().unwrap();
     assert!(memory.rss_bytes < SURVIVOR_BYTES_MAX, "{memory:?}");
+    floors[0].has_not_risen("survivor", 4 << 20);
+    floors[1].has_not_risen("daemon", 2 << 20);
 }
 
 #[test]
@@ -178,8 +213,9 @@ fn a_daemon_keeps_nothing_of_domains_killed_while_they_attach() {
     let daemon = daemon(&scratch, "");
     let mut other = Actor::beside(&daemon, "other");
     let view = daemon.view().unwrap();
-    let before = Held::of(&view);
-    for _ in 0..kills(3) {
+    let (before, rounds) = (Held::of(&view), kills(3));
+    let mut floor = Floor::over(rounds);
+    for round in 0..rounds {
         let mut victim = Actor::start(daemon.beside(program()));
         for order in ["attach name=victim", "open", "exchange 0 other.e0 1 9x8,2x50000 1 9x8", "drop"] {
             victim.say(order);
@@ -191,7 +227,9 @@ fn a_daemon_keeps_nothing_of_domains_killed_while_they_attach() {
         let settled = other.ask(&format!("settle {NOTICE_MS}"));
         assert!(settled == "settled" || settled.starts_with("what? nothing"), "{settled}");
         clean(&mut other);
+        floor.look(round, &view);
     }
+    floor.has_not_risen("daemon", 2 << 20);
     let mut last = Actor::beside(&daemon, "victim");
     last.say("exchange 0 other.e0 1 9x8,2x50000 1 9x8");
     other.expect("exchange 0 victim.e0 1 9x8 1 9x8,2x50000", "exchanged sent 9 of 9 received 11 of 11");

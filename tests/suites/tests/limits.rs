@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use isthmus_layout::channel::{Geometry, SlabSize};
-use isthmus_layout::limits::SLAB_BYTES_DEFAULT;
+use isthmus_layout::limits::{SLAB_BYTES_DEFAULT, SLAB_BYTES_MIN};
 use isthmus_suites::actor::program;
 use isthmus_suites::{Actor, PATIENCE, daemon};
 use isthmus_testbed::{Daemon, Deadline, Scratch, View, eventually};
@@ -82,14 +82,13 @@ fn sixty_four_programs_talking_all_to_all_stay_small() {
     let pairs = pairs["pairs"].as_array().map_or(0, Vec::len);
     assert_eq!(pairs, PROGRAMS * (PROGRAMS - 1) / 2);
     // Given back when they are silent.
-    let channel = Geometry { slab: SlabSize::new(SLAB_BYTES_DEFAULT).unwrap() }.size().0;
-    let largest = || memory(&view).into_iter().filter(|(size, _)| *size == channel).map(|(_, bytes)| bytes).max();
+    assert!(largest_channel(&view) > 0, "or this shows nothing");
     let trimmed = eventually(Deadline::secs(PATIENCE), || {
         actors.iter_mut().for_each(|actor| actor.say("tend 1200"));
         actors.iter_mut().for_each(|actor| assert_eq!(actor.answer(), "tended"));
-        largest().is_some_and(|bytes| bytes <= IDLE_CHANNEL_MAX)
+        largest_channel(&view) <= IDLE_CHANNEL_MAX
     });
-    trimmed.unwrap_or_else(|late| panic!("an idle channel has {:?} bytes: {late}", largest()));
+    trimmed.unwrap_or_else(|late| panic!("an idle channel has {} bytes: {late}", largest_channel(&view)));
 }
 
 #[test]
@@ -132,6 +131,134 @@ fn a_program_without_descriptors_is_told_which_limit_keeps_it_from_attaching() {
         told += 1;
     }
     assert!((1..16).contains(&told), "{told}");
+}
+
+/// What became of a channel: the slabs it has, or why there is none.
+fn channel_of(actor: &mut Actor) -> Result<u64, String> {
+    let report = report(actor, "channels");
+    let pair = &report["pairs"][0];
+    match pair["channel"]["slab_bytes"].as_u64() {
+        Some(bytes) if pair["path"] == "channel" => Ok(bytes),
+        _ => Err(pair["reason"]["reason"].as_str().unwrap_or("nothing").to_owned()),
+    }
+}
+
+/// What became of the channel of two that talk, as the one without a limit hears it.
+fn settled(a: &mut Actor, b: &mut Actor, limited: &str) -> Result<u64, String> {
+    for _ in 0..1000 {
+        a.say("exchange 0 b.e0 1 20x8,5x5000 1 20x8 window=2");
+        b.expect("exchange 0 a.e0 1 20x8 1 20x8,5x5000 window=2", "exchanged sent 20 of 20 received 25 of 25");
+        assert!(a.answer().starts_with("exchanged"));
+        let made = channel_of(if limited == "a" { &mut *b } else { &mut *a });
+        if made.as_ref().err().is_none_or(|reason| !["channel-pending", "channel-not-asked"].contains(&reason.as_str()))
+        {
+            return made;
+        }
+    }
+    panic!("neither a channel nor a reason");
+}
+
+#[test]
+fn with_little_address_space_channels_are_smaller_and_then_the_reason_names_the_limit() {
+    let scratch = Scratch::new().unwrap();
+    let daemon = daemon(&scratch, "");
+    let usual = u64::from(SLAB_BYTES_DEFAULT);
+    for limited in ["a", "b"] {
+        let mut seen = Vec::new();
+        for more_kib in (64..1024).step_by(64) {
+            let (mut a, mut b) = (Actor::beside(&daemon, "a"), Actor::beside(&daemon, "b"));
+            let actor = if limited == "a" { &mut a } else { &mut b };
+            assert!(actor.ask(&format!("limit-memory {more_kib}")).starts_with("limited to "));
+            let made = settled(&mut a, &mut b, limited);
+            if made.as_ref() == Err(&"out-of-address-space".to_owned()) {
+                let why = (if limited == "a" { &mut b } else { &mut a }).ask("query why a b");
+                assert!(why.contains("RLIMIT_AS"), "{why}");
+            }
+            seen.push(made.clone());
+            if made == Ok(usual) {
+                break;
+            }
+        }
+        let smaller = |made: &Result<u64, String>| made.as_ref().is_ok_and(|bytes| *bytes < usual);
+        assert!(seen.iter().any(smaller) && seen.last() == Some(&Ok(usual)), "{limited}: {seen:?}");
+        assert!(
+            seen.first().is_some_and(|made| made == &Err("out-of-address-space".to_owned())),
+            "{limited}: {seen:?}"
+        );
+    }
+}
+
+#[test]
+fn a_program_without_address_space_is_told_which_limit_keeps_it_from_attaching() {
+    let scratch = Scratch::new().unwrap();
+    let daemon = daemon(&scratch, "");
+    let mut actor = Actor::start(daemon.beside(program()));
+    assert!(actor.ask("limit-memory 64").starts_with("limited to "));
+    let answer = actor.ask("attach");
+    assert!(answer.starts_with("refused ") && answer.contains("RLIMIT_AS"), "{answer}");
+}
+
+/// Lets the daemon make files of so many KiB at most, or as long as it likes.
+fn limit_files(daemon: &Daemon, kib: Option<u64>) {
+    use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+    let limit = Rlimit { current: kib.map(|kib| kib << 10), maximum: getrlimit(Resource::Fsize).maximum };
+    prlimit(Pid::from_raw(daemon.view().unwrap().pid()), Resource::Fsize, limit).unwrap();
+}
+
+#[test]
+fn a_daemon_that_may_not_make_long_files_makes_smaller_channels_and_then_names_the_limit() {
+    let scratch = Scratch::new().unwrap();
+    let daemon = daemon(&scratch, "");
+    for (kib, slab) in [(Some(200), SLAB_BYTES_MIN), (None, SLAB_BYTES_DEFAULT)] {
+        limit_files(&daemon, kib);
+        let (mut a, mut b) = (Actor::beside(&daemon, "a"), Actor::beside(&daemon, "b"));
+        for _ in 0..3 {
+            a.say("exchange 0 b.e0 1 20x8,5x20000,2x100000 1 20x8");
+            b.expect("exchange 0 a.e0 1 20x8 1 20x8,5x20000,2x100000", "exchanged sent 20 of 20 received 27 of 27");
+            assert!(a.answer().starts_with("exchanged"));
+        }
+        assert_eq!(channel_of(&mut a), Ok(u64::from(slab)));
+    }
+    limit_files(&daemon, Some(50));
+    let refused = Actor::start(daemon.beside(program())).ask("attach");
+    assert!(refused.contains("RLIMIT_FSIZE") && refused.ends_with("[kernel-refused]"), "{refused}");
+    limit_files(&daemon, None);
+    assert!(Actor::start(daemon.beside(program())).ask("attach").starts_with("attached "));
+}
+
+/// Bytes that the largest channel takes.
+fn largest_channel(view: &View) -> u64 {
+    let channel = Geometry { slab: SlabSize::new(SLAB_BYTES_DEFAULT).unwrap() }.size().0;
+    memory(view).into_iter().filter(|(size, _)| *size == channel).map(|(_, bytes)| bytes).max().unwrap_or(0)
+}
+
+#[test]
+fn a_channel_grows_with_its_traffic_and_shrinks_again() {
+    const IDLE_CHANNEL_MAX: u64 = 32 << 10;
+    let scratch = Scratch::new().unwrap();
+    let daemon = daemon(&scratch, "policy.grants = \"never\"\n");
+    let view = daemon.view().unwrap();
+    let (mut a, mut b) = (Actor::beside(&daemon, "a"), Actor::beside(&daemon, "b"));
+    let mut largest = 0;
+    for _ in 0..2 {
+        a.say("exchange 0 b.e0 1 20x8,200x30000,20x300000 1 20x8,200x30000 window=16");
+        b.say("exchange 0 a.e0 1 20x8,200x30000 1 20x8,200x30000,20x300000 window=16");
+        for actor in [&mut a, &mut b] {
+            let answer = actor.answer();
+            assert!(answer.starts_with("exchanged "), "{answer}");
+        }
+        let grown = largest_channel(&view);
+        assert!(grown > 2 * IDLE_CHANNEL_MAX, "{grown} bytes after {largest}");
+        largest = largest.max(grown);
+        let idle = eventually(Deadline::secs(PATIENCE), || {
+            for actor in [&mut a, &mut b] {
+                actor.expect("tend 1200", "tended");
+            }
+            largest_channel(&view) <= IDLE_CHANNEL_MAX
+        });
+        idle.unwrap_or_else(|late| panic!("an idle channel has {} bytes: {late}", largest_channel(&view)));
+    }
+    println!("{} KiB at most", largest >> 10);
 }
 
 /// Lets time pass by having somebody uninvolved wait.

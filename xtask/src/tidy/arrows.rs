@@ -38,7 +38,7 @@ const XEN: &str = "isthmus-platform-xen";
 pub(super) const ENGINES: [&str; 4] = [MX, VERBS, OVERLAY, SOCKETS];
 
 /// Each package and what it may depend on; `abi` stands for every crate below abi/.
-const ALLOWED: [(&str, &[&str]); 25] = [
+const ALLOWED: [(&str, &[&str]); 26] = [
     (LAYOUT, &[]),
     (SHM, &[LAYOUT]),
     (PLATFORM, &[LAYOUT, SHM]),
@@ -63,6 +63,7 @@ const ALLOWED: [(&str, &[&str]); 25] = [
     ("xtask", &[]),
     ("isthmus-testbed", &[LAYOUT, SHM, PLATFORM, CHANNEL, SERVICE, CLIENT, CONTROL, NETBED]),
     ("isthmus-side", &[LAYOUT, SHM, PLATFORM, XEN]),
+    ("isthmus-mx-tests", &[CLIENT]),
     ("isthmus-mpi-tests", &["isthmus-hosts", NETBED]),
 ];
 

@@ -117,9 +117,12 @@ impl Broker {
         (version, library): (Version, Name),
         fds: Vec<Given>,
     ) -> Result<Furnished, Refusal> {
-        let geometry = Geometry { slab: self.settings.ring_slab };
         let ground = self.sessions[&id].peer.ground.clone();
-        let ring = ground.memory(geometry.size())?;
+        let mut rings = ground.rings(self.settings.ring_slab)?;
+        if let Some(refusal) = rings.refused.take() {
+            self.note_less(id, &rings, &refusal);
+        }
+        let (geometry, ring) = (Geometry { slab: rings.slab }, rings.memory);
         let (own, listener) = match <[Given; 2]>::try_from(fds) {
             Ok([memory, bell]) => (adopted_board(memory, bell)?, None),
             Err(_) => {
@@ -161,6 +164,7 @@ impl Broker {
             boards: BTreeMap::from([(BoardIndex::DAEMON, own)]),
             ground,
             nudge,
+            ring_slab: geometry.slab,
         };
         self.workers.add(NewDomain { domain, owner, ends, board: seat.board, place, counters });
         Ok(Furnished { home, board, seat, items })
@@ -183,7 +187,7 @@ impl Broker {
             name,
             owner,
             epoch: self.settings.epoch,
-            slab: self.settings.ring_slab,
+            slab: home.ring_slab,
             daemon_place: seat.place,
             credit_bytes: ORDINARY_CREDIT_BYTES,
             channels: self.policy.settings().channels || !self.policy.settings().rules.as_slice().is_empty(),

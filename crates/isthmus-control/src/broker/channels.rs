@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use isthmus_layout::channel::{Direction, Geometry};
+use isthmus_layout::channel::{Direction, SlabSize};
 use isthmus_layout::control::{
     ChannelClosed, ChannelOffer, ChannelOpen, ChannelRefused, RequestChannel, RequestSerial,
 };
@@ -14,7 +14,7 @@ use super::home::{BoardFds, Home, NewBoard};
 use super::{Broker, Refusal, SessionId};
 use crate::directory::boards::Reserved;
 use crate::directory::channels::{Channel, End, Stage};
-use crate::ground::{Ground, Item};
+use crate::ground::{Ground, Item, Rings};
 
 /// Messages that a domain has not taken yet, from which on its peers cannot put more there.
 pub(super) const PEERS_BACKLOG_MAX: usize = 64;
@@ -73,17 +73,34 @@ impl Broker {
         if self.backlog_of(listener) >= PEERS_BACKLOG_MAX {
             return Err(Reason::ChannelNoAnswer.into());
         }
+        let most = self.slab_for(connector, listener, attempt);
         let (connector, listener) = self.prepare_both(connector, listener)?;
-        let memory = match ground.memory(Geometry { slab: self.settings.slab }.size()) {
-            Ok(memory) => memory,
+        let mut rings = match ground.rings(most) {
+            Ok(rings) => rings,
             Err(refusal) => {
                 self.give_back(&connector.end);
                 self.give_back(&listener.end);
                 return Err(refusal);
             }
         };
-        self.offer_to_both(connector, listener, memory, (attempt, serial));
+        if let Some(refusal) = rings.refused.take() {
+            self.note_less(self.homes[&connector.end.domain].session, &rings, &refusal);
+        }
+        self.offer_to_both(connector, listener, rings, (attempt, serial));
         Ok(())
+    }
+
+    /// Bytes of the slabs of a channel: less at each further try after one of the two could not map as much.
+    fn slab_for(&self, connector: DomainId, listener: DomainId, attempt: u8) -> SlabSize {
+        let known = self.directory.get(connector).and_then(|domain| domain.peers.get(&listener));
+        let lacked = known.is_some_and(|known| known.refused == Some(Reason::OutOfAddressSpace));
+        let most = self.settings.slab;
+        match u32::from(attempt) {
+            0..2 => most,
+            _ if !lacked => most,
+            2..CHANNEL_TRIES => most.half().and_then(SlabSize::half).unwrap_or(SlabSize::LEAST),
+            CHANNEL_TRIES.. => SlabSize::LEAST,
+        }
     }
 
     /// Where both have memory in common.
@@ -150,18 +167,19 @@ impl Broker {
         &mut self,
         connector: Prepared,
         listener: Prepared,
-        memory: Item,
+        rings: Rings,
         (attempt, serial): (u8, Option<RequestSerial>),
     ) {
+        let Rings { slab, memory, refused: _ } = &rings;
         let id = self.channels.number();
-        let (until, slab) = (self.now.saturating_add(self.settings.offer_timeout), self.settings.slab);
+        let until = self.now.saturating_add(self.settings.offer_timeout);
         // A piece of a window is somebody else's once nobody keeps it.
         let keep = self.keeps_another() || memory.file().is_none();
         self.channels.insert(Channel {
             id,
             connector: connector.end,
             listener: listener.end,
-            slab,
+            slab: *slab,
             stage: Stage::Offered { until, attempt, serial },
             since: self.now,
             memory: keep.then(|| memory.clone()),
@@ -173,8 +191,8 @@ impl Broker {
             acquaintance.refused = None;
             self.directory.watch(of, peer);
         }
-        self.send_offer(id, &listener, &connector, Direction::One, &memory, None);
-        self.send_offer(id, &connector, &listener, Direction::Zero, &memory, serial);
+        self.send_offer(id, &listener, &connector, Direction::One, &rings, None);
+        self.send_offer(id, &connector, &listener, Direction::Zero, &rings, serial);
     }
 
     fn send_offer(
@@ -183,7 +201,7 @@ impl Broker {
         to: &Prepared,
         peer: &Prepared,
         direction: Direction,
-        memory: &Item,
+        rings: &Rings,
         serial: Option<RequestSerial>,
     ) {
         let identity = self.identity(peer.end.domain).expect("both are attached");
@@ -193,13 +211,13 @@ impl Broker {
             peer_name: identity.name,
             peer_owner: identity.owner,
             direction,
-            slab: self.settings.slab,
+            slab: rings.slab,
             board: to.end.board,
             place: to.end.place,
             peer_place: peer.end.place,
             new_board: to.listener.is_some(),
         };
-        let mut items = vec![memory.clone(), peer.board.memory.clone(), peer.board.ringer.clone()];
+        let mut items = vec![rings.memory.clone(), peer.board.memory.clone(), peer.board.ringer.clone()];
         if let Some(listener) = &to.listener {
             items.extend([to.board.memory.clone(), listener.clone()]);
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use isthmus_layout::board::{self, Place};
+use isthmus_layout::channel::SlabSize;
 use isthmus_layout::control::{BoardIndex, Name, Version};
 use isthmus_layout::ids::DomainId;
 use isthmus_layout::reason::Reason;
@@ -81,6 +82,8 @@ pub struct Home {
     pub ground: Ground,
     /// What its worker wakes it by: its connection, or its guest's device.
     pub nudge: Doorbell,
+    /// Bytes of each slab of its ring.
+    pub ring_slab: SlabSize,
 }
 
 impl Home {

@@ -118,12 +118,13 @@ impl Broker {
         }
         let refused = |error| Refusal::new(Reason::OutOfMemory, format!("drawing random numbers: {error}"));
         let [session, secret] = network::random().map_err(refused)?;
+        let ring_slab = self.homes.get(&at.domain).ok_or(Reason::NoSuchDomain)?.ring_slab;
         self.workers.tell(Command::OpenMx(Box::new(MxEndpoint {
             board: MxBoardNumber(number.board),
             number: number.endpoint as u8, // A board has at most 255.
             domain: at.domain,
             at: at.endpoint,
-            credit: self.settings.ring_slab.bytes() / 4 * 3,
+            credit: ring_slab.bytes() / 4 * 3,
             key,
             session: MxSession(session & !1), // Never the one that stands for none.
             secret,

@@ -71,7 +71,8 @@ table! {
         mx_endpoints_per_user_max: Integer<1, { limits::MX_BOARDS_MAX as u32 * limits::MX_ENDPOINTS_MAX }> = "8160", Restart;
         /// Channels of one domain. Those beyond it go through the daemon.
         channels_per_domain_max: Integer<0, { limits::BOARD_PLACES }> = "1024", Restart;
-        /// Room for medium messages in each direction of a channel. Memory is taken as it is used and given back when idle.
+        /// Room for medium messages in each direction of a channel. Memory is taken as it is used and given back when idle. Where so much
+        /// cannot be had or mapped, a channel has less, 64 at least.
         slab_kib: PowerOfTwoKib<{ limits::SLAB_BYTES_MIN >> 10 }, { limits::SLAB_BYTES_MAX >> 10 }> = "256", Restart;
         /// How long a program may take to attach before its connection is closed.
         handshake_timeout_ms: Millis<10, 60000> = "1000", Restart;

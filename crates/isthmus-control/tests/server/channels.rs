@@ -1,8 +1,10 @@
 //! Channels: offered, accepted, refused, not answered, closed, and gone with their domains.
 
-use isthmus_layout::channel::Direction;
+use isthmus_control::schema::Channels;
+use isthmus_layout::channel::{Direction, Geometry};
 use isthmus_layout::control::*;
 use isthmus_layout::ids::ChannelId;
+use isthmus_layout::limits::SLAB_BYTES_MIN;
 use isthmus_layout::reason::Reason;
 
 use crate::bed::{Bed, Client, channel, inode, name};
@@ -78,6 +80,51 @@ fn a_listener_that_is_out_of_something_may_be_asked_again() {
         b.say(RefuseChannel { channel: offer.channel, reason: Reason::OutOfAddressSpace }, &[]);
         assert_eq!(refused(&mut a), (Reason::OutOfAddressSpace, last));
     }
+}
+
+/// What an offer is of: the slabs it says, and as much memory.
+fn offered_slab(client: &mut Client) -> (ChannelId, u32) {
+    let (offer, fds) = client.offered();
+    let bytes = rustix::fs::fstat(&fds[0]).unwrap().st_size as u64;
+    assert_eq!(bytes, Geometry { slab: offer.slab }.size().0);
+    (offer.channel, offer.slab.bytes())
+}
+
+#[test]
+fn whoever_cannot_map_a_channel_is_offered_smaller_ones() {
+    let bed = Bed::with("[limits]\nslab_kib = 1024\n");
+    let ((mut a, ours), (mut b, theirs)) = (bed.attached("a"), bed.attached("b"));
+    let reason = Reason::OutOfAddressSpace;
+    for (attempt, bytes) in [(1, 1 << 20), (2, 256 << 10), (3, SLAB_BYTES_MIN)] {
+        a.say(RequestChannel { peer: theirs.id(), attempt }, &[]);
+        let (channel, offered) = offered_slab(&mut b);
+        assert_eq!(offered, bytes, "try {attempt}");
+        assert_eq!(offered_slab(&mut a), (channel, bytes));
+        if attempt < 3 {
+            b.say(RefuseChannel { channel, reason }, &[]);
+            assert_eq!(refused(&mut a), (reason, false));
+        } else {
+            b.say(AcceptChannel { channel }, &[]);
+            let heard = a.hear_that(|heard| matches!(heard.message, ToClient::ChannelOpen(_)));
+            assert_eq!(heard.message, ChannelOpen { channel }.into());
+        }
+    }
+    let report: Channels = bed.greeted().report(Topic::Channels, &[]).unwrap();
+    let shown = report.pairs[0].channel.as_ref().map(|channel| channel.slab_bytes);
+    assert_eq!(shown, Some(SLAB_BYTES_MIN));
+    // The same where it is the one that asks, and for nobody else.
+    let (mut c, _) = bed.attached("c");
+    for (attempt, bytes) in [(1, 1 << 20), (2, 256 << 10)] {
+        c.say(RequestChannel { peer: ours.id(), attempt }, &[]);
+        let (channel, offered) = offered_slab(&mut c);
+        assert_eq!(offered, bytes, "try {attempt}");
+        c.say(RefuseChannel { channel, reason }, &[]);
+        assert_eq!(offered_slab(&mut a), (channel, bytes));
+        let heard = a.hear_that(|heard| matches!(heard.message, ToClient::ChannelClosed(_)));
+        assert_eq!(heard.message, ChannelClosed { channel, reason }.into());
+    }
+    a.say(RequestChannel { peer: theirs.id(), attempt: 1 }, &[]);
+    assert_eq!(offered_slab(&mut b).1, 1 << 20);
 }
 
 #[test]

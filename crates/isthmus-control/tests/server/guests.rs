@@ -12,6 +12,7 @@ use isthmus_layout::border::{
 };
 use isthmus_layout::channel::Direction;
 use isthmus_layout::control::*;
+use isthmus_layout::limits::SLAB_BYTES_MIN;
 use isthmus_layout::reason::Reason;
 use isthmus_platform::seqpacket;
 use isthmus_shm::{Access, Mapping, Payload as _, Window, Words as _};
@@ -23,12 +24,12 @@ use crate::bed::{Bed, name};
 const WINDOW_BYTES: u64 = 32 << 20;
 
 fn bed() -> Bed {
-    bed_with(WINDOW_BYTES >> 20, "")
+    bed_with(WINDOW_BYTES >> 20, 4, "")
 }
 
-fn bed_with(window_mib: u64, more: &str) -> Bed {
+fn bed_with(window_mib: u64, vectors: u16, more: &str) -> Bed {
     let user = rustix::process::geteuid().as_raw();
-    let guest = format!("name = \"web\"\nuser = {user}\nwindow_mib = {window_mib}\nvectors = 4\n");
+    let guest = format!("name = \"web\"\nuser = {user}\nwindow_mib = {window_mib}\nvectors = {vectors}\n");
     Bed::with(&format!("[[kvm.guest]]\n{guest}{more}"))
 }
 
@@ -278,15 +279,29 @@ fn a_guest_has_as_many_domains_as_vectors() {
 }
 
 #[test]
-fn a_window_without_room_refuses_with_the_reason() {
+fn a_full_window_makes_rings_smaller_and_refuses_with_the_reason_in_the_end() {
     // A ring has two slabs of 4 MiB, and 16 MiB are not room for two rings and all else.
-    let bed = bed_with(16, "[limits]\nslab_kib = 4096\n");
+    let bed = bed_with(16, 64, "[limits]\nslab_kib = 4096\n");
     let mut guest = Guest::start(&bed);
-    guest.attach(1, "first").unwrap();
-    assert_eq!(guest.attach(2, "second").err(), Some(Reason::OutOfMemory));
-    guest.frame(FrameKind::Closed, 1, &[]);
+    let mut slabs = Vec::new();
+    let refused = (1..).find_map(|connection| match guest.attach(connection, &format!("n{connection}")) {
+        Ok((welcome, _)) => {
+            slabs.push(welcome.slab.bytes());
+            None
+        }
+        Err(reason) => Some(reason),
+    });
+    assert_eq!(refused, Some(Reason::OutOfMemory));
+    assert!(slabs.is_sorted_by(|before, after| before >= after), "{slabs:?}");
+    let least = slabs[slabs.len() - 1];
+    assert!(slabs[..2] == [4 << 20, 2 << 20] && (SLAB_BYTES_MIN..1 << 20).contains(&least), "{slabs:?}");
+    let attached = slabs.len() as u32;
+    for connection in 1..=attached {
+        guest.frame(FrameKind::Closed, connection, &[]);
+    }
     until_domains(&bed, 0);
-    guest.attach(3, "third").unwrap();
+    let (welcome, _) = guest.attach(attached + 2, "again").unwrap();
+    assert_eq!(welcome.slab.bytes(), slabs[0]);
 }
 
 #[test]

@@ -101,7 +101,7 @@ messages! {
     8 RequestChannel since 0, reply "`ChannelOffer`, or `ChannelRefused`", descriptors [] {
         /// With whom.
         peer: DomainId,
-        /// The how-manieth try it is, from 1.
+        /// The how-manieth try it is, from 1. After one for which there was no address space, slabs are smaller.
         attempt: u8,
     }
 

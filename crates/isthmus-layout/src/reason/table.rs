@@ -222,8 +222,8 @@ reasons! {
     "Raise the memory limit of the control group of whoever the text names, or use fewer channels.";
 
     110 OutOfAddressSpace, "out-of-address-space", Fallback:
-    "the process may not map more memory";
-    "Raise `ulimit -v` (RLIMIT_AS) of the program.";
+    "the process may not map more memory: the limit of its address space (RLIMIT_AS) or of its mappings (vm.max_map_count) is reached";
+    "Raise `ulimit -v` (RLIMIT_AS) of the program, or `vm.max_map_count`.";
 
     111 FdsInFlight, "fds-in-flight", Fallback:
     "too many file descriptors are under way in sockets of this user";

@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use isthmus_layout::border::{FrameKind, Handed, Open, PIECES_AT, Packet, Withdrawn};
 use isthmus_layout::control::version::greet;
-use isthmus_layout::control::{MessageInfo, Name, RequestSerial, Spoken, ToClient, ToDaemon};
+use isthmus_layout::control::{Lookup, MessageInfo, Name, RequestSerial, Spoken, ToClient, ToDaemon};
 use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::record::{Outcome, Piece, Record, Route, Serial};
 use proptest::prelude::*;
@@ -140,4 +141,40 @@ fn records_are_all_in_the_corpus() {
         }
     }
     assert_eq!(kinds.len(), record_seeds().len());
+}
+
+fn border_seeds() -> Vec<(&'static str, FrameKind, Vec<u8>)> {
+    let open = Open { uid: 1000, pid: 7, program: Name::new("mx_pingpong").unwrap() };
+    let handed = vec![
+        Handed::Piece { offset: PIECES_AT, bytes: 4096, age: 70_000 },
+        Handed::Ringer { peer: 0, vector: 2 },
+        Handed::Listener { vector: 9 },
+    ];
+    let hello = ToDaemon::from(Lookup { name: Name::new("web").unwrap() }).emit(RequestSerial::new(1));
+    vec![
+        ("Open", FrameKind::Open, open.emit()),
+        ("Packet", FrameKind::Packet, Packet { handed, message: &hello }.emit()),
+        ("Plain", FrameKind::Packet, Packet { handed: Vec::new(), message: &hello }.emit()),
+        ("Withdrawn", FrameKind::Withdrawn, Withdrawn { offset: PIECES_AT, age: 70_000 }.emit()),
+    ]
+}
+
+#[test]
+fn contents_of_frames_are_all_in_the_corpus() {
+    for (name, kind, content) in border_seeds() {
+        seed("border", name, &[&[kind.code()], &content[..]].concat());
+    }
+    let mut parsed = BTreeSet::new();
+    for input in files("border") {
+        let Some((&code, content)) = input.split_first() else { continue };
+        let is_whole = match FrameKind::from_code(code) {
+            Some(FrameKind::Open) => Open::parse(content).is_ok(),
+            Some(FrameKind::Packet) => Packet::parse(content).is_ok(),
+            Some(FrameKind::Withdrawn) => Withdrawn::parse(content).is_ok(),
+            Some(FrameKind::Closed | FrameKind::Taken) | None => false,
+        };
+        parsed.extend(is_whole.then_some(code));
+    }
+    let all: BTreeSet<u8> = border_seeds().iter().map(|(_, kind, _)| kind.code()).collect();
+    assert_eq!(parsed, all);
 }

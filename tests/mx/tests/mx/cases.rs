@@ -1,5 +1,6 @@
 //! Every case of every program in `c/`, each a test.
 
+use isthmus_client::{Inquirer, Options, Topic};
 use isthmus_testbed::Finished;
 
 use crate::build::program;
@@ -34,7 +35,7 @@ cases!(errors: fatal_by_default variable_makes_them_return omx_name_wins fatal_a
 cases!(connect: refusals as_a_request to_oneself contexts_of_addresses disconnecting reopened at_the_same_time;
        apart: silent_daemon);
 cases!(messages: truncation truncation_in_segments statuses segments_up_to_256 segments_of_nothing too_many_segments
-       synchronous_sends sent_without_further_calls buffered forgotten bad_arguments; apart:);
+       synchronous_sends sent_without_further_calls buffered forgotten memory_exhausted bad_arguments; apart:);
 cases!(matching: posting_order unexpected_order order_across_classes hundred_thousand_unexpected bad_masks any_of_the_done
        peeked_is_over cancelling cancelled_among_others context_ids context_ids_by_variable; apart:);
 cases!(selfsend: of_each_length pending_until_matched truncated in_segments among_others; apart:);
@@ -42,10 +43,12 @@ cases!(handler: continued posted_inside finished of_self_sends called_when insid
 cases!(waiting: timeouts infinite_is_zero one_wakeup_for_all not_sticky signals_end_no_wait signals_end_waits_where_told_to events_wake_the_right_one self_sends_wake
        woken_by_anothers_progress two_threads endpoint_for_each_thread; apart:);
 cases!(forking: in_the_middle begins_after_finalize; apart:);
-cases!(killed: in_a_stream in_a_large_send in_a_large_receive while_asleep what_had_arrived_stays successor_is_reached at_any_moment;
+cases!(killed: in_a_stream in_a_large_send in_a_large_receive while_asleep while_asleep_for_anything what_had_arrived_stays successor_is_reached at_any_moment;
        apart:);
 cases!(restart: ; apart: in_between);
-cases!(environment: any_endpoint rendezvous_threshold mx_names_ignored read_when_the_first_opens numbers_as_atoi; apart:);
+cases!(environment: any_endpoint rendezvous_threshold shared_rendezvous_threshold self_the_short_way self_the_long_way early_ends
+       waits_sleep waits_spin bound_all bound_by_endpoint bound_to_nothing mx_names_ignored read_when_the_first_opens
+       numbers_as_atoi; apart: large_ones);
 cases!(info: numbers widths_of_the_board product_texts counters refused_questions mapper regcache never_implemented
        request_timeouts; apart: names);
 cases!(mpi: open_mpi_mtl open_mpi_btl mpich_nemesis; apart:);
@@ -82,6 +85,61 @@ fn self_sends_go_the_long_way_where_the_short_one_is_off() {
 fn messages_go_by_way_of_the_daemon_where_channels_are_off() {
     again_with("messages", &[("MX_DISABLE_SHMEM", "1")]);
     again_with("handler", &[("OMX_DISABLE_SHARED", "1")]);
+}
+
+/// Message bytes that go through the daemon while a program sends 16 MiB.
+fn carried(variables: &[(&str, &str)]) -> u64 {
+    let program = program("environment");
+    let (_scratch, daemon) = daemon("");
+    let launch = variables
+        .iter()
+        .fold(beside(&daemon, program).arg("large_ones"), |launch, (name, value)| launch.env(name, value));
+    assert_eq!(launch.spawn().unwrap().finish(patience()).unwrap().expect_success(), ["done"]);
+    let options = Options { socket: Some(daemon.socket()), ..Options::default() };
+    let report = Inquirer::connect(&options).unwrap().ask(Topic::Metrics, &[]).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let lines = report["text"].as_str().unwrap().lines();
+    let bytes = lines
+        .filter_map(|line| line.strip_prefix("isthmus_worker_bytes_total{")?.rsplit(' ').next()?.parse::<u64>().ok());
+    bytes.sum()
+}
+
+#[test]
+fn the_daemon_carries_everything_where_channels_are_off_and_little_where_they_are_not() {
+    const ALL: u64 = 16 << 20;
+    for off in [[("MX_DISABLE_SHMEM", "1")], [("OMX_DISABLE_SHARED", "1")]] {
+        let carried = carried(&off);
+        assert!(carried >= ALL, "{off:?}: {carried}");
+    }
+    for on in [&[][..], &[("MX_DISABLE_SHMEM", "1"), ("OMX_DISABLE_SHARED", "0")]] {
+        let carried = carried(on);
+        assert!(carried < ALL / 8, "{on:?}: {carried}");
+    }
+}
+
+/// Since Linux 6.11 the kernel says what lies at an address, and without that no buffer is moved.
+fn kernel_tells_what_lies_where() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(|sign: char| !sign.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(6), Some(11))
+}
+
+#[test]
+fn buffers_used_again_are_moved_onto_shared_pages_unless_the_cache_is_off() {
+    if !kernel_tells_what_lies_where() {
+        return println!("skipped: before Linux 6.11 no buffer is moved");
+    }
+    for (moved, variables) in [
+        ("1", &[][..]),
+        ("1", &[("MX_RCACHE", "2")]),
+        ("0", &[("MX_RCACHE", "0")]),
+        ("0", &[("OMX_RCACHE", "0")]),
+        ("1", &[("MX_RCACHE", "0"), ("OMX_RCACHE", "1")]),
+        ("1", &[("MX_RCACHE", "0"), ("OMX_IGNORE_MX_ENV", "1")]),
+    ] {
+        println!("moved: {moved}, {variables:?}");
+        case_with("environment", "large_ones", "", &[&[("MX_TEST_MOVED", moved)], variables].concat());
+    }
 }
 
 #[test]
@@ -124,6 +182,16 @@ fn endpoints_live_through_a_restart_of_the_daemon() {
         proc.say("restarted").unwrap();
     }
     assert_eq!(proc.finish(patience()).unwrap().expect_success(), ["done"]);
+}
+
+#[test]
+fn who_may_not_attach_has_no_permission() {
+    let program = program("lifecycle");
+    let nobody = 61_399; // The tests' own user is another one.
+    let (_scratch, daemon) = daemon(&format!("[policy]\nattach = [{nobody}]\n"));
+    let proc = beside(&daemon, program).arg("sessions").spawn().unwrap();
+    let Finished { exit, stderr, .. } = proc.finish(patience()).unwrap();
+    assert!(!exit.success() && stderr.contains("answers 7 "), "{stderr}");
 }
 
 #[test]

@@ -12,7 +12,8 @@
 //! mesh AT N LEN MS      one message to each of the domains d1 … dN, and one from each of them
 //! query TOPIC [ARGS]    the report, on one line
 //! pieces                why large messages to each peer go in pieces           pieces d2 buffer-denied; d3 none
-//! detach MS | drop | exit CODE | spin MS | connected MS | limit-fds N
+//! detach MS | drop | exit CODE | spin MS | connected MS
+//! limit-fds N | limit-memory KIB   may open or map so much more than it has              limited to 20 | limited to 7000 KiB
 //! crowd N               has so many descriptors under way instead of those before
 //! ```
 //!
@@ -87,6 +88,7 @@ impl Actor {
                 Ok("spun".into())
             }
             "limit-fds" => limit_fds(order.number(1)?),
+            "limit-memory" => limit_memory(order.number(1)?),
             "crowd" => {
                 let count = order.number(1)?;
                 self.crowd = Crowd::default();
@@ -356,6 +358,18 @@ fn limit_fds(more: u64) -> Answer {
     let limit = Rlimit { current: Some(open + more), maximum: getrlimit(Resource::Nofile).maximum };
     setrlimit(Resource::Nofile, limit).map_err(what)?;
     Ok(format!("limited to {}", open + more))
+}
+
+/// What is on the heap then stays there, so that a few messages need nothing of what may still be mapped.
+fn limit_memory(more_kib: u64) -> Answer {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    drop(std::hint::black_box(vec![1_u8; 100 << 10]));
+    let sizes = std::fs::read_to_string("/proc/self/statm").map_err(what)?;
+    let pages = number(sizes.split(' ').next().unwrap_or_default())?;
+    let limit_kib = pages * (rustix::param::page_size() as u64 >> 10) + more_kib;
+    let limit = Rlimit { current: Some(limit_kib << 10), maximum: getrlimit(Resource::As).maximum };
+    setrlimit(Resource::As, limit).map_err(what)?;
+    Ok(format!("limited to {limit_kib} KiB"))
 }
 
 fn refused(refusal: impl Display) -> String {

@@ -1,0 +1,28 @@
+//! Any bytes as the content of a frame between a guest's daemon and its host's. The first byte is the frame's kind. What parses says the
+//! same again when it is emitted.
+#![no_main]
+
+use isthmus_layout::border::{FrameKind, Open, Packet, Withdrawn};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| {
+    let Some((&code, content)) = input.split_first() else { return };
+    match FrameKind::from_code(code) {
+        Some(FrameKind::Open) => {
+            if let Ok(open) = Open::parse(content) {
+                assert_eq!(open.emit(), content);
+            }
+        }
+        Some(FrameKind::Packet) => {
+            if let Ok(packet) = Packet::parse(content) {
+                assert_eq!(Packet::parse(&packet.emit()), Ok(packet));
+            }
+        }
+        Some(FrameKind::Withdrawn) => {
+            if let Ok(withdrawn) = Withdrawn::parse(content) {
+                assert_eq!(withdrawn.emit(), content);
+            }
+        }
+        Some(FrameKind::Closed | FrameKind::Taken) | None => {}
+    }
+});

@@ -1,0 +1,153 @@
+//! How the daemon is started: by hand, asked for its configuration, and by a service manager.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use isthmus_client::{Domain, Options};
+use isthmus_layout::control::Name;
+use isthmus_platform::seqpacket;
+use isthmus_suites::PATIENCE;
+use isthmus_testbed::{Deadline, Launch, Notify, Scratch, Signal, binary};
+
+fn program() -> PathBuf {
+    binary("isthmusd", "isthmusd").unwrap()
+}
+
+/// The daemon, with none of the variables that whoever runs these tests may have set for it.
+fn isthmusd(arguments: &[&str]) -> Command {
+    let mut command = Command::new(program());
+    let ours = std::env::vars_os().map(|(name, _)| name).filter(|name| name.to_string_lossy().starts_with("ISTHMUS_"));
+    for name in ours {
+        command.env_remove(name);
+    }
+    command.args(arguments).env("HOME", "/nonexistent").env("XDG_RUNTIME_DIR", "/nonexistent");
+    command
+}
+
+/// What a command that succeeds prints.
+#[track_caller]
+fn printed(command: &mut Command) -> String {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    assert!(status.success(), "{status}: {}", String::from_utf8_lossy(&stderr));
+    String::from_utf8(stdout).unwrap()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn check_prints_what_is_in_force_and_starts_nothing() {
+    let scratch = Scratch::new().unwrap();
+    let socket = scratch.join("isthmus.sock");
+    let file = scratch.write("isthmus.toml", format!("[daemon]\nsocket = {socket:?}\n\n[wait]\nspin_us = 7\n"));
+    let file = file.unwrap();
+    let arguments = ["--check", "--config", text(&file), "--set", "policy.talk=all", "--idle-exit", "3"];
+    let shown = printed(isthmusd(&arguments).env("ISTHMUS_DAEMON_WORKERS", "2"));
+    let table: toml::Table = shown.parse().unwrap();
+    let value = |table_of: &str, key: &str| table[table_of][key].to_string();
+    assert_eq!(value("wait", "spin_us"), "7", "of the file");
+    assert_eq!(value("daemon", "workers"), "2", "of the environment");
+    assert_eq!((value("policy", "talk"), value("daemon", "idle_exit_s")), ("\"all\"".into(), "3".into()));
+    assert_eq!(value("limits", "endpoints_per_domain_max"), "32", "a default");
+    assert!(!socket.exists());
+    // What it prints is a configuration.
+    let again = scratch.write("again.toml", &shown).unwrap();
+    let arguments = ["--check", "--config", text(&again)];
+    assert_eq!(printed(&mut isthmusd(&arguments)).parse::<toml::Table>().unwrap(), table);
+}
+
+#[test]
+fn what_is_wrong_is_told_with_its_line_and_what_was_meant_whether_it_is_asked_or_started() {
+    let scratch = Scratch::new().unwrap();
+    for (wrong, line, meant) in [
+        ("[wait]\nspin_us = 7\n\n[polcy]\ntalk = \"all\"\n", ":4", "policy"),
+        ("[policy]\ntolk = \"all\"\n", ":2", "talk"),
+        ("[policy]\ntalk = \"everybody\"\n", ":2", "same-user"),
+    ] {
+        let file = scratch.write("wrong.toml", wrong).unwrap();
+        for check in [&["--check"][..], &[]] {
+            let output = isthmusd(&["--config", text(&file)]).args(check).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(said.contains(&format!("wrong.toml{line}")) && said.contains(meant), "{said}");
+            assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{said}");
+        }
+    }
+}
+
+fn file_of(unit: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd").join(unit)
+}
+
+/// The assignments of a unit, of all its sections.
+fn unit(name: &str) -> BTreeMap<String, String> {
+    let text = std::fs::read_to_string(file_of(name)).unwrap();
+    let lines = text.lines().filter(|line| !line.starts_with(['#', '[']));
+    lines.filter_map(|line| line.split_once('=')).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+const UNITS: [&str; 3] = ["isthmusd.service", "user/isthmusd.service", "isthmusd-guest.service"];
+
+#[test]
+fn units_start_the_daemon_with_options_that_it_has() {
+    for (name, expected) in UNITS.into_iter().zip([&[][..], &["--user"], &["--guest"]]) {
+        let unit = unit(name);
+        let mut words = unit["ExecStart"].split(' ');
+        assert_eq!(words.next(), Some("@bindir@/isthmusd"), "{name}");
+        let arguments: Vec<&str> = words.collect();
+        assert_eq!(arguments, expected, "{name}");
+        assert_eq!((unit["Type"].as_str(), unit["Restart"].as_str()), ("notify", "always"), "{name}");
+        assert!(!printed(isthmusd(&arguments).arg("--check")).is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn systemd_finds_nothing_wrong_with_the_units() {
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        return println!("skipped: systemd-analyze is not installed");
+    }
+    for name in UNITS {
+        let scratch = Scratch::new().unwrap();
+        let program = program();
+        let unit = std::fs::read_to_string(file_of(name)).unwrap().replace("@bindir@", text(program.parent().unwrap()));
+        let unit = scratch.write(Path::new(name).file_name().unwrap(), unit).unwrap();
+        let manager = if name.starts_with("user/") { "--user" } else { "--system" };
+        let mut verify = Command::new("systemd-analyze");
+        verify.args([manager, "--man=no", "verify"]).arg(&unit).env("XDG_RUNTIME_DIR", scratch.path());
+        let said = String::from_utf8(verify.output().unwrap().stderr).unwrap();
+        // About this file; other units of this machine may have faults of their own.
+        let wrong: Vec<&str> = said.lines().filter(|line| line.contains("isthmusd")).collect();
+        assert!(wrong.is_empty(), "{name}: {said}");
+    }
+}
+
+/// As a service manager does it: the socket is there before the daemon is, and stays when it goes.
+#[test]
+fn a_socket_that_was_opened_for_the_daemon_is_served_and_left() {
+    let scratch = Scratch::new().unwrap();
+    let path = scratch.join("isthmus.sock");
+    let listener = seqpacket::listen(&path, 16).unwrap();
+    let mut notify = Notify::listen(scratch.join("notify")).unwrap();
+    let name = Name::new("served").ok();
+    let options = Options { name, socket: Some(path.clone()), no_autostart: true, ..Options::default() };
+    for _ in 0..2 {
+        let inherited = rustix::io::fcntl_dupfd_cloexec(&listener, 3).unwrap();
+        let config = format!("[daemon]\nsocket = {path:?}\nruntime_dir = {:?}\n", scratch.path());
+        let config = scratch.write("isthmus.toml", config).unwrap();
+        // It is for the process of this number and for no other.
+        let launch = Launch::new("/bin/sh").args(["-c", "export LISTEN_PID=$$; exec \"$@\"", "sh"]);
+        let launch = launch.arg(program()).arg("--config").arg(config);
+        let launch = launch.env("LISTEN_FDS", "1").env("NOTIFY_SOCKET", notify.path()).fd(3, inherited);
+        notify.forget().unwrap();
+        let mut daemon = launch.spawn().unwrap();
+        notify.wait("READY=1", daemon.life(), Deadline::secs(PATIENCE)).unwrap();
+        let mut domain = Domain::attach_with(&options).unwrap();
+        assert_eq!(domain.lookup("served").ok(), Some(domain.id()));
+        drop(domain);
+        daemon.signal(Signal::TERM).unwrap();
+        assert!(daemon.wait(Deadline::secs(PATIENCE)).unwrap().success());
+        assert!(path.exists(), "whose socket it is takes it away");
+    }
+}
