@@ -9,7 +9,7 @@
 
 use crate::flight::{Event, Flight};
 use isthmus_layout::board::Place;
-use isthmus_layout::channel::{Direction, Geometry};
+use isthmus_layout::channel::{Direction, Geometry, Slower};
 use isthmus_layout::record::{self, Piece, Record, Route};
 use isthmus_platform::{Doorbell, Ring};
 use isthmus_shm::{
@@ -114,6 +114,12 @@ impl Channel {
     #[inline]
     pub fn count(&mut self, bytes: u64) {
         self.producer.count(bytes);
+    }
+
+    /// Says why slower ways are taken, for the daemon's reports.
+    #[inline]
+    pub fn show_slower(&mut self, slower: Slower) {
+        self.producer.show_slower(slower);
     }
 
     /// Wakes the peer if something was sent and it is parked.

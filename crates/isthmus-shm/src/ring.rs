@@ -33,7 +33,7 @@ use crate::words::Words;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use isthmus_layout::channel::{
     BLOCKED, BYTES, CELL_WORDS, DirectionLayout, FIRST_BODY_WORDS, HEAD, IS_PARKED, LIGHT, MESSAGES, NEXT_BODY_WORDS,
-    PARKED, RECORD_HEAD, RINGS, RecordHead, STAMP, empty, full,
+    PARKED, RECORD_HEAD, RINGS, RecordHead, SLOWER, STAMP, Slower, empty, full,
 };
 use isthmus_layout::limits::{RECORD_CELLS_MAX, RING_CELLS};
 use isthmus_layout::record::BODY_WORDS_MAX;
@@ -76,6 +76,7 @@ pub struct Producer<M> {
     /// Full fences so far, as far as they matter.
     fences: u32,
     counters: Counters,
+    slower: Slower,
 }
 
 /// What a producer counted, for display.
@@ -122,7 +123,8 @@ impl RecordBuffer {
 impl<M: Words> Producer<M> {
     /// The sending side of the direction at `at`, from the start.
     pub fn new(memory: M, at: DirectionLayout) -> Self {
-        Self { memory, at, tail: 0, head: 0, light: false, fences: 0, counters: Counters::default() }
+        let (counters, slower) = (Counters::default(), Slower::default());
+        Self { memory, at, tail: 0, head: 0, light: false, fences: 0, counters, slower }
     }
 
     /// Puts a record into the ring: `words`, then `message`. The consumer may see it at once; [`Self::wake`] must follow,
@@ -202,6 +204,15 @@ impl<M: Words> Producer<M> {
     pub fn count_ring(&mut self) {
         self.counters.rings += 1;
         self.show(RINGS, self.counters.rings);
+    }
+
+    /// Says why slower ways are taken, where the daemon can read it.
+    #[inline]
+    pub fn show_slower(&mut self, slower: Slower) {
+        if self.slower != slower {
+            self.slower = slower;
+            self.memory.store(self.at.producer + SLOWER, slower.emit(), Relaxed);
+        }
     }
 
     /// What was counted.

@@ -184,6 +184,17 @@ impl Endpoint {
         while let Some(reply) = self.hub().outbox.pop_front() {
             let _ = self.answer(reply);
         }
+        if !self.hub().asked.is_empty() {
+            self.note_asked();
+        }
+    }
+
+    /// Reports are to say what had to be asked for.
+    #[cold]
+    fn note_asked(&mut self) {
+        for (peer, reason) in std::mem::take(&mut self.hub().asked) {
+            self.domain.note_asked(peer, reason);
+        }
     }
 
     #[cold]

@@ -19,7 +19,7 @@ use crate::engine::regions::Regions;
 use crate::engine::serve::Reply;
 use crate::errno::Errno;
 use isthmus_client::{
-    Buffer, Completion, DomainId, EndpointAddress, EndpointIndex, Envelope, Matcher, Outcome, Posted, Token,
+    Buffer, Completion, DomainId, EndpointAddress, EndpointIndex, Envelope, Matcher, Outcome, Posted, Reason, Token,
     Unexpected, UnexpectedState,
 };
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -72,6 +72,8 @@ pub(crate) struct Hub {
     /// Those of whom no further message can come, as the address vector knows them.
     pub(crate) gone: HashSet<u64>,
     pub(crate) outbox: VecDeque<Reply>,
+    /// Those who had to ask for what they wanted of registered memory, and why: for reports.
+    pub(crate) asked: Vec<(DomainId, Reason)>,
     /// Messages that wait for room on their way out.
     pub(crate) eager: usize,
     /// Events at which whoever turns the wheel wants to look.
@@ -98,6 +100,7 @@ impl Hub {
             sources: HashMap::new(),
             gone: HashSet::new(),
             outbox: VecDeque::new(),
+            asked: Vec::new(),
             eager: 0,
             busy_at: 1,
             batch: 1,
