@@ -190,6 +190,12 @@ impl Channel {
         self.consumer.look()
     }
 
+    /// True if a [`Self::receive`] would find nothing and have nothing to tell.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.consumer.is_quiet() && !self.slab_in.is_ahead()
+    }
+
     /// Notes that the peer broke the contract.
     pub fn faulted(&mut self) {
         self.flight.note(Event::Faulted, self.producer.counters().messages);

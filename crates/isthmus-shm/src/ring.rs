@@ -137,11 +137,16 @@ impl<M: Words> Producer<M> {
         self.room(head.cells())?;
         crate::step!("push");
         let first = self.cell(self.tail);
-        self.memory.store(first + RECORD_HEAD, head.emit(), Relaxed);
-        for (at, &word) in words.iter().enumerate() {
-            self.memory.store(first + RECORD_HEAD + 1 + at as u32, word, Relaxed);
+        if head.cells() == 1 {
+            let (cell, used) = one_cell(head, words, message);
+            self.memory.store_cell(first + RECORD_HEAD, &cell, used);
+        } else {
+            self.memory.store(first + RECORD_HEAD, head.emit(), Relaxed);
+            for (at, &word) in words.iter().enumerate() {
+                self.memory.store(first + RECORD_HEAD + 1 + at as u32, word, Relaxed);
+            }
+            self.write_message(words.len() as u32, message);
         }
-        self.write_message(words.len() as u32, message);
         // B, with A in `pop` (modelled): whoever sees the stamp sees the record.
         self.memory.store(first + STAMP, full(self.tail), Release);
         self.tail = self.tail.wrapping_add(head.cells());
@@ -288,6 +293,30 @@ impl<M: Words> Producer<M> {
     }
 }
 
+/// What follows the stamp in a cell that has a whole record, and how many words of it that is.
+#[inline]
+fn one_cell(head: RecordHead, words: &[u32], message: &[u8]) -> ([u32; CELL_WORDS as usize - 1], usize) {
+    let mut cell = [0; CELL_WORDS as usize - 1];
+    cell[0] = head.emit();
+    let mut used = 1;
+    for &word in words {
+        cell[used] = word;
+        used += 1;
+    }
+    let (whole, rest) = message.as_chunks::<4>();
+    for bytes in whole {
+        cell[used] = u32::from_le_bytes(*bytes);
+        used += 1;
+    }
+    if !rest.is_empty() {
+        let mut last = [0; 4];
+        last[..rest.len()].copy_from_slice(rest);
+        cell[used] = u32::from_le_bytes(last);
+        used += 1;
+    }
+    (cell, used)
+}
+
 /// The receiving side of a ring.
 #[derive(Debug)]
 pub struct Consumer<M> {
@@ -368,6 +397,13 @@ impl<M: Words> Consumer<M> {
         } else {
             Err(PeerFault::Stamp { position: self.head, found: stamp })
         }
+    }
+
+    /// True if no record waits, and the producer can see how far we are: the cheapest look there is. A record that it sees is taken by
+    /// [`Self::pop`], which looks again.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.head == self.published && self.memory.load(self.cell(self.head) + STAMP, Relaxed) == empty(self.head)
     }
 
     /// True if the producer should hear of our head now.
