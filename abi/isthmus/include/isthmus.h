@@ -121,6 +121,12 @@ enum isth_reason {
     ISTH_REASON_BUFFER_FORKED         = 187, /* the process is a child of the one that keeps buffers */
     ISTH_REASON_BUFFER_DENIED         = 188, /* the kernel refused to move the buffer into shared memory */
     ISTH_REASON_BUFFER_LOCK_LIMIT     = 189, /* the limit of locked memory does not allow the buffer to be moved into shared memory */
+    ISTH_REASON_MEMORY_READ_ONLY      = 190, /* the memory is registered for reading only, and what peers reach by themselves they may write */
+    ISTH_REASON_MEMORY_COUNTED        = 191, /* the program counts what others do in this memory, so they have to ask for it */
+    ISTH_REASON_MEMORY_EDGE           = 192, /* the bytes share their page with memory that is not registered */
+    ISTH_REASON_MEMORY_FORKED         = 193, /* the process has forked since the memory was registered */
+    ISTH_REASON_MEMORY_THREADS        = 194, /* the process has other threads, and may not have them wait while the memory is moved (userfaultfd) */
+    ISTH_REASON_MEMORY_TURN           = 195, /* the operation came before the peer had the memory, or after one that was still being asked for, or no processor does it at once */
     ISTH_REASON_LIBRARY_BROKEN        = 200, /* the library met a mistake of its own, and nothing is known of the state of this domain */
     ISTH_REASON_MX_NO_BOARD           = 210, /* there is no MX board of this number */
     ISTH_REASON_MX_NO_NIC             = 211, /* no MX board that can be reached has this nic id */

@@ -11,10 +11,9 @@ use crate::abi::objects::{Fid, FidCq, FidDomain};
 use crate::abi::requests::{CqAttr, CqEntry, CqErrEntry};
 use crate::abi::tables::{CqOps, Ops};
 use crate::domain::DomainObject;
-use crate::engine::endpoint::Endpoint;
 use crate::engine::events::{Event, Side};
 use crate::errno::{Errno, call, number};
-use crate::shared::{Locked, Shared, State, place};
+use crate::shared::{Locked, Member, Shared, State, place};
 use crate::stubs;
 use crate::waiting::{self, Idle};
 use rustix::fd::AsRawFd;
@@ -31,10 +30,8 @@ const SPIN: Duration = Duration::from_micros(50);
 /// A queue, under the lock.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    /// The endpoints bound to it, by which side.
-    sources: Vec<(usize, Side)>,
-    /// The same endpoints, each once.
-    members: Vec<usize>,
+    /// The endpoints bound to it, by which of their sides.
+    sources: Vec<(usize, [bool; 2])>,
     signalled: bool,
     idle: Idle,
 }
@@ -42,16 +39,16 @@ pub(crate) struct Queue {
 impl Queue {
     /// An endpoint is bound to it.
     pub(crate) fn bind(&mut self, member: usize, side: Side) {
-        self.sources.push((member, side));
-        if !self.members.contains(&member) {
-            self.members.push(member);
-        }
+        let at = self.sources.iter().position(|(bound, _)| *bound == member).unwrap_or_else(|| {
+            self.sources.push((member, [false; 2]));
+            self.sources.len() - 1
+        });
+        self.sources[at].1[side as usize] = true;
     }
 
     /// An endpoint is closed.
     pub(crate) fn forget(&mut self, member: usize) {
         self.sources.retain(|(bound, _)| *bound != member);
-        self.members.retain(|bound| *bound != member);
     }
 }
 
@@ -166,7 +163,7 @@ pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<(), Errno> {
     let object = unsafe { object(fid.cast()) };
     let mut state = object.shared.lock();
     object.shared.bell.silence();
-    turn(&mut state, object.slot, Endpoint::turn)?;
+    turn(&mut state, object.slot)?;
     if has_entry(&state, object.slot) || !state.arm_all() || has_entry(&state, object.slot) {
         return Err(Errno::AGAIN);
     }
@@ -175,25 +172,23 @@ pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<(), Errno> {
 }
 
 /// Everything happens that can at the queue's endpoints.
-#[inline]
-fn turn(state: &mut State, slot: usize, turn: impl Fn(&mut Endpoint)) -> Result<(), Errno> {
+fn turn(state: &mut State, slot: usize) -> Result<(), Errno> {
     let State { members, queues, .. } = state;
     let queue = queues.get(slot).and_then(Option::as_ref).ok_or(Errno::OPBADSTATE)?;
-    for &member in &queue.members {
+    for &(member, _) in &queue.sources {
         if let Some(member) = members.get_mut(member).and_then(Option::as_mut) {
-            turn(&mut member.endpoint);
+            member.endpoint.turn();
         }
     }
     Ok(())
 }
 
-#[inline]
 fn has_entry(state: &State, slot: usize) -> bool {
     let State { members, queues, .. } = state;
     let Some(queue) = queues.get(slot).and_then(Option::as_ref) else { return false };
-    queue.sources.iter().any(|&(member, side)| {
+    queue.sources.iter().any(|&(member, sides)| {
         let member = members.get(member).and_then(Option::as_ref);
-        member.is_some_and(|member| member.endpoint.has_event(side))
+        member.is_some_and(|member| member.endpoint.has_event(sides))
     })
 }
 
@@ -222,7 +217,11 @@ impl Room {
         // SAFETY: an entry of a shorter format is the beginning of the longest, and so long; there is room for it, as promised.
         unsafe {
             let place = self.at.cast::<u8>().add(at * bytes);
-            std::ptr::copy_nonoverlapping((&raw const entry).cast::<u8>(), place, bytes);
+            if bytes == size_of::<CqEntry>() {
+                place.cast::<CqEntry>().write_unaligned(entry);
+            } else {
+                std::ptr::copy_nonoverlapping((&raw const entry).cast::<u8>(), place, bytes);
+            }
             if !self.sources.is_null() {
                 self.sources.add(at).write(event.source);
             }
@@ -230,31 +229,52 @@ impl Room {
     }
 }
 
-/// Takes entries. An error if there are none, or the first one is of something that went wrong.
-///
-/// # Safety
-///
-/// As for [`Room::write`].
-unsafe fn take(state: &mut State, slot: usize, room: &Room) -> Result<usize, Errno> {
-    let State { members, queues, .. } = state;
-    let queue = queues.get_mut(slot).and_then(Option::as_mut).ok_or(Errno::OPBADSTATE)?;
-    let mut taken = 0;
-    for &(member, side) in &queue.sources {
-        let Some(member) = members.get_mut(member).and_then(Option::as_mut) else { continue };
-        let events = member.endpoint.hub().events.queue(side);
-        while taken < room.count
-            && let Some(event) = events.front()
-        {
-            if event.error != 0 {
-                return if taken == 0 { Err(Errno::AVAIL) } else { Ok(taken) };
-            }
-            // SAFETY: passed on; `taken` is below the count.
-            unsafe { room.write(taken, event) };
-            taken += 1;
-            events.pop_front();
+impl Queue {
+    /// Takes what is there; where nothing is, or nothing is to be taken, everything happens that can first.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Room::write`].
+    #[inline]
+    unsafe fn look(&self, members: &mut [Option<Member>], room: &Room) -> Result<usize, Errno> {
+        let mut some = false;
+        for &(member, sides) in &self.sources {
+            let Some(member) = members.get_mut(member).and_then(Option::as_mut) else { continue };
+            let endpoint = &mut member.endpoint;
+            some |= room.count > 0 && endpoint.has_event(sides) || endpoint.turn_or_rest() && endpoint.has_event(sides);
         }
+        // SAFETY: passed on.
+        if some { unsafe { self.take(members, room) } } else { Err(Errno::AGAIN) }
     }
-    if taken == 0 { Err(Errno::AGAIN) } else { Ok(taken) }
+
+    /// Takes entries. An error if there are none, or the first one is of something that went wrong.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Room::write`].
+    unsafe fn take(&self, members: &mut [Option<Member>], room: &Room) -> Result<usize, Errno> {
+        let mut taken = 0;
+        let sides = [Side::Transmit, Side::Receive];
+        for &(member, bound) in &self.sources {
+            let Some(member) = members.get_mut(member).and_then(Option::as_mut) else { continue };
+            let events = &mut member.endpoint.hub().events;
+            for side in sides.into_iter().filter(|side| bound[*side as usize]) {
+                let events = events.queue(side);
+                while taken < room.count
+                    && let Some(event) = events.front()
+                {
+                    if event.error != 0 {
+                        return if taken == 0 { Err(Errno::AVAIL) } else { Ok(taken) };
+                    }
+                    // SAFETY: passed on; `taken` is below the count.
+                    unsafe { room.write(taken, event) };
+                    taken += 1;
+                    events.pop_front();
+                }
+            }
+        }
+        if taken == 0 { Err(Errno::AGAIN) } else { Ok(taken) }
+    }
 }
 
 unsafe extern "C" fn read(cq: *mut FidCq, buf: *mut c_void, count: usize) -> isize {
@@ -262,45 +282,72 @@ unsafe extern "C" fn read(cq: *mut FidCq, buf: *mut c_void, count: usize) -> isi
     unsafe { readfrom(cq, buf, count, std::ptr::null_mut()) }
 }
 
+/// True if there is nothing to be read, as far as that is seen at a glance: at a queue of one endpoint, most often. That was a look.
+#[inline]
+fn finds_nothing(state: &mut State, slot: usize) -> bool {
+    let State { members, queues, .. } = state;
+    let Some(Some(queue)) = queues.get_mut(slot) else { return false };
+    let [(member, sides)] = *queue.sources.as_slice() else { return false };
+    let Some(Some(member)) = members.get_mut(member) else { return false };
+    let quiet = !queue.idle.is_due() && member.endpoint.is_quiet(sides);
+    if quiet {
+        queue.idle.count();
+    }
+    quiet
+}
+
 unsafe extern "C" fn readfrom(cq: *mut FidCq, buf: *mut c_void, count: usize, sources: *mut u64) -> isize {
+    // SAFETY: a queue of ours.
+    let object = unsafe { object(cq) };
+    // Programs look again and again, most of the time in vain.
+    match object.shared.glance(|state| finds_nothing(state, object.slot)) {
+        true => -(Errno::AGAIN.0 as isize),
+        // SAFETY: passed on.
+        false => unsafe { read_closely(cq, buf, count, sources) },
+    }
+}
+
+/// # Safety
+///
+/// The promise of whoever calls [`readfrom`].
+#[inline(never)]
+unsafe fn read_closely(cq: *mut FidCq, buf: *mut c_void, count: usize, sources: *mut u64) -> isize {
     number(|| {
         // SAFETY: a queue of ours.
         let object = unsafe { object(cq) };
         let room = Room { at: buf, format: object.format, count, sources };
         let mut state = object.shared.lock();
+        let State { members, queues, .. } = &mut *state;
+        let queue = queues.get_mut(object.slot).and_then(Option::as_mut).ok_or(Errno::OPBADSTATE)?;
         // SAFETY: the caller has room for `count` entries of the queue's format.
-        let mut taken = unsafe { look(&mut state, object.slot, &room) };
-        if taken == Err(Errno::AGAIN) {
-            let queue = state.queues[object.slot].as_mut().ok_or(Errno::OPBADSTATE)?;
-            if let Some(limit) = queue.idle.nothing()
-                && count > 0
-            {
-                state = sleep(state, object.slot, limit);
-                // SAFETY: as above.
-                taken = unsafe { look(&mut state, object.slot, &room) };
+        match unsafe { queue.look(members, &room) } {
+            Err(Errno::AGAIN) => match queue.idle.nothing() {
+                Some(limit) if count > 0 => {
+                    let mut state = sleep(state, object.slot, limit);
+                    // SAFETY: as above.
+                    unsafe { look(&mut state, object.slot, &room) }
+                }
+                _ => Err(Errno::AGAIN),
+            },
+            taken => {
+                queue.idle.found();
+                taken
             }
-        } else if let Some(queue) = state.queues[object.slot].as_mut() {
-            queue.idle.found();
         }
-        taken.map(|taken| taken as isize)
+        .map(|taken| taken as isize)
     })
 }
 
-/// Takes what is there; if nothing is, or nothing is to be taken, everything happens that can first.
+/// As [`Queue::look`].
 ///
 /// # Safety
 ///
-/// As for [`take`].
-#[inline]
+/// As for [`Room::write`].
 unsafe fn look(state: &mut State, slot: usize, room: &Room) -> Result<usize, Errno> {
-    if room.count == 0 || !has_entry(state, slot) {
-        turn(state, slot, Endpoint::turn_or_rest)?;
-        if !has_entry(state, slot) {
-            return Err(Errno::AGAIN);
-        }
-    }
+    let State { members, queues, .. } = state;
+    let queue = queues.get(slot).and_then(Option::as_ref).ok_or(Errno::OPBADSTATE)?;
     // SAFETY: passed on.
-    unsafe { take(state, slot, room) }
+    unsafe { queue.look(members, room) }
 }
 
 /// Sleeps until there may be an entry, `limit` at most.
@@ -315,12 +362,14 @@ unsafe extern "C" fn readerr(cq: *mut FidCq, entry: *mut CqErrEntry, _flags: u64
         let mut state = object.shared.lock();
         let State { members, queues, .. } = &mut *state;
         let queue = queues.get(object.slot).and_then(Option::as_ref).ok_or(Errno::OPBADSTATE)?;
-        for &(member, side) in &queue.sources {
+        for &(member, bound) in &queue.sources {
             let Some(member) = members.get_mut(member).and_then(Option::as_mut) else { continue };
-            if let Some(event) = member.endpoint.hub().events.queue(side).pop_front_if(|event| event.error != 0) {
-                // SAFETY: the caller has room for an entry as its version of the API has it.
-                unsafe { write_error(entry, &event, object.shared.api_version) };
-                return Ok(1);
+            for side in [Side::Transmit, Side::Receive].into_iter().filter(|side| bound[*side as usize]) {
+                if let Some(event) = member.endpoint.hub().events.queue(side).pop_front_if(|event| event.error != 0) {
+                    // SAFETY: the caller has room for an entry as its version of the API has it.
+                    unsafe { write_error(entry, &event, object.shared.api_version) };
+                    return Ok(1);
+                }
             }
         }
         Err(Errno::AGAIN)

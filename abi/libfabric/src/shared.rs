@@ -17,7 +17,9 @@ use crate::errno::Errno;
 use crate::waiting::Bell;
 use isthmus_client::{EndpointAddress, Options};
 use isthmus_shm::bias::{Biased, Guard};
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -93,7 +95,7 @@ impl State {
 
     /// Everything happens that can, at every endpoint.
     pub(crate) fn turn_all(&mut self) {
-        self.members.iter_mut().flatten().for_each(|member| member.endpoint.turn());
+        self.members.iter_mut().flatten().for_each(|member| _ = member.endpoint.turn());
     }
 
     /// Has descriptors tell of everything from now on. False if there is something already.
@@ -126,7 +128,15 @@ impl Shared {
     /// The lock. One that a panic left behind is taken all the same: what was begun then fails, the rest goes on.
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_> {
-        Locked { guard: Some(self.hold()), shared: self }
+        Locked { guard: self.hold(), shared: self }
+    }
+
+    /// Has a look, if nobody else is inside; `look` changes nothing that anybody waits for. False where there was none, and where it found
+    /// a defect of ours.
+    #[inline]
+    pub(crate) fn glance(&self, look: impl FnOnce(&mut State) -> bool) -> bool {
+        let Some(mut state) = self.state.try_lock() else { return false };
+        catch_unwind(AssertUnwindSafe(|| look(&mut state))).unwrap_or(false)
     }
 
     #[inline]
@@ -137,15 +147,23 @@ impl Shared {
 
 /// The lock, held.
 pub(crate) struct Locked<'a> {
-    guard: Option<Guard<'a, State>>,
+    guard: Guard<'a, State>,
     shared: &'a Shared,
 }
 
-impl Locked<'_> {
+impl<'a> Locked<'a> {
+    /// Lets go of the lock, and rings for nobody.
+    fn release(self) -> &'a Shared {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: nobody uses or drops `this` any more, so the guard is only here.
+        drop(unsafe { std::ptr::read(&raw const this.guard) });
+        this.shared
+    }
+
     /// Lets go of the lock, after which whoever holds it rings the bell for a program that sleeps on the descriptor.
     pub(crate) fn watch(mut self) {
         self.watched = true;
-        self.guard = None; // What this thread has done it knows.
+        self.release(); // What this thread has done it knows.
     }
 
     /// Sleeps until something happens or `limit` is over, without the lock. Endpoints were armed before.
@@ -153,11 +171,11 @@ impl Locked<'_> {
         self.sleepers += 1;
         // The bell is one for all, and who hears it first silences it.
         let limit = if self.sleepers > 1 { limit.min(Duration::from_millis(10)) } else { limit };
-        self.guard = None;
-        self.shared.bell.sleep(limit);
-        self.guard = Some(self.shared.hold());
-        self.sleepers -= 1;
-        self
+        let shared = self.release();
+        shared.bell.sleep(limit);
+        let mut again = shared.lock();
+        again.sleepers -= 1;
+        again
     }
 }
 
@@ -166,24 +184,22 @@ impl Deref for Locked<'_> {
 
     #[inline]
     fn deref(&self) -> &State {
-        self.guard.as_deref().expect("held but for the time of a sleep")
+        &self.guard
     }
 }
 
 impl DerefMut for Locked<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut State {
-        self.guard.as_deref_mut().expect("held but for the time of a sleep")
+        &mut self.guard
     }
 }
 
 impl Drop for Locked<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(state) = self.guard.as_deref_mut()
-            && (state.sleepers > 0 || state.watched)
-        {
-            state.watched = false;
+        if self.sleepers > 0 || self.watched {
+            self.watched = false;
             self.shared.bell.ring();
         }
     }

@@ -72,6 +72,9 @@ const PATIENCE: u32 = 400;
 /// Looks between two offers.
 const OFFER_EVERY: u32 = 50;
 
+/// The same for who is alone: nobody has accepted any of the last ones.
+const OFFER_EVERY_ALONE: u32 = 800;
+
 /// An offer that took longer was accepted: somebody else had to run.
 const ACCEPTED: Duration = Duration::from_micros(15);
 
@@ -85,34 +88,52 @@ const SLEEP_MAX: Duration = Duration::from_millis(1);
 /// What a program that polls and finds nothing does about it. Polling is the best there is while every process has a processor of its own;
 /// where they have not, it keeps the one from running that is waited for. So after some time the processor is offered
 /// to others, and if it is taken, the next thing is to sleep until something comes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Idle {
     looks: u32,
+    /// At how many of them the processor is offered.
+    next: u32,
     refused: u32,
     crowded: bool,
     sleep: Duration,
+}
+
+impl Default for Idle {
+    fn default() -> Self {
+        Self { looks: 0, next: PATIENCE, refused: 0, crowded: false, sleep: Duration::ZERO }
+    }
 }
 
 impl Idle {
     /// Something was there.
     #[inline]
     pub(crate) fn found(&mut self) {
-        (self.looks, self.sleep) = (0, Duration::ZERO);
+        (self.looks, self.next, self.sleep) = (0, PATIENCE, Duration::ZERO);
+    }
+
+    /// The next look that finds nothing is one too many to say nothing of.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.looks + 1 >= self.next
+    }
+
+    /// Nothing was there, and [nothing is due](Self::is_due).
+    #[inline]
+    pub(crate) fn count(&mut self) {
+        self.looks += 1;
     }
 
     /// Nothing was there. How long to sleep, if that is the thing to do.
     #[inline]
     pub(crate) fn nothing(&mut self) -> Option<Duration> {
         self.looks += 1;
-        if self.looks < PATIENCE || !self.looks.is_multiple_of(OFFER_EVERY) {
-            return None;
-        }
-        self.offer()
+        if self.looks < self.next { None } else { self.offer() }
     }
 
     #[cold]
     fn offer(&mut self) -> Option<Duration> {
-        self.looks = PATIENCE;
+        self.looks = 0;
+        self.next = if self.refused < ALONE_AFTER { OFFER_EVERY } else { OFFER_EVERY_ALONE };
         let before = Instant::now();
         rustix::thread::sched_yield();
         self.answered(before.elapsed())
@@ -123,7 +144,7 @@ impl Idle {
         if took > ACCEPTED {
             (self.crowded, self.refused) = (true, 0);
         } else {
-            self.refused += 1;
+            self.refused = self.refused.saturating_add(1);
             if self.refused >= ALONE_AFTER {
                 self.crowded = false;
             }

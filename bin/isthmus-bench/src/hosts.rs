@@ -121,6 +121,7 @@ pub(crate) struct Stage {
 /// Where a host is, for those who start programs there themselves.
 #[derive(Clone, Debug)]
 pub(crate) struct Site {
+    pub(crate) name: String,
     pub(crate) address: Ipv4Addr,
     /// Its interface to the other host.
     pub(crate) interface: String,
@@ -162,8 +163,9 @@ impl Stage {
         let daemons = self.daemons(bench)?;
         Ok([0, 1].map(|at| {
             let end = &self.ends[at];
-            let run = self.folder.path().join(end.host.name());
-            Site { address: end.v4, interface: end.name.clone(), daemon: daemons[at].process(), run }
+            let name = end.host.name().to_owned();
+            let run = self.folder.path().join(&name);
+            Site { name, address: end.v4, interface: end.name.clone(), daemon: daemons[at].process(), run }
         }))
     }
 

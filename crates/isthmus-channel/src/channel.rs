@@ -9,7 +9,7 @@
 
 use crate::flight::{Event, Flight};
 use isthmus_layout::board::Place;
-use isthmus_layout::channel::{Direction, Geometry};
+use isthmus_layout::channel::{Direction, Geometry, Slower};
 use isthmus_layout::record::{self, Piece, Record, Route};
 use isthmus_platform::{Doorbell, Ring};
 use isthmus_shm::{
@@ -116,6 +116,12 @@ impl Channel {
         self.producer.count(bytes);
     }
 
+    /// Says why slower ways are taken, for the daemon's reports.
+    #[inline]
+    pub fn show_slower(&mut self, slower: Slower) {
+        self.producer.show_slower(slower);
+    }
+
     /// Wakes the peer if something was sent and it is parked.
     #[inline]
     pub fn flush(&mut self) {
@@ -182,6 +188,12 @@ impl Channel {
     #[inline]
     pub fn look(&self) -> Result<bool, PeerFault> {
         self.consumer.look()
+    }
+
+    /// True if a [`Self::receive`] would find nothing and have nothing to tell.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.consumer.is_quiet() && !self.slab_in.is_ahead()
     }
 
     /// Notes that the peer broke the contract.

@@ -191,6 +191,18 @@ impl Inbox {
         self.poll_boards()
     }
 
+    /// True if a poll would find nothing and change nothing, as far as that is seen at a glance: with one hot channel, or none.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        let channel = |slot: u32| self.slots[slot as usize].as_ref().is_some_and(|entry| entry.channel.is_quiet());
+        let hot = match *self.hot.as_slice() {
+            [] => true,
+            [slot] => channel(slot),
+            _ => false,
+        };
+        hot && self.marked.is_empty() && !self.boards.iter().any(|hearing| hearing.board.any())
+    }
+
     /// True if a poll would find something; cheap, for spinning.
     pub fn is_ready(&mut self) -> bool {
         self.boards.iter().any(|hearing| hearing.board.any())

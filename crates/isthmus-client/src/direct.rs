@@ -35,6 +35,24 @@ impl<M: Matcher> Domain<M> {
         }
     }
 
+    /// A peer had to ask for what it wanted of memory that is registered here: why, as far as that is to be seen from the memory. For
+    /// [`Self::channels`], and for the daemon's reports.
+    pub fn note_asked(&mut self, peer: DomainId, reason: Reason) {
+        let Some(at) = self.core.known(peer) else { return };
+        let owner = self.core.me.owner;
+        let known = &mut self.core.peers[at];
+        let reason = match known.granted.get(&REGION) {
+            _ if known.owner.is_some_and(|other| other != owner) => Reason::OtherOwner,
+            Some(&Granted::Refused(refused)) if reason == Reason::MemoryTurn => refused,
+            _ => reason,
+        };
+        // That it was not its turn says the least.
+        if reason != Reason::MemoryTurn || known.asked.is_none() {
+            known.asked = Some(reason);
+        }
+        self.core.show_slower(at);
+    }
+
     /// The arena of a peer, to be visited at once. None where there is none, no channel, or where something that was sent to the
     /// peer still waits to go out.
     #[inline]

@@ -175,6 +175,12 @@ impl<M: Matcher> Domain<M> {
         }
     }
 
+    /// True if [`Self::progress`] would find nothing to do; counts as a call of it. For those who look again and again.
+    #[inline]
+    pub fn is_quiet(&mut self) -> bool {
+        !self.core.is_child() && self.core.is_settled() && self.core.inbox.is_quiet()
+    }
+
     /// Waits until the matcher is busy, `limit` at most. False when that is over, or in the child of a fork.
     pub fn wait_busy(&mut self, limit: Option<Duration>) -> bool {
         let deadline = limit.map(|limit| Instant::now() + limit);

@@ -13,9 +13,10 @@
 
 use crate::core::Core;
 use crate::matcher::{Announced, Envelope, Matcher, Posted};
-use crate::peer::{Granted, Incoming, Into, Outgoing, Path, PeerIndex};
+use crate::peer::{Granted, Incoming, Into, Making, Outgoing, Path, Peer, PeerIndex};
 use crate::send::Stop;
 use isthmus_layout::arena::REGION;
+use isthmus_layout::channel::Slower;
 use isthmus_layout::control::Grant;
 use isthmus_layout::ids::RegionId;
 use isthmus_layout::limits::PEER_REGIONS_MAX;
@@ -90,7 +91,18 @@ impl<M: Matcher> Core<M> {
             Err(Reason::BufferNew) => *in_pieces = in_pieces.or(Some(Reason::BufferNew)),
             Err(reason) => *in_pieces = Some(reason),
         }
+        self.show_slower(at);
         found.ok()
+    }
+
+    /// Lets the daemon know, for its reports, why slower ways are taken to a peer.
+    pub(crate) fn show_slower(&mut self, at: PeerIndex) {
+        let Peer { making, in_pieces, asked, .. } = self.peers[at];
+        if let Making::Made { key, .. } = making
+            && let Some(channel) = self.inbox.channel(key)
+        {
+            channel.show_slower(Slower { pieces: in_pieces, asked });
+        }
     }
 
     fn find_warm(&mut self, at: PeerIndex, message: &Outgoing) -> Result<Warm, Reason> {

@@ -221,6 +221,7 @@ impl<M: Matcher> Core<M> {
         };
         self.held.insert(offer.channel, Held { channel, memory });
         self.grant_arena(at);
+        self.show_slower(at);
         Ok(())
     }
 

@@ -206,6 +206,8 @@ pub(crate) struct Peer {
     pub(crate) granted: HashMap<RegionId, Granted>,
     /// Why large messages to it go in pieces, if they do.
     pub(crate) in_pieces: Option<Reason>,
+    /// Why it had to ask for what it last wanted of memory of ours.
+    pub(crate) asked: Option<Reason>,
     /// Stands in the domain's list of peers with something to send.
     pub(crate) listed: bool,
 }
@@ -236,6 +238,7 @@ impl Peer {
             visitor_looks: 0,
             granted: HashMap::new(),
             in_pieces: None,
+            asked: None,
             listed: false,
         }
     }

@@ -27,6 +27,8 @@ pub struct ChannelStatus {
     /// Why large messages to it go in pieces, copied twice, by the last of them that could tell. None where they are copied once
     /// out of the buffer, and where there was no large message yet or no channel, of which `path` has the reason.
     pub in_pieces: Option<Reason>,
+    /// Why the peer had to ask for what it last wanted of memory that is registered here. None if it never had to.
+    pub asked: Option<Reason>,
     /// What was sent by the channel.
     pub sent: Counters,
     /// Messages that wait for room.
@@ -48,6 +50,7 @@ impl ChannelStatus {
             peer_name: name,
             path,
             in_pieces: peer.in_pieces,
+            asked: peer.asked,
             sent,
             queued: peer.queue.len() + peer.streams.len(),
         }

@@ -369,6 +369,10 @@ reports! {
         bytes: u64,
         /// Times it rang the receiver's doorbell.
         wake_ups: u64,
+        /// Why its last long message was copied twice, in pieces; none if it was not, or there was none.
+        in_pieces: Option<Explained>,
+        /// Why the receiver had to ask for what it last wanted of memory that the sender has registered; none if it never had to.
+        asked: Option<Explained>,
     }
 
     /// `isthmus why A B`: the path between two domains, and why it is that one.

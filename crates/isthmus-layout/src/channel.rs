@@ -12,6 +12,7 @@
 //! nothing in the region says how large it is, because the other side could change it.
 
 use crate::limits::{APART_BYTES, CACHE_LINE_BYTES, PAGE_BYTES, RING_CELLS, SLAB_BYTES_MAX, SLAB_BYTES_MIN};
+use crate::reason::Reason;
 use crate::span::RegionSize;
 
 /// One of the two directions of a channel. The side that asked for the channel sends on `Zero`.
@@ -94,6 +95,8 @@ pub const IS_PARKED: u32 = 1;
 pub const LIGHT: u32 = 2;
 /// Word of the producer's block: 1 while the producer sleeps until the consumer has given something back.
 pub const BLOCKED: u32 = 0;
+/// Word of the producer's block: why its side takes slower ways than there are, see [`Slower`]; for display only.
+pub const SLOWER: u32 = 1;
 /// Words of the producer's block, low half first: messages sent, for display only.
 pub const MESSAGES: u32 = 2;
 /// Words of the producer's block, low half first: message bytes sent, for display only.
@@ -201,6 +204,28 @@ impl RecordHead {
     }
 }
 
+/// Why one side of a channel takes slower ways than there are: what stands in [`SLOWER`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slower {
+    /// Why its last long message went in pieces; none if it did not, or there was none.
+    pub pieces: Option<Reason>,
+    /// Why the other side had to ask for what it last wanted of memory that this side has registered; none if it never had to.
+    pub asked: Option<Reason>,
+}
+
+impl Slower {
+    /// Reads the word: the code of `pieces` in bits 0 to 15, that of `asked` in bits 16 to 31. A code that is in no table is none.
+    pub fn parse(word: u32) -> Self {
+        Self { pieces: Reason::from_code(word as u16), asked: Reason::from_code((word >> 16) as u16) }
+    }
+
+    /// The word.
+    pub fn emit(self) -> u32 {
+        let code = |reason: Option<Reason>| reason.map_or(0, Reason::code);
+        u32::from(code(self.asked)) << 16 | u32::from(code(self.pieces))
+    }
+}
+
 const _: () = assert!(4 * BLOCK_WORDS <= CACHE_LINE_BYTES);
 const _: () = assert!(5 * APART_BYTES <= PAGE_BYTES);
 
@@ -230,6 +255,18 @@ mod tests {
             assert_ne!(full(position), empty(position));
             assert_eq!(full(position), empty(position.wrapping_add(RING_CELLS)));
         }
+    }
+
+    #[test]
+    fn slower_ways_keep_their_reasons() {
+        for pieces in [None, Some(Reason::BufferNew), Some(Reason::MemoryTurn)] {
+            for asked in [None, Some(Reason::MemoryEdge)] {
+                let slower = Slower { pieces, asked };
+                assert_eq!(Slower::parse(slower.emit()), slower);
+            }
+        }
+        assert_eq!(Slower::default().emit(), 0);
+        assert_eq!(Slower::parse(u32::MAX), Slower::default());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //!       ├─ Host ─────────────┐
 //!       ├─ Cable ─────── a ══╧══ b     a veth pair
 //!       ├─ LossyWire ─── a ─ Line ─ b  through user space: loss, copies, reordering, delay, a rate   (line: pure)
+//!       ├─ Remote ─────── scripts by which launchers of jobs start programs on hosts, as by ssh
 //!       └─ Warden ── ends the programs when the bed ends, even by SIGKILL
 //! ```
 //!
@@ -46,6 +47,7 @@ mod lossy;
 mod netlink;
 mod offloads;
 mod port;
+mod remote;
 mod root;
 mod warden;
 
@@ -55,4 +57,5 @@ pub use host::Host;
 pub use line::{Conditions, Counters, Direction};
 pub use lossy::LossyWire;
 pub use offloads::active_offloads;
+pub use remote::{Remote, Station};
 pub use root::as_root_of_our_own;

@@ -137,9 +137,9 @@ impl Wire {
         self.boards.values_mut().any(MxBoard::is_ready)
     }
 
-    /// After sleeping.
-    pub(crate) fn awake(&mut self) {
-        self.boards.values_mut().for_each(MxBoard::awake);
+    /// After sleeping, or after deciding not to; `frames` says whether any link may have some.
+    pub(crate) fn awake(&mut self, frames: bool) {
+        self.boards.values_mut().for_each(|board| board.awake(frames));
     }
 
     /// Sees to it that frames end the sleep; answers how long it may last.

@@ -395,13 +395,16 @@ impl Worker {
     }
 
     fn sleep(&mut self) {
+        let mut frames = true;
         if self.rings.sleep() & self.mailbox.sleep() {
             bump(&self.counters.sleeps, 1);
             let trim = self.rings.wants_trim().then_some(TRIM_AFTER);
             let due = self.wire.as_mut().and_then(|wire| wire.before_sleep(&mut self.sleeper));
             let first = due.into_iter().chain(trim).min();
-            match self.sleeper.sleep(first) {
-                Woken::Rung => bump(&self.counters.wake_ups, 1),
+            let woken = self.sleeper.sleep(first);
+            frames = woken == Woken::Frames;
+            match woken {
+                Woken::Rung | Woken::Frames => bump(&self.counters.wake_ups, 1),
                 Woken::Timer if first != trim => bump(&self.counters.timeouts, 1),
                 Woken::Timer => {
                     bump(&self.counters.timeouts, 1);
@@ -412,7 +415,7 @@ impl Worker {
         self.mailbox.awake();
         self.rings.awake();
         if let Some(wire) = &mut self.wire {
-            wire.awake();
+            wire.awake(frames);
         }
     }
 

@@ -33,7 +33,7 @@ use crate::words::Words;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use isthmus_layout::channel::{
     BLOCKED, BYTES, CELL_WORDS, DirectionLayout, FIRST_BODY_WORDS, HEAD, IS_PARKED, LIGHT, MESSAGES, NEXT_BODY_WORDS,
-    PARKED, RECORD_HEAD, RINGS, RecordHead, STAMP, empty, full,
+    PARKED, RECORD_HEAD, RINGS, RecordHead, SLOWER, STAMP, Slower, empty, full,
 };
 use isthmus_layout::limits::{RECORD_CELLS_MAX, RING_CELLS};
 use isthmus_layout::record::BODY_WORDS_MAX;
@@ -76,6 +76,7 @@ pub struct Producer<M> {
     /// Full fences so far, as far as they matter.
     fences: u32,
     counters: Counters,
+    slower: Slower,
 }
 
 /// What a producer counted, for display.
@@ -122,7 +123,8 @@ impl RecordBuffer {
 impl<M: Words> Producer<M> {
     /// The sending side of the direction at `at`, from the start.
     pub fn new(memory: M, at: DirectionLayout) -> Self {
-        Self { memory, at, tail: 0, head: 0, light: false, fences: 0, counters: Counters::default() }
+        let (counters, slower) = (Counters::default(), Slower::default());
+        Self { memory, at, tail: 0, head: 0, light: false, fences: 0, counters, slower }
     }
 
     /// Puts a record into the ring: `words`, then `message`. The consumer may see it at once; [`Self::wake`] must follow,
@@ -135,11 +137,16 @@ impl<M: Words> Producer<M> {
         self.room(head.cells())?;
         crate::step!("push");
         let first = self.cell(self.tail);
-        self.memory.store(first + RECORD_HEAD, head.emit(), Relaxed);
-        for (at, &word) in words.iter().enumerate() {
-            self.memory.store(first + RECORD_HEAD + 1 + at as u32, word, Relaxed);
+        if head.cells() == 1 {
+            let (cell, used) = one_cell(head, words, message);
+            self.memory.store_cell(first + RECORD_HEAD, &cell, used);
+        } else {
+            self.memory.store(first + RECORD_HEAD, head.emit(), Relaxed);
+            for (at, &word) in words.iter().enumerate() {
+                self.memory.store(first + RECORD_HEAD + 1 + at as u32, word, Relaxed);
+            }
+            self.write_message(words.len() as u32, message);
         }
-        self.write_message(words.len() as u32, message);
         // B, with A in `pop` (modelled): whoever sees the stamp sees the record.
         self.memory.store(first + STAMP, full(self.tail), Release);
         self.tail = self.tail.wrapping_add(head.cells());
@@ -202,6 +209,15 @@ impl<M: Words> Producer<M> {
     pub fn count_ring(&mut self) {
         self.counters.rings += 1;
         self.show(RINGS, self.counters.rings);
+    }
+
+    /// Says why slower ways are taken, where the daemon can read it.
+    #[inline]
+    pub fn show_slower(&mut self, slower: Slower) {
+        if self.slower != slower {
+            self.slower = slower;
+            self.memory.store(self.at.producer + SLOWER, slower.emit(), Relaxed);
+        }
     }
 
     /// What was counted.
@@ -275,6 +291,30 @@ impl<M: Words> Producer<M> {
             put(u32::from_le_bytes(last));
         }
     }
+}
+
+/// What follows the stamp in a cell that has a whole record, and how many words of it that is.
+#[inline]
+fn one_cell(head: RecordHead, words: &[u32], message: &[u8]) -> ([u32; CELL_WORDS as usize - 1], usize) {
+    let mut cell = [0; CELL_WORDS as usize - 1];
+    cell[0] = head.emit();
+    let mut used = 1;
+    for &word in words {
+        cell[used] = word;
+        used += 1;
+    }
+    let (whole, rest) = message.as_chunks::<4>();
+    for bytes in whole {
+        cell[used] = u32::from_le_bytes(*bytes);
+        used += 1;
+    }
+    if !rest.is_empty() {
+        let mut last = [0; 4];
+        last[..rest.len()].copy_from_slice(rest);
+        cell[used] = u32::from_le_bytes(last);
+        used += 1;
+    }
+    (cell, used)
 }
 
 /// The receiving side of a ring.
@@ -357,6 +397,13 @@ impl<M: Words> Consumer<M> {
         } else {
             Err(PeerFault::Stamp { position: self.head, found: stamp })
         }
+    }
+
+    /// True if no record waits, and the producer can see how far we are: the cheapest look there is. A record that it sees is taken by
+    /// [`Self::pop`], which looks again.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.head == self.published && self.memory.load(self.cell(self.head) + STAMP, Relaxed) == empty(self.head)
     }
 
     /// True if the producer should hear of our head now.

@@ -274,6 +274,13 @@ impl Words for Window {
         words
     }
     #[inline(always)]
+    fn store_cell<const N: usize>(&self, at: u32, words: &[u32; N], _: usize) {
+        let into = self.bytes(4 * u64::from(at), 4 * N);
+        // SAFETY: the words are inside the mapping (checked by `bytes`) and `words` is not. Nobody of this program reads them before it has
+        // seen what is stored, with an order, after them.
+        unsafe { core::ptr::copy_nonoverlapping(words.as_ptr(), into.cast::<u32>(), N) };
+    }
+    #[inline(always)]
     fn store(&self, at: u32, value: u32, order: Ordering) {
         self.word(at).store(value, order);
     }

@@ -15,6 +15,12 @@ pub trait Words {
     fn load_each<const N: usize>(&self, at: u32) -> [u32; N] {
         core::array::from_fn(|word| self.load(at + word as u32, Ordering::Relaxed))
     }
+    /// Writes the first `used` of these words from `at` on, in any order. What follows them may be written, too.
+    fn store_cell<const N: usize>(&self, at: u32, words: &[u32; N], used: usize) {
+        for (word, value) in (at..).zip(&words[..used]) {
+            self.store(word, *value, Ordering::Relaxed);
+        }
+    }
     /// Says that the line of word `at` will be written soon. Changes nothing but times.
     fn prefetch(&self, at: u32) {
         let _ = at;

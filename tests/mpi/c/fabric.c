@@ -4,8 +4,12 @@
  *
  *   fabric CASE | --list
  *   fabric talk       one of two processes that somebody introduces: it says its name and is told the other one's
+ *   fabric asked WHY  memory is registered so that it has to be asked for, and is; then it waits to be told to go on
  */
+#define _GNU_SOURCE
+#include <linux/capability.h>
 #include <poll.h>
+#include <pthread.h>
 #include <rdma/fabric.h>
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_cm.h>
@@ -18,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -1146,6 +1151,63 @@ static void talk(void)
 	close_end(&a);
 }
 
+static void *sleeps(void *nothing)
+{
+	for (;;)
+		pause();
+	return nothing;
+}
+
+/* Other threads cannot be made to wait any more: not without a capability that is given up here. */
+static void have_threads(void)
+{
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct caps[2];
+	pthread_t thread;
+	CHECK(!syscall(SYS_capget, &head, caps));
+	caps[0].effective &= ~(1u << CAP_SYS_PTRACE);
+	CHECK(!syscall(SYS_capset, &head, caps));
+	CHECK(!pthread_create(&thread, NULL, sleeps, NULL));
+}
+
+/* What is registered at `start` is read, and so asked for, until there is a channel and more. */
+static void ask(size_t offset)
+{
+	for (int turn = 0; turn < 200; turn++) {
+		OK(fi_read(a.ep, here, 8, NULL, a.other, offset, KEY, CONTEXT(1)));
+		CHECK(next(&a).op_context == CONTEXT(1));
+	}
+	printf("asked\n");
+	fflush(stdout);
+	CHECK(fgets(here, sizeof here, stdin));
+}
+
+static void asked(const char *why)
+{
+	uint64_t access = FI_REMOTE_READ | (strcmp(why, "read-only") ? FI_REMOTE_WRITE : 0);
+	size_t offset = strcmp(why, "edge") ? EDGE : 0;
+	struct fi_cntr_attr attr = { .events = FI_CNTR_EVENTS_COMP };
+	struct fid_cntr *counter;
+	struct fid_mr *mr;
+	if (!strcmp(why, "threads"))
+		have_threads();
+	open_both();
+	OK(fi_cntr_open(b.domain, &attr, &counter, NULL));
+	mr = shared(apart(), access, KEY);
+	if (!strcmp(why, "counted"))
+		OK(fi_mr_bind(mr, &counter->fid, FI_REMOTE_WRITE));
+	if (!strcmp(why, "forked")) {
+		pid_t pid = fork();
+		if (pid == 0)
+			_exit(0);
+		ended_well(pid);
+	}
+	ask(offset);
+	OK(fi_close(&mr->fid));
+	OK(fi_close(&counter->fid));
+	close_both();
+}
+
 #define CASES(DO) \
 	DO(names) DO(tagged_and_plain) DO(cq_data) DO(peek_claim_discard) DO(multi_recv) DO(truncated) DO(cancelled) DO(selective) \
 	DO(inject_is_ours) DO(acknowledged) DO(writes) DO(reads) DO(counters) DO(atomics) DO(refused_requests) DO(waiting) \
@@ -1158,6 +1220,12 @@ int main(int argc, char **argv)
 #define CASE(name) { #name, name },
 		CASES(CASE)
 	};
+	if (argc == 3 && !strcmp(argv[1], "asked")) {
+		alarm(240);
+		asked(argv[2]);
+		puts("done");
+		return 0;
+	}
 	if (argc != 2)
 		return 2;
 	alarm(240);

@@ -1,5 +1,5 @@
 /*
- * What hurts: very many messages, very long ones, many ranks, threads, children, a rank that dies.
+ * What hurts: very many messages, very long ones, many ranks, threads, children, other allocators, a rank that dies.
  *
  *   mpirun -n 2..64 stress CASE
  */
@@ -221,6 +221,80 @@ static void stopped(void)
 	free(mine);
 }
 
+/* What only one allocator has: null where another one is at work. */
+extern __attribute__((weak)) int mallctl(const char *, void *, size_t *, void *, size_t);
+extern __attribute__((weak)) void MallocExtension_ReleaseFreeMemory(void);
+
+/* The arena of all arenas is purged. */
+static void purge_jemalloc(void)
+{
+	CHECK(mallctl("arena.4096.purge", NULL, NULL, NULL, 0) == 0);
+}
+
+/* Memory of an allocator, in one of the ways to ask for it. What is to be zeroes is. */
+static unsigned char *allocated(size_t len, int turn)
+{
+	unsigned char *bytes = turn % 3 == 0 ? calloc(1, len) : turn % 3 == 1 ? malloc(len) : aligned_alloc(4096, (len + 4095) & ~4095ul);
+	CHECK(bytes);
+	for (size_t at = 0; turn % 3 == 0 && at < len; at++)
+		CHECK(bytes[at] == 0);
+	return bytes;
+}
+
+/* Buffers are sent from and received into until they are worth being shared, grow, are written into by the other one, and go back to the
+ * allocator, which hands them out again, after it has given some of them back to the system. */
+static void allocated_again(void (*give_back)(void))
+{
+	enum { TURNS = 45, USES = 3, SIZES = 5 };
+	static const size_t sizes[SIZES] = { 70000, 1 << 20, 300000, 5000, 1500000 };
+	int other = rank ^ 1, again = 0;
+	uintptr_t before[SIZES] = { 0 };
+	if (other >= size)
+		other = MPI_PROC_NULL;
+	for (int turn = 0; turn < TURNS; turn++) {
+		size_t len = sizes[turn % SIZES], more = len + len / 2;
+		unsigned char *out = allocated(len, turn), *in = allocated(more, turn + 1);
+		again += before[turn % SIZES] == (uintptr_t)out;
+		before[turn % SIZES] = (uintptr_t)out;
+		for (int use = 0; use < USES; use++) {
+			fill(out, len, rank * 1000 + turn + use);
+			MPI_Sendrecv(out, len, MPI_BYTE, other, use, in, len, MPI_BYTE, other, use, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+			CHECK(other == MPI_PROC_NULL || is_filled(in, len, other * 1000 + turn + use));
+		}
+		out = realloc(out, more);
+		CHECK(out && is_filled(out, len, rank * 1000 + turn + USES - 1));
+		fill(out, more, rank + turn);
+		MPI_Sendrecv(out, more, MPI_BYTE, other, USES, in, more, MPI_BYTE, other, USES, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		CHECK(other == MPI_PROC_NULL || is_filled(in, more, other + turn));
+		if (turn % 4 == 0) {
+			MPI_Win window;
+			MPI_Win_create(in, more, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &window);
+			MPI_Win_fence(0, window);
+			MPI_Put(out, more, MPI_BYTE, other, 0, more, MPI_BYTE, window);
+			MPI_Win_fence(0, window);
+			CHECK(other == MPI_PROC_NULL || is_filled(in, more, other + turn));
+			MPI_Win_free(&window);
+		}
+		free(out);
+		free(in);
+		if (turn % 8 == 7)
+			give_back();
+	}
+	CHECK(again > 0);
+}
+
+static void jemalloc(void)
+{
+	CHECK(mallctl);
+	allocated_again(purge_jemalloc);
+}
+
+static void tcmalloc(void)
+{
+	CHECK(MallocExtension_ReleaseFreeMemory);
+	allocated_again(MallocExtension_ReleaseFreeMemory);
+}
+
 static const struct test tests[] = {
 	{ "hundred_thousand_unexpected", hundred_thousand_unexpected },
 	{ "three_gigabytes", three_gigabytes },
@@ -230,6 +304,8 @@ static const struct test tests[] = {
 	{ "killed", killed },
 	{ "late", late },
 	{ "stopped", stopped },
+	{ "jemalloc", jemalloc },
+	{ "tcmalloc", tcmalloc },
 	{ NULL, NULL },
 };
 

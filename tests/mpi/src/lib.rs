@@ -4,7 +4,7 @@
 //!  fi_info, fi_pingpong            Debian's libfabric
 //!  tests/mpi/c/PROGRAM.c           `PROGRAM CASE …`, compiled for each MPI there is:
 //!        Debian's Open MPI 4.1     pml cm, mtl ofi, btl ofi
-//!        MPICH and Open MPI of PyPI, with libfabrics of their own
+//!        MPICH, Open MPI and Intel MPI of PyPI, with libfabrics of their own
 //!  tests/mpi/c/fabric.c            calls that no MPI makes, against libfabric alone
 //!        each on one host, and on two that are made of namespaces
 //!  hpcc, NetPIPE, mpi4py           what others have written

@@ -1,6 +1,5 @@
 //! A fabric endpoint: a domain of its own with one client endpoint in it.
 
-use crate::engine::events::Side;
 use crate::engine::head::{BULK, Head, Kind, WIDE};
 use crate::engine::held::{Body, Held};
 use crate::engine::hub::{Expected, Hub, INDEX};
@@ -66,27 +65,51 @@ impl Endpoint {
         self.domain.matcher_mut()
     }
 
-    /// One turn of the wheel: everything happens that can.
+    /// One turn of the wheel: everything happens that can. False if that was nothing.
     #[inline]
-    pub(crate) fn turn(&mut self) {
+    pub(crate) fn turn(&mut self) -> bool {
+        if self.idle_turn() {
+            return false;
+        }
+        self.busy_turn();
+        true
+    }
+
+    /// A turn in which nothing happens; false, and there was none, if anything might.
+    #[inline]
+    fn idle_turn(&mut self) -> bool {
+        let hub = self.domain.matcher();
+        let quiet = hub.outbox.is_empty() && hub.asked.is_empty() && self.domain.is_quiet();
+        if quiet {
+            self.hub().idle_turn();
+        }
+        quiet
+    }
+
+    /// True if the program has nothing to hear of these sides, and a turn that counts finds nothing either.
+    #[inline]
+    pub(crate) fn is_quiet(&mut self, sides: [bool; 2]) -> bool {
+        !self.has_event(sides) && !self.domain.matcher().will_rest() && self.idle_turn()
+    }
+
+    #[inline(never)]
+    fn busy_turn(&mut self) {
         self.hub().begin();
         self.domain.progress();
         self.hub().end_turn();
         self.answer_all();
     }
 
-    /// Whether the program has something to hear of this side.
+    /// Whether the program has something to hear of these sides.
     #[inline]
-    pub(crate) fn has_event(&self, side: Side) -> bool {
-        self.domain.matcher().events.has_any(side)
+    pub(crate) fn has_event(&self, sides: [bool; 2]) -> bool {
+        self.domain.matcher().events.has_any_of(sides)
     }
 
     /// The same for who reads again and again: left out once after a turn that has found a single event.
     #[inline]
-    pub(crate) fn turn_or_rest(&mut self) {
-        if !self.hub().rests() {
-            self.turn();
-        }
+    pub(crate) fn turn_or_rest(&mut self) -> bool {
+        !self.hub().rests() && self.turn()
     }
 
     /// Has the descriptor tell of everything from now on. False if there is something already.
@@ -183,6 +206,17 @@ impl Endpoint {
     pub(crate) fn answer_all(&mut self) {
         while let Some(reply) = self.hub().outbox.pop_front() {
             let _ = self.answer(reply);
+        }
+        if !self.hub().asked.is_empty() {
+            self.note_asked();
+        }
+    }
+
+    /// Reports are to say what had to be asked for.
+    #[cold]
+    fn note_asked(&mut self) {
+        for (peer, reason) in std::mem::take(&mut self.hub().asked) {
+            self.domain.note_asked(peer, reason);
         }
     }
 

@@ -131,9 +131,11 @@ impl Events {
         }
     }
 
+    /// Whether the program has something to hear of these sides.
     #[inline]
-    pub(crate) fn has_any(&self, side: Side) -> bool {
-        !self.queues[side as usize].is_empty()
+    pub(crate) fn has_any_of(&self, [transmit, receive]: [bool; 2]) -> bool {
+        let [sent, received] = &self.queues;
+        (transmit && !sent.is_empty()) | (receive && !received.is_empty())
     }
 
     #[inline]

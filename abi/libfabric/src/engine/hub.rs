@@ -19,7 +19,7 @@ use crate::engine::regions::Regions;
 use crate::engine::serve::Reply;
 use crate::errno::Errno;
 use isthmus_client::{
-    Buffer, Completion, DomainId, EndpointAddress, EndpointIndex, Envelope, Matcher, Outcome, Posted, Token,
+    Buffer, Completion, DomainId, EndpointAddress, EndpointIndex, Envelope, Matcher, Outcome, Posted, Reason, Token,
     Unexpected, UnexpectedState,
 };
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -72,6 +72,8 @@ pub(crate) struct Hub {
     /// Those of whom no further message can come, as the address vector knows them.
     pub(crate) gone: HashSet<u64>,
     pub(crate) outbox: VecDeque<Reply>,
+    /// Those who had to ask for what they wanted of registered memory, and why: for reports.
+    pub(crate) asked: Vec<(DomainId, Reason)>,
     /// Messages that wait for room on their way out.
     pub(crate) eager: usize,
     /// Events at which whoever turns the wheel wants to look.
@@ -98,6 +100,7 @@ impl Hub {
             sources: HashMap::new(),
             gone: HashSet::new(),
             outbox: VecDeque::new(),
+            asked: Vec::new(),
             eager: 0,
             busy_at: 1,
             batch: 1,
@@ -122,12 +125,23 @@ impl Hub {
         self.had_enough = self.events.count >= self.busy_at;
     }
 
+    /// A turn that finds nothing, and does nothing.
+    #[inline]
+    pub(crate) fn idle_turn(&mut self) {
+        (self.had_enough, self.rested) = (false, false);
+    }
+
     /// True once after a turn that has ended with a single event: programs that read until there is nothing more are told so without
     /// a look, for the same reason.
     #[inline]
     pub(crate) fn rests(&mut self) -> bool {
-        let one = self.batch == 1 && self.had_enough;
-        one && !std::mem::replace(&mut self.rested, true)
+        self.will_rest() && !std::mem::replace(&mut self.rested, true)
+    }
+
+    /// The last turn has ended with a single event.
+    #[inline]
+    pub(crate) fn will_rest(&self) -> bool {
+        self.batch == 1 && self.had_enough
     }
 
     /// From now on any event is news.
@@ -443,11 +457,12 @@ impl Matcher for Hub {
         if Kind::of(envelope.tag) == Some(Kind::Bulk) {
             return false;
         }
-        let mut bytes = [0; SHORT_MAX];
-        for (bytes, word) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(words) {
-            *bytes = word.to_le_bytes();
-        }
-        let len = (envelope.len as usize).min(SHORT_MAX);
+        #[cfg(target_endian = "big")]
+        let words =
+            &std::array::from_fn::<u32, { SHORT_MAX / 4 }, _>(|at| words.get(at).map_or(0, |word| word.to_le()))[..];
+        // SAFETY: words are bytes, as many as there are, in the order in which they were sent.
+        let bytes = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), size_of_val(words)) };
+        let len = (envelope.len as usize).min(bytes.len());
         self.arrive(envelope.from, envelope.tag, &bytes[..len]);
         true
     }

@@ -142,7 +142,8 @@ impl Receives {
         };
         let at = posted.iter().position(|posted| posted.filter.fits(source, tag))?;
         if posted[at].receive.multi.is_none() {
-            return posted.remove(at).map(|posted| posted.receive);
+            let taken = if at == 0 { posted.pop_front() } else { posted.remove(at) };
+            return taken.map(|posted| posted.receive);
         }
         let (part, spent) = self.part(lane, at, len)?;
         if spent {

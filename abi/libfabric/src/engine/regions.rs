@@ -3,7 +3,8 @@
 use crate::abi::consts::{FI_REMOTE_READ, FI_REMOTE_WRITE};
 use crate::engine::events::Counter;
 use crate::errno::Errno;
-use isthmus_client::arena::{Arena, Registered, Registration};
+use isthmus_client::Reason;
+use isthmus_client::arena::{Arena, ColdReason, Registered, Registration};
 use isthmus_layout::arena::{READ, WRITE};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,8 +18,18 @@ pub(crate) struct Region {
     access: u64,
     /// Counts what others write.
     pub(crate) counter: Mutex<Option<Arc<Counter>>>,
-    /// What of it others reach by themselves.
-    direct: Mutex<Option<Registered>>,
+    direct: Mutex<Direct>,
+}
+
+/// Whether others reach a region by themselves.
+#[derive(Debug)]
+enum Direct {
+    /// They do.
+    Shown(Registered),
+    /// They do no more: somebody wants to hear of everything.
+    Hidden(#[expect(dead_code, reason = "its memory stays where it is until the region is closed")] Registered),
+    /// They have to ask for everything.
+    Asked(Reason),
 }
 
 // SAFETY: the program registered the memory for whoever may access it; every access of ours is under the lock of its domain.
@@ -36,22 +47,41 @@ pub(crate) enum Access {
 
 impl Region {
     pub(crate) fn new(start: *mut u8, len: usize, access: u64) -> Self {
-        Self { start, len: len as u64, access, counter: Mutex::default(), direct: Mutex::default() }
+        let direct = Mutex::new(Direct::Asked(Reason::BufferCacheOff)); // Where nothing is ever exposed.
+        Self { start, len: len as u64, access, counter: Mutex::default(), direct }
     }
 
-    fn direct(&self) -> MutexGuard<'_, Option<Registered>> {
+    fn direct(&self) -> MutexGuard<'_, Direct> {
         self.direct.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Others are to ask for everything from now on: somebody wants to hear of it.
     pub(crate) fn hide(&self) {
-        self.direct().iter().for_each(Registered::hide);
+        let mut direct = self.direct();
+        *direct = match std::mem::replace(&mut *direct, Direct::Asked(Reason::MemoryCounted)) {
+            Direct::Shown(registered) => {
+                registered.hide();
+                Direct::Hidden(registered)
+            }
+            before => before,
+        };
+    }
+
+    /// Why somebody had to ask for these bytes, as far as it is to be seen from here.
+    pub(crate) fn why_asked(&self, offset: u64, len: u64) -> Reason {
+        match &*self.direct() {
+            Direct::Asked(reason) => *reason,
+            Direct::Hidden(_) => Reason::MemoryCounted,
+            Direct::Shown(registered) if !registered.is_in_place() => Reason::MemoryForked,
+            Direct::Shown(registered) if !registered.has(offset, len) => Reason::MemoryEdge,
+            Direct::Shown(_) => Reason::MemoryTurn,
+        }
     }
 
     /// Nobody reaches it by himself any more when this is over.
     pub(crate) fn withdraw(&self) {
-        let direct = self.direct().take();
-        drop(direct);
+        let direct = std::mem::replace(&mut *self.direct(), Direct::Asked(Reason::MemoryTurn));
+        drop(direct); // Without the lock: it waits for those who are there.
     }
 
     /// Where `len` bytes at `offset` lie, if they do and may be accessed so.
@@ -75,7 +105,7 @@ impl Region {
 pub(crate) struct Regions {
     table: Mutex<HashMap<u64, Arc<Region>>>,
     /// Where peers find what they reach by themselves. None where there can be none.
-    arena: OnceLock<Option<Arc<Arena>>>,
+    arena: OnceLock<Result<Arc<Arena>, ColdReason>>,
     /// An endpoint counts what others do.
     counted: AtomicBool,
 }
@@ -102,21 +132,32 @@ impl Regions {
     ///
     /// The memory of the region stays mapped until it is withdrawn.
     pub(crate) unsafe fn expose(&self, key: u64, region: &Region) {
-        if region.access & FI_REMOTE_WRITE == 0 || self.counted.load(Ordering::Relaxed) {
-            return;
+        // SAFETY: passed on.
+        let registered = unsafe { self.register(key, region) };
+        *region.direct() = registered.map_or_else(Direct::Asked, Direct::Shown);
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Self::expose`].
+    unsafe fn register(&self, key: u64, region: &Region) -> Result<Registered, Reason> {
+        if region.access & FI_REMOTE_WRITE == 0 {
+            return Err(Reason::MemoryReadOnly);
         }
-        let Ok(len) = usize::try_from(region.len) else { return };
-        let Some(arena) = self.arena.get_or_init(|| Arena::new().map(Arc::new).ok()) else { return };
+        if self.counted.load(Ordering::Relaxed) {
+            return Err(Reason::MemoryCounted);
+        }
+        let arena = self.arena.get_or_init(|| Arena::new().map(Arc::new));
+        let arena = arena.as_ref().map_err(|cold| cold.reason())?;
         let rights = WRITE | if region.access & FI_REMOTE_READ != 0 { READ } else { 0 };
         // SAFETY: passed on; that others write it is what the region is for.
-        let registration = unsafe { Registration::new(region.start, len, key, rights) };
-        // What cannot be moved is asked for.
-        *region.direct() = arena.register(&registration).ok();
+        let registration = unsafe { Registration::new(region.start, region.len as usize, key, rights) };
+        arena.register(&registration).map_err(ColdReason::reason)
     }
 
     /// Where peers find what they reach by themselves, if there is anything.
     pub(crate) fn arena(&self) -> Option<&Arc<Arena>> {
-        self.arena.get()?.as_ref()
+        self.arena.get()?.as_ref().ok()
     }
 
     /// An endpoint counts what others do, so they have to ask for everything.

@@ -54,6 +54,14 @@ impl Hub {
         self.outbox.push_back(Reply { to, request, answer });
     }
 
+    /// Somebody of this host has asked for what others do in the region itself.
+    fn note_asked(&mut self, peer: u32, region: &Region, offset: u64, len: u64) {
+        let from = self.peers[peer as usize].address.domain;
+        if !from.is_remote() {
+            self.asked.push((from, region.why_asked(offset, len)));
+        }
+    }
+
     /// A write. None where its head cannot be read.
     pub(crate) fn serve_write(&mut self, peer: u32, tag: u64, mut words: Words<'_>) -> Option<()> {
         let request = parameter(tag);
@@ -73,6 +81,10 @@ impl Hub {
                 }
             }
             Ok((region, place)) => {
+                // Without any bytes nothing was asked for.
+                if bulk || !bytes.is_empty() {
+                    self.note_asked(peer, &region, offset, len);
+                }
                 let deposit = Deposit { region, place, len, peer, request, data };
                 if bulk {
                     self.expect(peer, Op::Deposit(deposit));
@@ -108,7 +120,10 @@ impl Hub {
     pub(crate) fn serve_read(&mut self, peer: u32, tag: u64, mut words: Words<'_>) -> Option<()> {
         let (key, offset, len) = (words.word()?, words.word()?, words.word()?);
         let answer = match self.regions.find(key, offset, len, Access::Read) {
-            Ok((region, start)) => Answer::Region(region, Place { start, len: len as usize }),
+            Ok((region, start)) => {
+                self.note_asked(peer, &region, offset, len);
+                Answer::Region(region, Place { start, len: len as usize })
+            }
             Err(errno) => Answer::Refused(errno),
         };
         self.answer(peer, parameter(tag), answer);
@@ -142,11 +157,11 @@ impl Hub {
     }
 
     fn operate(&mut self, peer: u32, request: u64, words: [u64; 4], operands: &[u8]) {
-        let answer = self.try_operate(words, operands).unwrap_or_else(Answer::Refused);
+        let answer = self.try_operate(peer, words, operands).unwrap_or_else(Answer::Refused);
         self.answer(peer, request, answer);
     }
 
-    fn try_operate(&mut self, words: [u64; 4], operands: &[u8]) -> Result<Answer, Errno> {
+    fn try_operate(&mut self, peer: u32, words: [u64; 4], operands: &[u8]) -> Result<Answer, Errno> {
         let [key, offset, what, len] = words;
         let what = What::parse(what)?;
         if operands.len() as u64 != len || what.operand_bytes() != operands.len() {
@@ -154,7 +169,8 @@ impl Hub {
         }
         let access = if what.reads() { Access::Both } else { Access::Write };
         let access = if what.only_reads() { Access::Read } else { access };
-        let (_region, place) = self.regions.find(key, offset, what.target_bytes() as u64, access)?;
+        let (region, place) = self.regions.find(key, offset, what.target_bytes() as u64, access)?;
+        self.note_asked(peer, &region, offset, what.target_bytes() as u64);
         let mut before = vec![0; if what.fetches() { what.target_bytes() } else { 0 }];
         // SAFETY: the place has `target_bytes` bytes in a region registered for this access; nothing of ours touches them
         // meanwhile, since the domain is locked; the operands are as long as they have to be, as was checked.

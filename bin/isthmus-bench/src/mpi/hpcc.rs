@@ -15,45 +15,11 @@ use crate::pair::Bench;
 const PROGRAM: &str = "hpcc";
 const RANKS: usize = 2;
 
+/// What its input is made of; tests of MPI use it too.
+const INPUT: &str = include_str!("hpccinf.txt");
+
 /// Small enough for some seconds, large enough that tables and vectors (of 16 and 4 MiB) do not lie in a core's own caches.
-const INPUT: &str = "\
-HPLinpack benchmark input file
-isthmus-bench
-HPL.out      output file name (if any)
-8            device out (6=stdout,7=stderr,file)
-1            # of problems sizes (N)
-2000         Ns
-1            # of NBs
-80           NBs
-0            PMAP process mapping (0=Row-,1=Column-major)
-1            # of process grids (P x Q)
-1            Ps
-2            Qs
-16.0         threshold
-1            # of panel fact
-2            PFACTs (0=left, 1=Crout, 2=Right)
-1            # of recursive stopping criterium
-4            NBMINs (>= 1)
-1            # of panels in recursion
-2            NDIVs
-1            # of recursive panel fact.
-1            RFACTs (0=left, 1=Crout, 2=Right)
-1            # of broadcast
-1            BCASTs (0=1rg,1=1rM,2=2rg,3=2rM,4=Lng,5=LnM)
-1            # of lookahead depth
-1            DEPTHs (>=0)
-2            SWAP (0=bin-exch,1=long,2=mix)
-64           swapping threshold
-0            L1 in (0=transposed,1=no-transposed) form
-0            U  in (0=transposed,1=no-transposed) form
-1            Equilibration (0=no,1=yes)
-8            memory alignment in double (> 0)
-##### This line (no. 32) is ignored (it serves as a separator). ######
-0            Number of additional problem sizes for PTRANS
-400          values of N
-0            number of additional blocking sizes for PTRANS
-80           values of NB
-";
+const SIZE: &str = "2000";
 
 /// The jobs of one transport, as far as they have run: what each of them said.
 #[derive(Debug)]
@@ -89,7 +55,8 @@ impl HpccRuns {
         let program = in_path(PROGRAM).context("it was there a moment ago")?;
         let folder = self.stock.folder()?;
         let output = folder.join("hpccoutf.txt");
-        fs::write(folder.join("hpccinf.txt"), INPUT).context("cannot write its input")?;
+        let input = INPUT.replace("{n}", SIZE).replace("{p}", "1").replace("{q}", &RANKS.to_string());
+        fs::write(folder.join("hpccinf.txt"), input).context("cannot write its input")?;
         if output.exists() {
             fs::remove_file(&output).context("cannot remove what it said before")?; // It would append.
         }

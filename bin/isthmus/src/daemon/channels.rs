@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use isthmus_client::Topic;
-use isthmus_control::schema::{Channels, DirectionRow, DomainName, PairRow};
+use isthmus_control::schema::{Channels, DirectionRow, DomainName, Explained, PairRow};
 use serde_json::Value;
 
 use super::{ask, read, show};
@@ -39,6 +39,8 @@ fn table(answer: &Channels) -> String {
         ("messages", Lean::Right),
         ("bytes", Lean::Right),
         ("wake-ups", Lean::Right),
+        ("in pieces", Lean::Left),
+        ("asked for", Lean::Left),
     ]);
     for pair in &answer.pairs {
         table.row(row(pair));
@@ -67,7 +69,13 @@ fn row(pair: &PairRow) -> Vec<String> {
         both(|direction| direction.messages.to_string()),
         both(|direction| bytes(direction.bytes)),
         both(|direction| direction.wake_ups.to_string()),
+        both(|direction| reason(direction.in_pieces.as_ref())),
+        both(|direction| reason(direction.asked.as_ref())),
     ]
+}
+
+fn reason(explained: Option<&Explained>) -> String {
+    explained.map_or_else(|| "-".to_owned(), |explained| explained.reason.clone())
 }
 
 fn name(domain: &DomainName) -> String {

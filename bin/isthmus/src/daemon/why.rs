@@ -65,6 +65,12 @@ fn channel_text(why: &Why, channel: &ChannelRow) -> String {
             bytes(direction.bytes),
             counted(usize::try_from(direction.wake_ups).unwrap_or(usize::MAX), "time"),
         );
+        if let Some(reason) = &direction.in_pieces {
+            text += &explained("its last long message was copied twice", reason);
+        }
+        if let Some(reason) = &direction.asked {
+            text += &explained("the other one had to ask for what it wanted of its registered memory", reason);
+        }
     }
     text
 }

@@ -1,6 +1,6 @@
 //! Which path two domains have, and why.
 
-use isthmus_layout::channel::{BYTES, Direction, Geometry, MESSAGES, RINGS};
+use isthmus_layout::channel::{BYTES, Direction, Geometry, MESSAGES, RINGS, SLOWER, Slower};
 use isthmus_layout::control::Name;
 use isthmus_layout::ids::DomainId;
 use isthmus_layout::limits::BOARDS_MAX;
@@ -137,5 +137,14 @@ fn counters(memory: &Item, channel: &Known, direction: Direction, from: DomainId
         let mut bytes = [0; 8];
         memory.look(4 * u64::from(at + word), &mut bytes).then(|| u64::from_le_bytes(bytes))
     };
-    Some(DirectionRow { from: from.number(), messages: wide(MESSAGES)?, bytes: wide(BYTES)?, wake_ups: wide(RINGS)? })
+    let mut word = [0; 4];
+    let slower = memory.look(4 * u64::from(at + SLOWER), &mut word).then(|| Slower::parse(u32::from_le_bytes(word)))?;
+    Some(DirectionRow {
+        from: from.number(),
+        messages: wide(MESSAGES)?,
+        bytes: wide(BYTES)?,
+        wake_ups: wide(RINGS)?,
+        in_pieces: slower.pieces.map(Into::into),
+        asked: slower.asked.map(Into::into),
+    })
 }

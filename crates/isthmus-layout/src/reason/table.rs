@@ -380,6 +380,31 @@ reasons! {
     "the limit of locked memory does not allow the buffer to be moved into shared memory";
     "Raise `ulimit -l` (RLIMIT_MEMLOCK), or do not lock all memory with mlockall.";
 
+    /// Memory that is registered for others
+    190 MemoryReadOnly, "memory-read-only", Fallback:
+    "the memory is registered for reading only, and what peers reach by themselves they may write";
+    "Register it for remote writes too, if all peers of the same user may write there.";
+
+    191 MemoryCounted, "memory-counted", Fallback:
+    "the program counts what others do in this memory, so they have to ask for it";
+    "Bind no counter for remote reads or writes to the endpoint or the region, if the count is not needed.";
+
+    192 MemoryEdge, "memory-edge", Fallback:
+    "the bytes share their page with memory that is not registered";
+    "Register whole pages: memory whose start and length are multiples of 4096.";
+
+    193 MemoryForked, "memory-forked", Fallback:
+    "the process has forked since the memory was registered";
+    "Register it again after the fork, or start programs by `posix_spawn` or `system`, which are no forks.";
+
+    194 MemoryThreads, "memory-threads", Fallback:
+    "the process has other threads, and may not have them wait while the memory is moved (userfaultfd)";
+    "Set `vm.unprivileged_userfaultfd` to 1, give the process CAP_SYS_PTRACE, or register before other threads are made.";
+
+    195 MemoryTurn, "memory-turn", Fallback:
+    "the operation came before the peer had the memory, or after one that was still being asked for, or no processor does it at once";
+    "None needed: those that follow are done in the memory itself.";
+
     /// The library itself
     200 LibraryBroken, "library-broken", Ended:
     "the library met a mistake of its own, and nothing is known of the state of this domain";

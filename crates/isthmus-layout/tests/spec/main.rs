@@ -128,6 +128,11 @@ fn a_channel_stands_as_documented() {
     ]);
     let producer = block(&[
         (channel::BLOCKED, 1, "`BLOCKED`: 1 while the producer sleeps until the consumer has given something back"),
+        (
+            channel::SLOWER,
+            1,
+            "`SLOWER`: for display only: the reasons why its last long message went in pieces (bits 0 to 15) and why the consumer had to ask for what it last wanted of memory registered here (bits 16 to 31); 0 for none",
+        ),
         (channel::MESSAGES, 2, "`MESSAGES`: messages sent, for display only, low half first"),
         (channel::BYTES, 2, "`BYTES`: message bytes sent, for display only, low half first"),
         (channel::RINGS, 2, "`RINGS`: doorbells rung, for display only, low half first"),

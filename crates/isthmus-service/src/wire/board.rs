@@ -39,6 +39,9 @@ const LINGER_US: u64 = 5_000_000;
 /// The view is this old at most while frames pass.
 const VIEW_US: u64 = 100_000;
 
+/// And where the worker sleeps: what is counted between two frames is not looked up for each of them.
+const VIEW_ASLEEP_US: u64 = 4_000;
+
 /// One board.
 #[derive(Debug)]
 pub(super) struct MxBoard {
@@ -400,14 +403,15 @@ impl MxBoard {
         };
         let ready = self.ports.iter().any(|port| !port.broken && waiting(port));
         if ready {
-            self.awake();
+            self.awake(true);
         }
         ready
     }
 
-    /// The worker slept, or knows that frames wait: all links are looked at.
-    pub(super) fn awake(&mut self) {
-        self.ports.iter_mut().for_each(Port::awake);
+    /// The worker slept, or knows that frames wait: all links are looked at if they may have some, and otherwise as if that had just been
+    /// done.
+    pub(super) fn awake(&mut self, frames: bool) {
+        self.ports.iter_mut().for_each(|port| port.awake(frames));
     }
 
     /// Has the sleeper look at the links; answers until when it may sleep.
@@ -418,9 +422,10 @@ impl MxBoard {
                 Err(error) => tracing::error!(%error, link = port.link.name(), "a link cannot be waited for"),
             }
         }
-        self.show(now, 0);
+        self.show(now, VIEW_ASLEEP_US);
         self.deadline = self.next_deadline(now);
-        self.deadline
+        let unseen = self.unseen.map(|since| since.after_us(VIEW_ASLEEP_US));
+        self.deadline.into_iter().chain(unseen).min()
     }
 
     /// Brings the view up to date, if it is older than that.

@@ -183,9 +183,9 @@ impl Port {
         }
     }
 
-    /// Something may have come.
-    pub(super) fn awake(&mut self) {
-        self.quiet = 0;
+    /// The worker slept, or knows more: something may have come, or nothing has. While it sleeps nothing comes unnoticed.
+    pub(super) fn awake(&mut self, frames: bool) {
+        self.quiet = if frames { 0 } else { QUIET_TURNS };
     }
 
     /// Looks at a link that does not work, now and then. Answers what changed since.

@@ -371,6 +371,8 @@ cold_reasons! {
     LockLimit, BufferLockLimit = "the limit of locked memory (RLIMIT_MEMLOCK) is reached",
     /// The limit of file sizes is lower than a region's file.
     FileSizeLimit, BufferFileSize = "the limit of file sizes (RLIMIT_FSIZE) is too low",
+    /// Registered memory is not moved while other threads may write it, and the kernel does not let us have them wait.
+    Threads, MemoryThreads = "the process has other threads, and may not use userfaultfd",
     /// The cache was made by the parent of this process.
     ForkChild, BufferForked = "the cache belongs to the parent process",
     /// The kernel refused a step for another reason, such as a security policy.

@@ -1,7 +1,7 @@
 //! Wires that lose, double, reorder and delay.
 
 use isthmus_hosts::{Flow, Party, Side, World};
-use isthmus_netbed::Conditions;
+use isthmus_netbed::{Conditions, Direction};
 
 /// 10 % loss, 10 % duplication, reordering and 1 ms of delay, in both directions.
 const STORM: Conditions = Conditions {
@@ -59,4 +59,21 @@ fn every_byte_once_and_in_order_through_a_storm() {
 #[ignore = "long: 10,000 messages"]
 fn ten_thousand_messages_through_a_storm() {
     four_domains(1250);
+}
+
+/// 1 Gbit/s between links that carry more, and room for 1 MiB before it.
+#[test]
+fn what_is_asked_for_finds_room_before_a_slow_line() {
+    let conditions = Conditions { rate_bits: Some(1_000_000_000), queue_bytes: 1 << 20, ..Conditions::default() };
+    let Some((world, wire)) = World::lossy(9000, conditions, "") else { return };
+    let (mut a, mut b) = Party::pair(&world.a, &world.b);
+    a.begin(200, 8, "1048576", 0, &[Flow::To(0, 1)]);
+    b.begin(200, 8, "1048576", 0, &[Flow::From(1)]);
+    a.done(200);
+    b.done(200);
+    let forth = wire.counters(Direction::Forth).unwrap();
+    eprintln!("{forth:?}");
+    assert!(10 * forth.full <= forth.offered, "{forth:?}");
+    a.leave();
+    b.leave();
 }

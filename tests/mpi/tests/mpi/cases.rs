@@ -20,6 +20,13 @@ macro_rules! everywhere {
             })*
         }
 
+        mod intel_mpi_wheel {
+            $(#[test]
+            fn $name() {
+                super::run(super::Mpi::intel_mpi_wheel(), $ranks, $program, &$cases);
+            })*
+        }
+
         mod mpich_wheel {
             $(#[test]
             fn $name() {

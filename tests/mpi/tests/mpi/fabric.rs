@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use isthmus_testbed::{Deadline, Launch, Sandbox, eventually_some};
+use isthmus_layout::reason::Reason;
+use isthmus_testbed::{Deadline, Launch, Sandbox, binary, eventually_some};
 
 use crate::build::{library, plain_program};
 use crate::run::{daemon, patience, with_provider};
@@ -159,4 +160,56 @@ fn containers_talk_with_each_other_and_with_processes() {
     introduce([inside("one"), inside("other")]);
     introduce([inside("one"), outside()]);
     introduce([outside(), outside()]);
+}
+
+/// Why memory of one end had to be asked for by the other one, as `isthmus channel list` and `isthmus why` tell it.
+#[track_caller]
+fn told_why(way: &str, variables: &[(&str, &str)], reason: &str) {
+    if !is_here("fi_info") {
+        return;
+    }
+    let program = plain_program("fabric");
+    let isthmus = binary("isthmus", "isthmus").unwrap();
+    let (_scratch, daemon) = daemon();
+    let launch = with_provider(daemon.beside(program)).env("FI_PROVIDER", "isthmus").args(["asked", way]);
+    let launch = variables.iter().fold(launch, |launch, (name, value)| launch.env(name, value));
+    let mut proc = launch.talking().spawn().unwrap();
+    proc.wait_line("asked", patience()).unwrap();
+    let ask = |arguments: &[&str]| {
+        let finished = daemon.beside(&isthmus).args(arguments).spawn().unwrap().finish(patience()).unwrap();
+        finished.expect_success().join("\n")
+    };
+    let listed = ask(&["channel", "list"]);
+    // Of the two directions one has a reason: that of the end whose memory it is.
+    let cells: Vec<&str> = listed.lines().nth(1).unwrap_or_default().split_whitespace().rev().take(3).collect();
+    let told = [cells[0], cells[2]];
+    assert!(cells[1] == "/" && told.contains(&reason) && told.contains(&"-"), "{listed}");
+    let domains = ask(&["domain", "list", "--json"]);
+    let ids: Vec<String> =
+        domains.split("\"id\":").skip(1).map(|rest| rest.trim_start().split(',').next().unwrap().to_owned()).collect();
+    let [one, other] = ids.first_chunk().unwrap().each_ref().map(|id| format!("d{id}"));
+    let why = ask(&["why", &one, &other]);
+    assert!(why.contains("had to ask") && why.contains(&format!("[{reason}]")), "{why}");
+    proc.say("go on").unwrap();
+    assert_eq!(proc.finish(patience()).unwrap().expect_success().last().map(String::as_str), Some("done"));
+}
+
+#[test]
+fn reports_say_why_memory_has_to_be_asked_for() {
+    told_why("read-only", &[], Reason::MemoryReadOnly.name());
+    told_why("counted", &[], Reason::MemoryCounted.name());
+    told_why("edge", &[], Reason::MemoryEdge.name());
+    told_why("forked", &[], Reason::MemoryForked.name());
+    told_why("turn", &[], Reason::MemoryTurn.name());
+    told_why("turn", &[("ISTHMUS_RCACHE", "0")], Reason::BufferCacheOff.name());
+}
+
+#[test]
+fn reports_say_that_other_threads_cannot_be_made_to_wait() {
+    let leave = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
+    if leave.trim() == "1" {
+        eprintln!("skipped: everybody may use userfaultfd here");
+        return;
+    }
+    told_why("threads", &[], Reason::MemoryThreads.name());
 }

@@ -1,45 +1,17 @@
 //! Jobs on two hosts: every other rank is on the other one, and what ranks of both say to each other crosses the wire between them.
 //!
 //! ```text
-//!  mpirun on a ══ `agent`, in the place of ssh ══ what starts ranks on b        by TCP, which is its own
+//!  mpirun on a ══ what starts ranks on b        by TCP, which is its own
 //!  ranks 0 and 2 ── provider ── isthmusd ── wire0 ── isthmusd ── provider ── ranks 1 and 3
 //! ```
-//!
-//! A host of a bed shares its files and its processes with this machine. `on` makes it look like a machine of its own: by its network,
-//! its name, and its daemon's socket at a path that is the same on both.
-
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 
 use isthmus_hosts::{Side, World, bed};
-use isthmus_netbed::{Cable, Host, Wire};
+use isthmus_netbed::{Cable, Host, Interface, Remote, Station, Wire};
 use isthmus_testbed::{Launch, Scratch};
 
 use crate::build::{library, program};
 use crate::mpis::Mpi;
 use crate::run::{launched, patience, run_cases, with_provider};
-
-/// Runs a command on a host; it keeps the variables, which ssh would not.
-const ON: &str = r#"#!/bin/sh
-# on ADDRESS COMMAND...
-case "$1" in
-{a.address}) name=a daemon={a.daemon} run={a.run} ;;
-{b.address}) name=b daemon={b.daemon} run={b.run} ;;
-*) echo "on: there is no host $1" >&2; exit 255 ;;
-esac
-shift
-export TMPDIR={tmp}
-exec nsenter --target $daemon --net --mount -- unshare --mount --uts -- \
-    sh -c 'mount --bind "$1" {sockets} && hostname "$2" && shift 2 && exec "$@"' sh "$run" "$name" "$@"
-"#;
-
-/// What launchers take for ssh: a shell on the host, given all words as one, and none of the caller's variables.
-const AGENT: &str = r#"#!/bin/sh
-# agent ADDRESS WORDS...
-host=$1
-shift
-exec env -i HOME=/ PATH="$PATH" ISTHMUS_SOCKET={sockets}/isthmus.sock ISTHMUS_AUTOSTART=0 {on} "$host" sh -c "$*"
-"#;
 
 /// How frames go.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +24,8 @@ enum Carrier {
 struct Hosts {
     world: World,
     cable: Cable,
-    scratch: Scratch,
+    remote: Remote,
+    _scratch: Scratch,
 }
 
 /// The bytes that the link of a side's board has sent: MX alone, nothing of the launchers.
@@ -63,8 +36,7 @@ fn sent(side: &Side) -> u64 {
 impl Hosts {
     /// None where there can be none: that has been said.
     fn new(carrier: Carrier) -> Option<Self> {
-        let missing = ["nsenter", "unshare", "mount", "hostname"].into_iter().find(|tool| !is_here(tool));
-        if let Some(tool) = missing {
+        if let Some(tool) = Remote::missing_tool() {
             eprintln!("skipped: there is no {tool}");
             return None;
         }
@@ -87,57 +59,35 @@ impl Hosts {
         world.meet();
         let kind = if matches!(carrier, Carrier::Packets) { "packet" } else { "udp" };
         assert_eq!(world.a.board(0)["links"][0]["kind"], kind);
-        let hosts = Self { world, cable, scratch: Scratch::new().unwrap() };
-        hosts.write_scripts();
-        Some(hosts)
-    }
-
-    fn write_scripts(&self) {
-        let [sockets, tmp] = ["sockets", "tmp"].map(|name| self.scratch.dir(name).unwrap());
-        let [a, b] = [&self.world.a, &self.world.b];
-        let words = [
-            ("{a.address}", self.cable.a().v4.to_string()),
-            ("{b.address}", self.cable.b().v4.to_string()),
-            ("{a.daemon}", a.view().pid().to_string()),
-            ("{b.daemon}", b.view().pid().to_string()),
-            ("{a.run}", a.daemon.run_dir().display().to_string()),
-            ("{b.run}", b.daemon.run_dir().display().to_string()),
-            ("{sockets}", sockets.display().to_string()),
-            ("{tmp}", tmp.display().to_string()),
-            ("{on}", self.script("on").display().to_string()),
-        ];
-        for (name, text) in [("on", ON), ("agent", AGENT)] {
-            let text = words.iter().fold(text.to_owned(), |text, (word, value)| text.replace(word, value));
-            let path = self.scratch.write(name, text).unwrap();
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        }
-    }
-
-    fn script(&self, name: &str) -> PathBuf {
-        self.scratch.join(name)
+        let scratch = Scratch::new().unwrap();
+        let station = |side: &Side, end: &Interface| Station {
+            name: end.host.name().to_owned(),
+            address: end.v4,
+            process: side.view().pid().unsigned_abs(),
+            own: side.daemon.run_dir(),
+        };
+        let stations = [station(&world.a, cable.a()), station(&world.b, cable.b())];
+        let variables = [("ISTHMUS_SOCKET", "{common}/isthmus.sock"), ("ISTHMUS_AUTOSTART", "0")];
+        let remote = Remote::write(scratch.path(), &stations, &variables).unwrap();
+        Some(Self { world, cable, remote, _scratch: scratch })
     }
 
     /// An MPI's launcher on host a, told of both hosts; ranks go to one and the other by turns.
     fn job(&self, mpi: &Mpi, ranks: u32) -> Launch {
         let [a, b] = [self.cable.a().v4, self.cable.b().v4];
-        let launch = with_provider(Launch::new(self.script("on"))).arg(a.to_string()).arg(&mpi.launcher);
-        let launch = launch.env("ISTHMUS_SOCKET", self.script("sockets").join("isthmus.sock"));
+        let launch = with_provider(Launch::new(self.remote.on())).arg(a.to_string()).arg(&mpi.launcher);
+        let launch = launch.env("ISTHMUS_SOCKET", self.remote.common().join("isthmus.sock"));
         let launch = launched(launch.env("ISTHMUS_AUTOSTART", "0"), mpi, ranks);
         if mpi.name == "mpich" {
-            let launch = launch.env("HYDRA_LAUNCHER", "rsh").env("HYDRA_LAUNCHER_EXEC", self.script("agent"));
+            let launch = launch.env("HYDRA_LAUNCHER", "rsh").env("HYDRA_LAUNCHER_EXEC", self.remote.agent());
             return launch.args(["-hosts", &format!("{a},{b}"), "-ppn", "1", "-iface", "wire0"]);
         }
         let half = ranks.div_ceil(2);
         launch
-            .env("OMPI_MCA_plm_rsh_agent", self.script("agent"))
-            .env("PRTE_MCA_plm_ssh_agent", self.script("agent"))
+            .env("OMPI_MCA_plm_rsh_agent", self.remote.agent())
+            .env("PRTE_MCA_plm_ssh_agent", self.remote.agent())
             .args(["--host", &format!("{a}:{half},{b}:{half}"), "--map-by", "node", "-x", "FI_PROVIDER_PATH"])
     }
-}
-
-fn is_here(tool: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(tool).is_file())
 }
 
 /// Runs a program of ours with four ranks. Each host must have sent at least so many bytes to the other.

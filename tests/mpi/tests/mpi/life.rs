@@ -1,15 +1,15 @@
-//! What jobs live through: a rank that dies, no daemon, a daemon that dies, switched-off paths.
+//! What jobs live through: a rank that dies, no daemon, a daemon that dies, switched-off paths, other allocators.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use isthmus_testbed::{Daemon, Launch, Scratch, binary, eventually};
 
 use crate::build::{library, program};
 use crate::mpis::Mpi;
-use crate::run::{daemon, job, launched, patience, run_beside, succeed, with_provider};
+use crate::run::{daemon, job, launched, patience, run_beside, run_cases, succeed, with_provider};
 
 fn all() -> impl Iterator<Item = Mpi> {
-    [Mpi::debian_open_mpi(), Mpi::open_mpi_wheel(), Mpi::mpich_wheel()].into_iter().flatten()
+    [Mpi::debian_open_mpi(), Mpi::open_mpi_wheel(), Mpi::mpich_wheel(), Mpi::intel_mpi_wheel()].into_iter().flatten()
 }
 
 /// A job in which a rank is killed ends, and says that it did not end well.
@@ -48,6 +48,40 @@ fn a_stopped_rank_is_read_and_written() {
         let (_scratch, daemon) = daemon();
         run_beside(&daemon, &mpi, 2, &program, &["stopped"]);
     }
+}
+
+/// Where a library of Debian's is.
+fn debian_library(name: &str) -> Option<PathBuf> {
+    let folders = std::fs::read_dir("/usr/lib").unwrap().map(|entry| entry.unwrap().path());
+    let found = folders.map(|folder| folder.join(name)).find(|library| library.is_file());
+    if found.is_none() {
+        eprintln!("skipped: there is no {name} (scripts/setup)");
+    }
+    found
+}
+
+/// Buffers come from an allocator that is not the C library's, go back to it, and are sent again.
+#[track_caller]
+fn allocate_with(library: &str, case: &str) {
+    let Some(library) = debian_library(library) else { return };
+    for mpi in all() {
+        let program = program("stress", &mpi);
+        let (_scratch, daemon) = daemon();
+        // The launcher goes without: it is the ranks that are tested.
+        let preload = format!("LD_PRELOAD={}", library.display());
+        let launch = job(&daemon, &mpi, 2).args(["/usr/bin/env", &preload]);
+        run_cases(&mpi, launch, &program, &[case]);
+    }
+}
+
+#[test]
+fn buffers_of_jemalloc_are_freed_and_allocated_again() {
+    allocate_with("libjemalloc.so.2", "jemalloc");
+}
+
+#[test]
+fn buffers_of_tcmalloc_are_freed_and_allocated_again() {
+    allocate_with("libtcmalloc_minimal.so.4", "tcmalloc");
 }
 
 /// Without channels everything goes through the daemon.
@@ -123,16 +157,16 @@ fn the_command_line_knows_the_variables() {
         let (_scratch, daemon) = daemon();
         // Of the test's own variables only those that let it say so, and run here.
         let theirs = |(name, _): &&(&str, &str)| {
-            ["VERBOSE", "ROOT", "SUBSCRIBE", "SUMMARY"].iter().any(|part| name.to_uppercase().contains(part))
+            ["VERBOSE", "ROOT", "SUBSCRIBE", "DEBUG"].iter().any(|part| name.to_uppercase().contains(part))
         };
         let told = |launch: Launch| {
-            let launch = with_provider(launch).env_remove("FI_PROVIDER_PATH");
+            let launch = mpi.linked(with_provider(launch).env_remove("FI_PROVIDER_PATH"));
             mpi.variables.iter().filter(theirs).fold(launch, |launch, (name, value)| launch.env(name, value))
         };
         let launcher = mpi.launcher.to_string_lossy();
         let run = told(daemon.beside(&isthmus)).args(["mpirun", "--launcher", &launcher, "--provider"]).arg(library());
         succeed(&mpi, &run.args(["--", "-n", "2"]).arg(&program).arg("ring_of_lengths"));
-        let name = if mpi.name == "mpich" { "mpich" } else { "openmpi" };
+        let name = if mpi.name.starts_with("openmpi") { "openmpi" } else { mpi.name };
         let script = r#"set -e; eval "$("$1" env "$2" --provider "$3")"; exec "$4" -n 2 "$5" ring_of_lengths"#;
         let shell = told(daemon.beside("/bin/sh")).args(["-c", script, "sh"]).arg(&isthmus).arg(name).arg(library());
         succeed(&mpi, &shell.arg(&mpi.launcher).arg(&program));

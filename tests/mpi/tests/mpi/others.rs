@@ -7,45 +7,8 @@ use isthmus_testbed::{Launch, Scratch};
 use crate::mpis::{Mpi, wheel};
 use crate::run::{daemon, job, succeed};
 
-/// An input of HPC Challenge that is small enough for two processors and has everything in it.
-const HPCC_INPUT: &str = "\
-HPLinpack benchmark input file
-Innovative Computing Laboratory, University of Tennessee
-HPL.out      output file name (if any)
-8            device out (6=stdout,7=stderr,file)
-1            # of problems sizes (N)
-400          Ns
-1            # of NBs
-80           NBs
-0            PMAP process mapping (0=Row-,1=Column-major)
-1            # of process grids (P x Q)
-2            Ps
-2            Qs
-16.0         threshold
-1            # of panel fact
-2            PFACTs (0=left, 1=Crout, 2=Right)
-1            # of recursive stopping criterium
-4            NBMINs (>= 1)
-1            # of panels in recursion
-2            NDIVs
-1            # of recursive panel fact.
-1            RFACTs (0=left, 1=Crout, 2=Right)
-1            # of broadcast
-1            BCASTs (0=1rg,1=1rM,2=2rg,3=2rM,4=Lng,5=LnM)
-1            # of lookahead depth
-1            DEPTHs (>=0)
-2            SWAP (0=bin-exch,1=long,2=mix)
-64           swapping threshold
-0            L1 in (0=transposed,1=no-transposed) form
-0            U  in (0=transposed,1=no-transposed) form
-1            Equilibration (0=no,1=yes)
-8            memory alignment in double (> 0)
-##### This line (no. 32) is ignored (it serves as a separator). ######
-0            Number of additional problem sizes for PTRANS
-400          values of N
-0            number of additional blocking sizes for PTRANS
-80           values of NB
-";
+/// What the input of HPC Challenge is made of.
+const HPCC_INPUT: &str = include_str!("../../../../bin/isthmus-bench/src/mpi/hpccinf.txt");
 
 /// Debian's Open MPI and a program that was built for it.
 fn with(program: &str) -> Option<Mpi> {
@@ -66,7 +29,9 @@ fn hpc_challenge_runs_to_the_end_and_validates() {
     let Some(mpi) = with("/usr/bin/hpcc") else { return };
     let (_scratch, daemon) = daemon();
     let folder = Scratch::new().unwrap();
-    folder.write("hpccinf.txt", HPCC_INPUT).unwrap();
+    // Small enough for two processors, and everything is in it.
+    let input = HPCC_INPUT.replace("{n}", "400").replace("{p}", "2").replace("{q}", "2");
+    folder.write("hpccinf.txt", input).unwrap();
     succeed(&mpi, &in_folder(job(&daemon, &mpi, 4), &folder).arg("/usr/bin/hpcc"));
     let said = std::fs::read_to_string(folder.join("hpccoutf.txt")).unwrap();
     let line =

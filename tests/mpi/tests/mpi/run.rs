@@ -43,7 +43,7 @@ pub(crate) fn job(daemon: &Daemon, mpi: &Mpi, ranks: u32) -> Launch {
 /// The same for a launch of the MPI's launcher.
 pub(crate) fn launched(launch: Launch, mpi: &Mpi, ranks: u32) -> Launch {
     let launch = mpi.variables.iter().fold(launch, |launch, (name, value)| launch.env(name, value));
-    launch.args(["-n", &ranks.to_string()])
+    mpi.linked(launch).args(["-n", &ranks.to_string()])
 }
 
 /// Runs a job, which must end well, on our provider.

@@ -147,6 +147,11 @@ impl Holdings {
         self.entries.get_mut(index as usize)?.as_mut().filter(|entry| entry.serial == serial)
     }
 
+    /// Whether the memory of an entry lies in the file.
+    pub(super) fn is_in_place(&mut self, index: u32, serial: NonZeroU64) -> bool {
+        !self.in_child && self.of(index, serial).is_some_and(|entry| entry.extent.is_some())
+    }
+
     /// An entry is over that was shut. The memory is the program's when no other entry has it, or when there is a visitor who may
     /// still write there: then the other entries have to be asked for from now on.
     pub(in super::super) fn close(&mut self, maps: &Maps, index: u32, serial: NonZeroU64, visited: bool) {

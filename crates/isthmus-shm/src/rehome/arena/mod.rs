@@ -37,7 +37,8 @@ use std::time::{Duration, Instant};
 
 use isthmus_layout::DomainId;
 
-use super::{ColdReason, fork, fresh};
+pub use super::ColdReason;
+use super::{fork, fresh};
 pub use front::{Entry, Front};
 pub(super) use holdings::Holdings;
 pub(super) use shift::NAME_IN_MAPS;
@@ -90,6 +91,8 @@ pub struct Registered {
     arena: Arc<Arena>,
     entry: u32,
     serial: NonZeroU64,
+    /// What of it lies in the file, in bytes from its start.
+    body: Range<u64>,
 }
 
 impl Arena {
@@ -110,7 +113,8 @@ impl Arena {
         }
         let serial = fresh();
         let entry = fork::lock().register(self.id, registration, &pages, serial)?;
-        Ok(Registered { arena: Arc::clone(self), entry, serial })
+        let body = (pages.start - registration.start) as u64..(pages.end - registration.start) as u64;
+        Ok(Registered { arena: Arc::clone(self), entry, serial, body })
     }
 
     /// The file, for a peer of the same owner.
@@ -132,6 +136,16 @@ impl Drop for Arena {
 }
 
 impl Registered {
+    /// Whether these bytes of it lie in whole pages of its own.
+    pub fn has(&self, offset: u64, len: u64) -> bool {
+        offset >= self.body.start && offset.checked_add(len).is_some_and(|end| end <= self.body.end)
+    }
+
+    /// Whether it lies in the file still: a fork ends that.
+    pub fn is_in_place(&self) -> bool {
+        fork::lock().arena(self.arena.id).is_in_place(self.entry, self.serial)
+    }
+
     /// Hides it from peers: they have to ask for everything. The memory stays where it is.
     pub fn hide(&self) {
         fork::lock().arena(self.arena.id).shut(self.entry, self.serial);

@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::ptr;
 
+use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
@@ -67,8 +68,12 @@ struct Faults(OwnedFd);
 
 impl Faults {
     fn new(range: &Range<usize>) -> Result<Self, ColdReason> {
+        let forbidden = |error| match error {
+            Errno::PERM | Errno::NOSYS => ColdReason::Threads,
+            error => refusal(error),
+        };
         // SAFETY: what it is used for is below.
-        let fd = unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK) }.map_err(refusal)?;
+        let fd = unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK) }.map_err(forbidden)?;
         let mut api = Api { api: API, features: WP_UNPOPULATED, ioctls: 0 };
         // SAFETY: the request has this number and this layout.
         unsafe { ioctl(&fd, Updater::<{ UFFDIO_API }, Api>::new(&mut api)) }.map_err(refusal)?;
