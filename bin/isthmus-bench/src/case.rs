@@ -28,15 +28,20 @@ pub(crate) trait Case {
 
 /// The units of figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unit {
+pub enum Unit {
+    /// us
     Microseconds,
+    /// ms
     Milliseconds,
+    /// GB/s
     GigabytesPerSecond,
+    /// Mmsg/s
     MegamessagesPerSecond,
     /// CPU time by what was carried.
     SecondsPerGigabyte,
     /// Updates of a table, in billions each second.
     GigaupdatesPerSecond,
+    /// Gflop/s
     Gigaflops,
 }
 

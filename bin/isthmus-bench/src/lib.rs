@@ -12,7 +12,8 @@
 //! Both ends are always processes of their own, on different cores; what is compared is measured in turns in the same run. It
 //! never decides whether a target is met.
 //!
-//! A library for the sake of `isthmus try`, which shows the same measurements to people: see [`demo`].
+//! A library for the sake of `isthmus try`, which shows the same measurements to people: see [`demo`]; and of measurements that other
+//! programs make and tell in the same form: see [`sheet`].
 
 #![forbid(unsafe_code)]
 
@@ -36,6 +37,7 @@ mod plot;
 mod pool;
 mod report;
 mod seats;
+pub mod sheet;
 mod stats;
 mod sweep;
 mod talk;

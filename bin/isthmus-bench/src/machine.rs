@@ -26,6 +26,9 @@ pub(crate) struct Machine {
     pub(crate) pinned: String,
     /// The same of two hosts, with their daemons.
     pub(crate) seats: String,
+    /// What guests ran the measured programs, where guests did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) guests: Option<String>,
     /// This program's version.
     pub(crate) version: String,
     /// Whether this program was built without optimisation, which makes its figures worthless.
@@ -34,6 +37,15 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn look(placement: &Placement, seating: &Seating) -> Self {
+        Self::pinned(placement.list(), seating.describe(), None)
+    }
+
+    /// The same, where guests run the measured programs and nothing is pinned.
+    pub(crate) fn below(guests: String) -> Self {
+        Self::pinned("none".to_owned(), "free".to_owned(), Some(guests))
+    }
+
+    fn pinned(pinned: String, seats: String, guests: Option<String>) -> Self {
         let cpuinfo = read("/proc/cpuinfo");
         let uname = rustix::system::uname();
         Self {
@@ -46,8 +58,9 @@ impl Machine {
                 / 1024,
             huge_pages: chosen(&read("/sys/kernel/mm/transparent_hugepage/enabled")),
             load: read("/proc/loadavg").split(' ').take(3).collect::<Vec<_>>().join(" "),
-            pinned: placement.list(),
-            seats: seating.describe(),
+            pinned,
+            seats,
+            guests,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             debug_build: cfg!(debug_assertions),
         }
@@ -61,17 +74,13 @@ impl Machine {
         } else {
             ""
         };
+        let seats = match &self.guests {
+            Some(guests) => format!("guests: {guests}"),
+            None => format!("pinned to CPUs {} ({})", self.pinned, self.seats),
+        };
         format!(
-            "{} ({} CPUs, {} MiB, {what}), {}, huge pages {}, load {}, pinned to CPUs {} ({}), isthmus-bench {}{warning}",
-            self.cpu,
-            self.cpus,
-            self.memory_mib,
-            self.kernel,
-            self.huge_pages,
-            self.load,
-            self.pinned,
-            self.seats,
-            self.version,
+            "{} ({} CPUs, {} MiB, {what}), {}, huge pages {}, load {}, {seats}, isthmus-bench {}{warning}",
+            self.cpu, self.cpus, self.memory_mib, self.kernel, self.huge_pages, self.load, self.version,
         )
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use isthmus_netbed::Host;
 use isthmus_testbed::Launch;
 
 use crate::kit::Kit;
@@ -14,7 +15,7 @@ const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 nokaslr mitigations=off
 /// A machine of its own, gone when dropped. Methods panic where it fails: that fails the test.
 #[derive(Debug)]
 pub struct Guest {
-    /// Its number; it is called `guest0` or `guest1`.
+    /// Its number; it is called `guest0`, `guest1` and so on.
     pub number: u32,
     shell: Shell,
 }
@@ -22,12 +23,20 @@ pub struct Guest {
 impl Guest {
     /// Switches it on, with these files and these devices.
     pub(crate) fn boot(kit: &Kit, number: u32, files: &Path, devices: &[String]) -> Self {
+        Self::boot_on(None, kit, number, files, devices)
+    }
+
+    /// The same on a host of a bed, whose cards are the guest's to use.
+    pub(crate) fn boot_on(host: Option<&Host>, kit: &Kit, number: u32, files: &Path, devices: &[String]) -> Self {
         // A processor of the kind "max" would copy memory by an instruction that is emulated byte by byte.
         let launch = Launch::new("/usr/bin/nice").args(["-n", "10"]).arg(&kit.qemu).talking();
         let launch = launch.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
         let launch = launch.args(["-accel", "tcg", "-cpu", "Nehalem", "-smp", "1", "-m", "512", "-serial", "stdio"]);
         let launch = launch.arg("-kernel").arg(&kit.kernel).arg("-initrd").arg(files);
-        let launch = launch.args(["-append", COMMAND_LINE]).args(devices);
+        let mut launch = launch.args(["-append", COMMAND_LINE]).args(devices);
+        if let Some(host) = host {
+            launch = launch.host(host);
+        }
         let qemu = launch.spawn().unwrap_or_else(|error| panic!("{error}"));
         Self { number, shell: Shell::new(format!("guest{number}"), qemu) }
     }

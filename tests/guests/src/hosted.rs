@@ -15,12 +15,9 @@ use crate::guest::Guest;
 use crate::kit::Kit;
 use crate::pair::card;
 use crate::shell::patience;
-use crate::system::{self, Content};
+use crate::system::{self, Content, Extra};
 
 const MTU: u32 = 9000;
-
-/// Vectors of each guest's device.
-const VECTORS: u32 = 8;
 
 /// For the daemon in a guest that reaches the other one by the wire.
 const BRIDGED: &str = "[[mx.board]]\nlinks = [{ interface = \"eth0\" }]\n";
@@ -40,15 +37,12 @@ impl Hosted {
         let scratch = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
         let (folder, files) = (scratch.path(), scratch.join("files.cpio"));
         let modules = vec![kit.driver(folder)?];
-        let content = Content { config: BRIDGED, programs: system::programs(), modules };
+        let content = Content { config: BRIDGED, programs: system::programs(), modules, extra: &Extra::default() };
         system::write(kit, &content, folder, &files);
         let daemon = daemon(&scratch);
         let guests = [0, 1].map(|number| {
-            let socket = daemon.run_dir().join(format!("guest-guest{number}.sock"));
-            let socket = format!("socket,id=window,path={}", socket.display());
-            let device = format!("ivshmem-doorbell,chardev=window,vectors={VECTORS}");
-            let window = ["-chardev".to_owned(), socket, "-device".to_owned(), device];
-            let devices: Vec<String> = card(folder, number, MTU).into_iter().chain(window).collect();
+            let devices: Vec<String> =
+                card(folder, number, MTU).into_iter().chain(window::device(&daemon, number)).collect();
             Guest::boot(kit, number, &files, &devices)
         });
         let mut hosted = Self { guests, daemon, _scratch: scratch };
@@ -82,11 +76,30 @@ impl Hosted {
 
 /// The host's daemon.
 fn daemon(scratch: &Scratch) -> Daemon {
-    let user = rustix::process::geteuid().as_raw();
-    let guest = |number| {
-        format!("[[kvm.guest]]\nname = \"guest{number}\"\nuser = {user}\nvectors = {VECTORS}\nwindow_mib = 32\n")
-    };
-    let config =
-        format!("[daemon]\nsocket = \"{{socket}}\"\nruntime_dir = \"{{state}}\"\n{}", [0, 1].map(guest).concat());
+    let config = format!(
+        "[daemon]\nsocket = \"{{socket}}\"\nruntime_dir = \"{{state}}\"\n{}",
+        [0, 1].map(window::config).concat()
+    );
     Daemon::on(scratch).config(&config).start(patience()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A guest's window: what the host's daemon, and what QEMU is told of it.
+pub(crate) mod window {
+    use isthmus_testbed::Daemon;
+
+    const VECTORS: u32 = 8;
+
+    /// For the daemon, whose user owns all guests.
+    pub(crate) fn config(number: u32) -> String {
+        let user = rustix::process::geteuid().as_raw();
+        format!("[[kvm.guest]]\nname = \"guest{number}\"\nuser = {user}\nvectors = {VECTORS}\nwindow_mib = 32\n")
+    }
+
+    /// For QEMU.
+    pub(crate) fn device(daemon: &Daemon, number: u32) -> [String; 4] {
+        let socket = daemon.run_dir().join(format!("guest-guest{number}.sock"));
+        let socket = format!("socket,id=window,path={}", socket.display());
+        let device = format!("ivshmem-doorbell,chardev=window,vectors={VECTORS}");
+        ["-chardev".to_owned(), socket, "-device".to_owned(), device]
+    }
 }

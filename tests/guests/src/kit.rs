@@ -74,6 +74,14 @@ impl Kit {
         Ok(built.join("isthmus.ko"))
     }
 
+    /// What guests are, in a few words.
+    pub fn describe(&self) -> String {
+        let output = Command::new(&self.qemu).arg("--version").output();
+        let said = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+        let version = said.split_whitespace().nth(3).unwrap_or("of some version").to_owned();
+        format!("QEMU {version}, TCG, one Nehalem, 512 MiB, Linux {}", self.release)
+    }
+
     /// Which kernel guests run.
     pub fn release(&self) -> &str {
         &self.release

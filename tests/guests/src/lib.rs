@@ -13,9 +13,11 @@
 //!
 //! Guests of one host ([`Hosted`]) have both: a card with a daemon of their own behind it, and a window that the host's daemon serves.
 //!
+//! Where the host has a bridge and a wire to another host ([`Site`]), it takes root: those are in network namespaces.
+//!
 //! And a machine with Xen: domain 0 and its guests, with what [`isthmus-side`](../xen_side/index.html) does in each ([`XenMachine`]).
 //!
-//! Processors are emulated: nothing of the host is needed but QEMU, no network of it is touched, and no privilege is used. A guest's
+//! Processors are emulated: nothing of the host is needed but QEMU, no network of it is touched, and no privilege is used but for that. A guest's
 //! whole file system is an archive with our programs, so it starts in seconds. What it takes is in `target/guests`, fetched by
 //! `make test-guests`; without it, tests say `skipped: why`.
 
@@ -26,8 +28,10 @@ mod guest;
 mod hosted;
 mod kit;
 mod pair;
+mod probe;
 mod qmp;
 mod shell;
+mod site;
 mod system;
 mod windowed;
 mod xen;
@@ -36,7 +40,10 @@ pub use guest::Guest;
 pub use hosted::Hosted;
 pub use kit::Kit;
 pub use pair::Pair;
+pub use probe::Probe;
 pub use qmp::Monitor;
 pub use shell::{Done, patience};
+pub use site::Site;
+pub use system::{Extra, example};
 pub use windowed::{Parts, Windowed};
 pub use xen::{XenKit, XenMachine};

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::guest::Guest;
 use crate::kit::Kit;
 use crate::shell::patience;
-use crate::system::{self, Content};
+use crate::system::{self, Content, Extra};
 
 /// The end of a wire, as QEMU is told.
 pub(crate) fn card(folder: &Path, number: u32, mtu: u32) -> [String; 4] {
@@ -33,7 +33,8 @@ impl Pair {
         let scratch = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
         let (folder, files) = (scratch.path(), scratch.join("files.cpio"));
         let config = format!("[[mx.board]]\nlinks = [{{ interface = \"eth0\" }}]\n{settings}");
-        let content = Content { config: &config, programs: system::programs(), modules: Vec::new() };
+        let content =
+            Content { config: &config, programs: system::programs(), modules: Vec::new(), extra: &Extra::default() };
         system::write(kit, &content, folder, &files);
         let mut guests = [0, 1].map(|number| Guest::boot(kit, number, &files, &card(folder, number, mtu)));
         for guest in &mut guests {

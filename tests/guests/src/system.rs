@@ -4,7 +4,7 @@
 //!  /init  /bin/busybox  /bin/{isthmusd,isthmus,mx_…}  /lib/{libmyriexpress,libc,…}  /modules  /etc/isthmusd.toml
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +16,7 @@ use crate::cpio::Archive;
 use crate::kit::Kit;
 
 /// The C programs that guests run.
-const EXAMPLES: [&str; 2] = ["mx_pingpong", "mx_stream"];
+const EXAMPLES: [&str; 3] = ["mx_measure", "mx_pingpong", "mx_stream"];
 
 const INIT: &[u8] = include_bytes!("../guest/init");
 
@@ -29,6 +29,19 @@ pub(crate) struct Content<'a> {
     pub(crate) programs: Vec<PathBuf>,
     /// What is in `/modules` and not loaded by itself.
     pub(crate) modules: Vec<PathBuf>,
+    /// What only some guests have.
+    pub(crate) extra: &'a Extra,
+}
+
+/// What some guests have beside what all have.
+#[derive(Debug, Default)]
+pub struct Extra {
+    /// In `/bin`, with the libraries that they load in `/lib`.
+    pub programs: Vec<PathBuf>,
+    /// Libraries that are found by their path: where a guest has them, and where we have them. Those that they load are in `/lib`.
+    pub libraries: Vec<(String, PathBuf)>,
+    /// What is in other files.
+    pub files: Vec<(String, Vec<u8>)>,
 }
 
 /// Writes the archive that the kernel unpacks. `folder` is for what is on the way.
@@ -50,9 +63,20 @@ pub(crate) fn write(kit: &Kit, content: &Content<'_>, folder: &Path, to: &Path) 
         archive.file(&format!("modules/{}", name(module)), &read(module));
     }
     let mut libraries = BTreeMap::new();
-    for program in &content.programs {
+    for program in content.programs.iter().chain(&content.extra.programs) {
         archive.file(&format!("bin/{}", name(program)), &stripped(program, folder));
         libraries.extend(loaded(program));
+    }
+    let (found, written) = (&content.extra.libraries, &content.extra.files);
+    for inside in above(found.iter().map(|(inside, _)| inside).chain(written.iter().map(|(inside, _)| inside))) {
+        archive.folder(&inside);
+    }
+    for (inside, outside) in found {
+        archive.file(inside, &read(outside));
+        libraries.extend(loaded(outside));
+    }
+    for (inside, bytes) in written {
+        archive.file(inside, bytes);
     }
     for (inside, outside) in libraries {
         archive.file(&inside, &stripped(&outside, folder));
@@ -60,16 +84,25 @@ pub(crate) fn write(kit: &Kit, content: &Content<'_>, folder: &Path, to: &Path) 
     fs::write(to, archive.finish()).unwrap_or_else(|error| panic!("{}: {error}", to.display()));
 }
 
+/// The folders that files lie in, outer ones first.
+fn above<'a>(files: impl Iterator<Item = &'a String>) -> BTreeSet<String> {
+    let folders = files.flat_map(|file| Path::new(file).ancestors().skip(1));
+    folders.map(|folder| folder.display().to_string()).filter(|folder| !folder.is_empty()).collect()
+}
+
 /// Ours as the other suites use them; or those of `$ISTHMUS_BIN_DIR`.
 pub(crate) fn programs() -> Vec<PathBuf> {
     let ours = ["isthmusd", "isthmus"];
     let ours = ours.map(|program| binary(program, program).unwrap_or_else(|error| panic!("{error}")));
-    let built = std::env::var_os("ISTHMUS_BIN_DIR").map(PathBuf::from);
-    let examples = EXAMPLES.map(|example| match &built {
-        Some(folder) => folder.join(example),
-        None => build::example(example),
-    });
-    ours.into_iter().chain(examples).collect()
+    ours.into_iter().chain(EXAMPLES.map(example)).collect()
+}
+
+/// A program of `examples/mx`, from where the others are.
+pub fn example(name: &str) -> PathBuf {
+    match std::env::var_os("ISTHMUS_BIN_DIR") {
+        Some(folder) => Path::new(&folder).join(name),
+        None => build::example(name),
+    }
 }
 
 /// What the loader would map for a program: where a guest has it, and where we have it.

@@ -12,7 +12,7 @@ use isthmus_testbed::Scratch;
 use crate::guest::Guest;
 use crate::kit::Kit;
 use crate::qmp::{self, Monitor};
-use crate::system::{self, Content};
+use crate::system::{self, Content, Extra};
 
 /// The guest's half of the tests.
 const PROGRAM: &str = "guest_half";
@@ -36,7 +36,7 @@ impl Parts {
     pub fn build(kit: &Kit) -> Result<Self, String> {
         let scratch = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
         let modules = vec![kit.driver(scratch.path())?];
-        let content = Content { config: "", programs: vec![program()], modules };
+        let content = Content { config: "", programs: vec![program()], modules, extra: &Extra::default() };
         system::write(kit, &content, scratch.path(), &scratch.join("files.cpio"));
         Ok(Self { scratch })
     }
@@ -92,6 +92,9 @@ impl Windowed {
 /// The program, built by the cargo that runs this.
 fn program() -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    // Beside the test itself, and built as that is: TARGET/PROFILE/deps/TEST.
+    let test = std::env::current_exe().expect("a running program has a file");
+    let profile = test.parent().and_then(Path::parent).expect("tests are built in a target directory");
     let mut build = Command::new(cargo);
     build.current_dir(build::root()).args([
         "build",
@@ -101,9 +104,7 @@ fn program() -> PathBuf {
         "--example",
         PROGRAM,
     ]);
+    build.args(profile.ends_with("release").then_some("--release"));
     build::done(&mut build);
-    // Beside the test itself: TARGET/PROFILE/deps/TEST.
-    let test = std::env::current_exe().expect("a running program has a file");
-    let profile = test.parent().and_then(Path::parent).expect("tests are built in a target directory");
     profile.join("examples").join(PROGRAM)
 }

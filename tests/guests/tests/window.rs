@@ -4,16 +4,15 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use isthmus_guests::{Kit, Parts, Windowed, patience};
 use isthmus_layout::RegionSize;
+use isthmus_platform::Listen;
 use isthmus_platform::conformance::{Side, check_side};
-use isthmus_platform::{Listen, Ring};
 use isthmus_platform_kvm::{ConnectError, Departure, Event, Guest, IvshmemServer, Kvm, Shape};
-use isthmus_shm::{Access, Payload, Window, Words};
+use isthmus_shm::{Access, Payload, Window};
 use isthmus_testbed::eventually_some;
 use rustix::event::{PollFd, PollFlags};
 use serde_json::json;
@@ -99,43 +98,6 @@ fn disturb(server: &mut IvshmemServer, path: &Path) {
     }
 }
 
-/// What a doorbell and what a word in the window take, there and back: what everything that is made of them is compared with.
-fn bounce(windowed: &mut Windowed, guest: &Guest) {
-    const BELLS: u32 = 300;
-    const WORDS: u32 = 10_000;
-    let (listener, ringer) = (guest.listener(1).unwrap().unwrap(), guest.ringer(1).unwrap().unwrap());
-    let window = Window::new(guest.map(1 << 19, RegionSize(4096), Access::ReadWrite).unwrap());
-    window.store(0, 0, Relaxed);
-    listener.clear();
-    windowed.guest.begin(&format!("guest_half bounce /dev/isthmus0 {BELLS} {WORDS}"));
-    windowed.guest.hear("bouncing");
-    let bell = |_| {
-        ringer.ring();
-        assert!(listener.wait(Duration::from_secs(60)), "nobody rings back");
-    };
-    let word = |at| {
-        window.store(0, 2 * at + 1, Release);
-        while window.load(0, Acquire) != 2 * at + 2 {
-            std::hint::spin_loop();
-        }
-    };
-    println!("# doorbell, both sides sleeping: {:?} there and back (median)", median(BELLS, bell));
-    println!("# window, both sides polling: {:?} there and back (median)", median(WORDS, word));
-    windowed.guest.end().expect_success("bounce");
-}
-
-/// Of so many times that this takes.
-fn median(rounds: u32, mut round: impl FnMut(u32)) -> Duration {
-    let time = |at| {
-        let begun = Instant::now();
-        round(at);
-        begun.elapsed()
-    };
-    let mut times: Vec<Duration> = (0..rounds).map(time).collect();
-    times.sort_unstable();
-    times[times.len() / 2]
-}
-
 fn print(lines: &[String]) {
     lines.iter().for_each(|line| println!("# {line}"));
 }
@@ -154,7 +116,9 @@ fn a_guest_and_its_host_pass_the_suite() {
     print(&done);
     assert_eq!(done.iter().filter(|line| line.starts_with("ok ")).count(), passed);
     assert!(done.contains(&"memory type write-back, seen in a mapping: true".to_owned()), "{done:?}");
-    bounce(&mut windowed, kvm.half());
+    let (bell, word) = windowed.bounce(kvm.half(), 300, 10_000);
+    println!("# doorbell, both sides sleeping: {bell:?} there and back (median)");
+    println!("# window, both sides polling: {word:?} there and back (median)");
     assert_eq!(windowed.complaints(), [""; 0]);
     assert!(server.poll().is_none(), "the guest left");
     // A power cut.

@@ -18,6 +18,6 @@ mod party;
 mod side;
 mod world;
 
-pub use party::{Flow, Party, code};
+pub use party::{Flow, Party, code, program as party_program};
 pub use side::{Side, patience};
 pub use world::{World, bed, wired};

@@ -206,6 +206,7 @@ impl std::fmt::Display for Flow {
     }
 }
 
-fn program() -> PathBuf {
+/// The program itself, for whoever runs it elsewhere.
+pub fn program() -> PathBuf {
     build::compiled(&Path::new(env!("CARGO_MANIFEST_DIR")).join("c/party.c"))
 }

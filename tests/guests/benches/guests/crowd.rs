@@ -1,0 +1,59 @@
+//! More and more pairs of guests at once: what all of them carry together.
+
+use anyhow::Result;
+use isthmus_bench::sheet::{Chart, Line, Row, Runs, Sheet, Unit};
+use isthmus_guests::Kit;
+
+use crate::lab::Lab;
+use crate::task::{Place, Task, Way};
+
+/// As long as messages are in that experiment.
+const SIZE: usize = 256 << 10;
+
+const WAYS: [(Way, &str); 3] = [(Way::Bridged, "bridged"), (Way::Window, "window"), (Way::Tcp, "TCP")];
+
+/// Measures with one pair, two, and so on; a row for each, and a plot.
+pub(crate) fn grow(lab: &mut Lab, kit: &Kit, pairs: u32, sheet: &mut Sheet) -> Result<String> {
+    let mut all: Vec<(f64, [Runs; 3])> = Vec::new();
+    for count in 1..=pairs {
+        let is_there = lab.site.guests.len();
+        if (2 * count) as usize > is_there {
+            lab.say(&format!("booting guests up to {}", 2 * count));
+            lab.site.boot(kit, 2 * count);
+            lab.acquaint(is_there);
+        }
+        let mut ways = <[Runs; 3]>::default();
+        for run in 1..=lab.runs {
+            lab.say(&format!("{count} pairs of guests: run {run} of {}", lab.runs));
+            for (runs, (way, _)) in ways.iter_mut().zip(WAYS) {
+                runs.push(together(lab, way, count as usize));
+            }
+        }
+        let [bridged, window, tcp] = &ways;
+        let row = Row::new(format!("guest.qemu.aggregate.{count}"), Unit::GigabytesPerSecond, window.clone());
+        let row = row.with_target("none: 256 KiB one way in so many pairs of guests at once");
+        sheet.take(row.with_baseline("bridged", bridged.clone()).with_baseline("tcp", tcp.clone()))?;
+        all.push((f64::from(2 * count), ways));
+    }
+    let together = chart("all guests together, GB/s", &all, |value, _| value);
+    let each = chart("each pair, GB/s", &all, |value, guests| value / (guests / 2.0));
+    sheet.plot([&together, &each])
+}
+
+/// What the pairs carry at once, in GB/s: the sum of what each has found for itself.
+fn together(lab: &mut Lab, way: Way, pairs: usize) -> f64 {
+    let task = |pair| Task { size: SIZE, client: 2 * pair, server: Place::Guest(2 * pair + 1), ..Task::bandwidth(way) };
+    let ms = lab.ms;
+    let serving: Vec<_> = (0..pairs).map(|pair| task(pair).begin(&mut lab.site, ms)).collect();
+    serving.into_iter().enumerate().map(|(pair, serving)| task(pair).end(&mut lab.site, serving)).sum()
+}
+
+fn chart(title: &str, all: &[(f64, [Runs; 3])], value: impl Fn(f64, f64) -> f64) -> Chart {
+    let line = |(at, (way, label)): (usize, (Way, &str))| Line {
+        label: label.to_owned(),
+        colour: at,
+        is_thick: way == Way::Window,
+        points: all.iter().filter_map(|(guests, runs)| Some((*guests, value(runs[at].median()?, *guests)))).collect(),
+    };
+    Chart { title: title.to_owned(), across: "guests", lines: WAYS.into_iter().enumerate().map(line).collect() }
+}

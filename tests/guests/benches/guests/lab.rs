@@ -1,0 +1,114 @@
+//! What everything is measured in: guests on their host, another host, and a guest with nothing but a window.
+
+use std::fs;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use isthmus_bench::sheet::Runs;
+use isthmus_guests::{Extra, Guest, Kit, Probe, Site};
+
+use crate::task::Task;
+
+/// Memory that a guest takes at most, with what QEMU needs itself.
+const GUEST_MIB: u64 = 640;
+
+/// How many rounds of a bare doorbell and of a bare word tell their times.
+const BELLS: u32 = 300;
+const WORDS: u32 = 10_000;
+
+/// How often a guest's ICMP echo is answered for one value.
+const ECHOES: u32 = 200;
+
+/// The lab.
+#[derive(Debug)]
+pub(crate) struct Lab {
+    pub(crate) site: Site,
+    pub(crate) runs: usize,
+    pub(crate) ms: u32,
+    probe: Probe,
+    begun: Instant,
+}
+
+/// Something that gives a number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Case {
+    /// Half a round trip in µs, or GB/s.
+    Task(Task),
+    /// Half of an ICMP echo of 8 bytes from guest0 to guest1, on average, in µs.
+    Echo,
+    /// A bare doorbell from a guest to its host and one back, both sides sleeping, in µs.
+    Doorbells,
+    /// Half of the way of a word in a window there and back, both sides polling, in µs.
+    Words,
+}
+
+/// So many pairs of guests fit into the memory that is free.
+pub(crate) fn pairs_max() -> Result<u32> {
+    let text = fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
+    let available = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:")?.split_whitespace().next()?.parse::<u64>().ok());
+    let mib = available.context("no MemAvailable in /proc/meminfo")? / 1024;
+    Ok(u32::try_from(mib / (2 * GUEST_MIB)).unwrap_or(u32::MAX))
+}
+
+impl Lab {
+    /// Two guests, of at most so many pairs; or what is missing.
+    pub(crate) fn start(kit: &Kit, pairs: u32, runs: usize, ms: u32) -> Result<Self, String> {
+        let begun = Instant::now();
+        let probe = Probe::start(kit)?;
+        let extra = Extra { programs: vec![env!("CARGO_BIN_EXE_guest_tcp").into()], ..Extra::default() };
+        let site = Site::start(kit, 2 * pairs, 2, &extra)?;
+        let mut lab = Self { site, runs, ms, probe, begun };
+        lab.acquaint(0);
+        Ok(lab)
+    }
+
+    /// Starts the daemons with which guests from this one on are hosts of their own, and waits until everybody knows them.
+    pub(crate) fn acquaint(&mut self, from: usize) {
+        for guest in &mut self.site.guests[from..] {
+            guest.run("by isthmus && daemon");
+        }
+        let boards: Vec<String> = self.site.guests.iter().map(Guest::board).collect();
+        for guest in &mut self.site.guests {
+            let own = guest.board();
+            for board in boards.iter().map(String::as_str).filter(|board| *board != own).chain(["far:0"]) {
+                guest.run(&format!("by isthmus; until isthmus peer list | grep -q '{board}'; do usleep 20000; done"));
+            }
+        }
+    }
+
+    /// Says what is done, and when.
+    pub(crate) fn say(&self, what: &str) {
+        eprintln!("[{:>4.0} s] {what}", self.begun.elapsed().as_secs_f64());
+    }
+
+    /// Measures all cases in turns, as often as it shall be: what each gave.
+    pub(crate) fn turns<const N: usize>(&mut self, what: &str, cases: [Case; N]) -> [Runs; N] {
+        let mut all = std::array::from_fn(|_| Runs::default());
+        for run in 1..=self.runs {
+            self.say(&format!("{what}: run {run} of {}", self.runs));
+            for (runs, case) in all.iter_mut().zip(cases) {
+                runs.push(self.measure(case));
+            }
+        }
+        all
+    }
+
+    fn measure(&mut self, case: Case) -> f64 {
+        match case {
+            Case::Task(task) => task.run(&mut self.site, self.ms),
+            Case::Echo => echo(&mut self.site.guests[0]),
+            Case::Doorbells => self.probe.doorbells(BELLS).as_secs_f64() * 1e6,
+            Case::Words => self.probe.words(WORDS).as_secs_f64() * 1e6 / 2.0,
+        }
+    }
+}
+
+/// Busybox tells the least, the average and the greatest, in ms.
+fn echo(guest: &mut Guest) -> f64 {
+    let said = guest.run(&format!("ping -q -c {ECHOES} -A -s 8 10.86.223.2"));
+    let last = said.last().map_or("", String::as_str);
+    let average = last.rsplit(" = ").next().and_then(|times| times.split('/').nth(1)?.parse::<f64>().ok());
+    average.unwrap_or_else(|| panic!("{said:?}")) * 1e3 / 2.0
+}

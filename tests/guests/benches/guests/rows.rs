@@ -1,0 +1,117 @@
+//! Two guests, and one of them with another host.
+
+use anyhow::Result;
+use isthmus_bench::sheet::{Row, Runs, Sheet, Unit};
+
+use crate::lab::{Case, Lab};
+use crate::task::{Place, Task, Wait, Way, serve};
+
+fn latency_of(way: Way, wait: Wait) -> Case {
+    Case::Task(Task::latency(way, wait))
+}
+
+/// 8 bytes between two guests, and what the path is made of.
+pub(crate) fn latency(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
+    let cases = [
+        latency_of(Way::Window, Wait::Poll),
+        latency_of(Way::Bridged, Wait::Poll),
+        latency_of(Way::Window, Wait::Sleep),
+        latency_of(Way::Bridged, Wait::Sleep),
+        latency_of(Way::Window, Wait::Adaptive),
+        latency_of(Way::Bridged, Wait::Adaptive),
+        latency_of(Way::Tcp, Wait::Sleep),
+        Case::Echo,
+        Case::Doorbells,
+        Case::Words,
+    ];
+    let [poll, bridged_poll, sleep, bridged_sleep, adaptive, bridged_adaptive, tcp, echo, doorbells, words] =
+        lab.turns("8 bytes", cases);
+    let row = |name, runs: &Runs| Row::new(name, Unit::Microseconds, runs.clone());
+    let poll = row("guest.qemu.half_rtt.8b.poll", &poll)
+        .with_target("both polling: at most 1/100 of bridged MX")
+        .with_baseline("bridged.half_rtt.8b.poll", bridged_poll)
+        .with_baseline("bridged.half_rtt.8b.sleep", bridged_sleep.clone())
+        .with_baseline("window.word", words.clone())
+        .with_baseline("tcp.half_rtt.8b", tcp.clone())
+        .with_baseline("icmp.half_rtt.8b", echo.clone());
+    sheet.take(poll)?;
+    let asleep = row("guest.qemu.half_rtt.8b.sleep", &sleep)
+        .with_target("both sleeping: at most 0.6 of bridged MX")
+        .with_baseline("bridged.half_rtt.8b.sleep", bridged_sleep)
+        .with_baseline("bridged.half_rtt.8b.adaptive", bridged_adaptive)
+        .with_baseline("window.half_rtt.8b.adaptive", adaptive)
+        .with_baseline("tcp.half_rtt.8b", tcp)
+        .with_baseline("icmp.half_rtt.8b", echo.clone());
+    sheet.take(asleep)?;
+    let added = row("guest.qemu.half_rtt.8b.added", &sleep)
+        .with_target("the same beside a bare doorbell to the host and one back: at most 1.25")
+        .with_baseline("doorbell.there_and_back", doorbells.clone());
+    sheet.take(added)?;
+    let bell = row("guest.qemu.doorbell", &doorbells).with_target("none: a bare doorbell to the host and one back");
+    sheet.take(bell.with_baseline("icmp.half_rtt.8b", echo.clone()))?;
+    let word =
+        row("guest.qemu.word", &words).with_target("1/1000 to 1/2500: a bare word in a window, half of there and back");
+    sheet.take(word.with_baseline("icmp.half_rtt.8b", echo))
+}
+
+/// 1 MiB from one guest to another.
+pub(crate) fn one_direction(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
+    let cases = [Way::Window, Way::Plain, Way::Bridged, Way::Tcp].map(|way| Case::Task(Task::bandwidth(way)));
+    let [window, plain, bridged, tcp] = lab.turns("1 MiB one way", cases);
+    let row = |name, runs: &Runs| Row::new(name, Unit::GigabytesPerSecond, runs.clone());
+    let bandwidth = row("guest.qemu.bandwidth.1m", &window)
+        .with_target("cache on: at least 3 times bridged MX, 2 times TCP")
+        .with_baseline("bridged.bandwidth.1m", bridged)
+        .with_baseline("tcp.bandwidth.1m", tcp);
+    sheet.take(bandwidth)?;
+    let cache = row("guest.qemu.rcache.1m", &window)
+        .with_target("cache on by off: what registration costs; 1 where nothing is registered")
+        .with_baseline("window.bandwidth.1m.plain", plain);
+    sheet.take(cache)
+}
+
+/// From a guest to another host, by its own host's daemon.
+pub(crate) fn another_host(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
+    const WAYS: [Way; 3] = [Way::Window, Way::Bridged, Way::Tcp];
+    let far = |task: Task| Case::Task(Task { server: Place::Far, ..task });
+    let latencies = lab.turns("8 bytes to another host", WAYS.map(|way| far(Task::latency(way, Wait::Sleep))));
+    let goodputs = lab.turns("1 MiB to another host", WAYS.map(|way| far(Task::bandwidth(way))));
+    let row = |name, unit, target, [window, bridged, tcp]: [Runs; 3]| {
+        let row = Row::new(name, unit, window).with_target(target);
+        row.with_baseline("bridged", bridged).with_baseline("tcp", tcp)
+    };
+    let target = "both sleeping: at most 0.5 of the same guest's own bridged MX";
+    sheet.take(row("guest.qemu.wire.half_rtt.8b", Unit::Microseconds, target, latencies))?;
+    let target = "at least 2 times the same guest's own bridged MX";
+    sheet.take(row("guest.qemu.wire.goodput.1m", Unit::GigabytesPerSecond, target, goodputs))
+}
+
+/// What it takes until a guest and a program of it are there. Clocks of shells tell hundredths of a second.
+pub(crate) fn coming(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
+    let [mut attach, mut window, mut bridged] = <[Runs; 3]>::default();
+    for run in 1..=lab.runs {
+        lab.say(&format!("attach: run {run} of {}", lab.runs));
+        attach.push(clocked(lab, 0, "by window; kill -9 $window_pid; wait $window_pid; clock window"));
+        for (runs, way, address) in [(&mut window, "window", ""), (&mut bridged, "isthmus", "-d guest1:0")] {
+            let endpoint = serve(
+                &mut lab.site.guests[1],
+                &format!("by {way}; unset MX_RCACHE ISTHMUS_WAIT; serve mx_pingpong -w"),
+            );
+            let first = format!("mx_pingpong -w {address} -r {endpoint} -n 1 -W 0 -S 8 -E 8");
+            runs.push(clocked(lab, 0, &format!("by {way}; unset MX_RCACHE ISTHMUS_WAIT; clock '{first}'")));
+            lab.site.guests[1].run("served");
+        }
+    }
+    let target = "none: from the start of a guest's daemon until its programs can attach";
+    sheet.take(Row::new("guest.qemu.attach", Unit::Milliseconds, attach).with_target(target))?;
+    let target = "none: from the start of a program until its first message has come back";
+    let first = Row::new("guest.qemu.first_message", Unit::Milliseconds, window).with_target(target);
+    sheet.take(first.with_baseline("bridged", bridged))
+}
+
+/// How many ms the guest's `clock` says.
+fn clocked(lab: &mut Lab, guest: usize, order: &str) -> f64 {
+    let said = lab.site.guests[guest].run(order);
+    let found = said.iter().find_map(|line| line.strip_prefix("centiseconds ")?.parse::<f64>().ok());
+    found.unwrap_or_else(|| panic!("{said:?}")) * 10.0
+}

@@ -1,0 +1,81 @@
+//! Ping-pong of all sizes between two guests: latency and bandwidth, bridged, by windows, and by windows with the registration cache.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use isthmus_bench::sheet::{Chart, Line, Row, Runs, Sheet, Unit};
+
+use crate::lab::Lab;
+use crate::task::{Way, serve};
+
+/// As `mx_pingpong` is told, beside where the server is.
+const ROUNDS: &str = "-n 20 -W 3 -S 0 -E 1048576";
+
+/// In the order of the legend.
+const WAYS: [(Way, &str, &str); 3] = [
+    (Way::Bridged, "by isthmus; unset MX_RCACHE ISTHMUS_WAIT", "-d guest1:0"),
+    (Way::Plain, "by window; export MX_RCACHE=0; unset ISTHMUS_WAIT", ""),
+    (Way::Window, "by window; unset MX_RCACHE ISTHMUS_WAIT", ""),
+];
+
+/// Names in the rows and in the plot.
+fn name(way: Way) -> &'static str {
+    match way {
+        Way::Bridged => "bridged",
+        Way::Plain => "window, cache off",
+        Way::Window => "window, cache on",
+        Way::Tcp => "TCP",
+    }
+}
+
+/// Half round trips in µs, by size, for each way.
+type Times = [BTreeMap<usize, Runs>; 3];
+
+/// Measures, writes a row for each size, and draws.
+pub(crate) fn sweep(lab: &mut Lab, sheet: &mut Sheet) -> Result<String> {
+    let mut times = Times::default();
+    for run in 1..=lab.runs {
+        for (times, (way, setting, address)) in times.iter_mut().zip(WAYS) {
+            lab.say(&format!("all sizes, {}: run {run} of {}", name(way), lab.runs));
+            let [client, server, ..] = &mut lab.site.guests[..] else { unreachable!("there are two guests") };
+            let endpoint = serve(server, &format!("{setting}; serve mx_pingpong -w"));
+            let said = client.run(&format!("{setting}; mx_pingpong -w {address} -r {endpoint} {ROUNDS}"));
+            server.run("served");
+            for (size, half_us) in said.iter().filter_map(|line| point(line)) {
+                times.entry(size).or_default().push(half_us);
+            }
+        }
+    }
+    let [bridged, plain, window] = &times;
+    for (size, runs) in window {
+        let beside = |times: &BTreeMap<usize, Runs>| times.get(size).cloned().unwrap_or_default();
+        let row = Row::new(format!("guest.qemu.half_rtt.{size}"), Unit::Microseconds, runs.clone());
+        sheet.take(row.with_baseline("bridged", beside(bridged)).with_baseline("window, cache off", beside(plain)))?;
+    }
+    let latency = chart("half round trip, us", &times, |_, half_us| half_us);
+    let bandwidth = chart("ping-pong, one direction, GB/s", &times, |size, half_us| size as f64 / half_us / 1e3);
+    sheet.plot([&latency, &bandwidth])
+}
+
+/// A line of `mx_pingpong`: its size and its half round trip.
+fn point(line: &str) -> Option<(usize, f64)> {
+    let mut words = line.split_whitespace();
+    Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
+}
+
+fn chart(title: &str, times: &Times, value: impl Fn(usize, f64) -> f64) -> Chart {
+    let line = |(colour, (times, (way, ..))): (usize, (&BTreeMap<usize, Runs>, (Way, _, _)))| Line {
+        label: name(way).to_owned(),
+        colour,
+        is_thick: way == Way::Window,
+        points: times
+            .iter()
+            .filter_map(|(&size, runs)| Some((size.max(1) as f64, value(size, runs.median()?))))
+            .collect(),
+    };
+    Chart {
+        title: title.to_owned(),
+        across: "message, bytes",
+        lines: times.iter().zip(WAYS).enumerate().map(line).collect(),
+    }
+}

@@ -1,0 +1,187 @@
+//! One measurement by `mx_measure` or `guest_tcp`, unchanged: a client in a guest, a server in another one or on the far host.
+
+use std::path::PathBuf;
+
+use isthmus_guests::{Guest, Site, example, patience};
+use isthmus_testbed::Proc;
+
+/// How messages go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// By the guests' windows and their host's daemon.
+    Window,
+    /// The same, with `MX_RCACHE=0`: large buffers are not kept registered.
+    Plain,
+    /// By the guests' cards, a whole daemon in each guest.
+    Bridged,
+    /// By the guests' cards and the kernel's TCP.
+    Tcp,
+}
+
+/// Who serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Guest(usize),
+    Far,
+}
+
+/// How programs of MX wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// They look without a pause.
+    Poll,
+    /// They sleep at once.
+    Sleep,
+    /// They look for a moment, where that has lately paid, and then sleep: as `mx_wait` does by itself.
+    Adaptive,
+}
+
+impl Wait {
+    /// The argument of the programs.
+    fn argument(self) -> &'static str {
+        if self == Self::Poll { "" } else { " -w" }
+    }
+
+    /// The library's variable, where it is not as it is by itself.
+    fn variable(self) -> Option<(&'static str, &'static str)> {
+        (self == Self::Sleep).then_some(("ISTHMUS_WAIT", "sleep"))
+    }
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Half a round trip, in µs.
+    PingPong,
+    /// Messages one way, in GB/s.
+    Stream,
+}
+
+/// A measurement.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Task {
+    pub(crate) way: Way,
+    pub(crate) kind: Kind,
+    pub(crate) size: usize,
+    pub(crate) wait: Wait,
+    pub(crate) client: usize,
+    pub(crate) server: Place,
+}
+
+/// A server that waits for its client.
+#[derive(Debug)]
+pub(crate) struct Serving {
+    endpoint: String,
+    /// On the far host.
+    process: Option<Proc>,
+}
+
+impl Way {
+    /// What a guest's shell is told before a program.
+    fn setting(self) -> &'static str {
+        match self {
+            Self::Window => "by window; unset MX_RCACHE",
+            Self::Plain => "by window; export MX_RCACHE=0",
+            Self::Bridged | Self::Tcp => "by isthmus; unset MX_RCACHE",
+        }
+    }
+
+    /// How a client in a guest names where its server is.
+    fn address(self, server: Place) -> String {
+        match (self, server) {
+            (Self::Tcp, Place::Guest(number)) => format!("-d 10.86.223.{}", number + 1),
+            (Self::Tcp, Place::Far) => format!("-d {}", Site::FAR),
+            (_, Place::Far) => "-d far:0".to_owned(),
+            (Self::Bridged, Place::Guest(number)) => format!("-d guest{number}:0"),
+            (Self::Window | Self::Plain, Place::Guest(_)) => String::new(), // The board that it has itself.
+        }
+    }
+
+    fn program(self) -> &'static str {
+        if self == Self::Tcp { "guest_tcp" } else { "mx_measure" }
+    }
+}
+
+impl Task {
+    /// Half a round trip of 8 bytes from guest0 to guest1.
+    pub(crate) fn latency(way: Way, wait: Wait) -> Self {
+        Self { way, kind: Kind::PingPong, size: 8, wait, client: 0, server: Place::Guest(1) }
+    }
+
+    /// Messages of 1 MiB from guest0 to guest1.
+    pub(crate) fn bandwidth(way: Way) -> Self {
+        Self { kind: Kind::Stream, size: 1 << 20, ..Self::latency(way, Wait::Adaptive) }
+    }
+
+    /// Measures.
+    pub(crate) fn run(self, site: &mut Site, ms: u32) -> f64 {
+        let serving = self.begin(site, ms);
+        self.end(site, serving)
+    }
+
+    /// Starts both sides.
+    pub(crate) fn begin(self, site: &mut Site, ms: u32) -> Serving {
+        let (program, wait) = (self.way.program(), self.wait.argument());
+        let waiting = match self.wait.variable() {
+            Some((name, value)) => format!("export {name}={value}"),
+            None => "unset ISTHMUS_WAIT".to_owned(),
+        };
+        let setting = format!("{}; {waiting}", self.way.setting());
+        let serving = match self.server {
+            Place::Guest(number) => Serving {
+                endpoint: serve(&mut site.guests[number], &format!("{setting}; serve {program}{wait}")),
+                process: None,
+            },
+            Place::Far => self.serve_far(site),
+        };
+        let kind = if self.kind == Kind::Stream { "stream" } else { "pingpong" };
+        let (address, endpoint, size) = (self.way.address(self.server), &serving.endpoint, self.size);
+        let arguments = format!("{wait} {address} -r {endpoint} -k {kind} -s {size} -t {ms}");
+        // Each single round trip is more than a serial line needs to carry.
+        site.guests[self.client]
+            .begin(&format!("{setting}; {program}{arguments} >/tmp/said && grep -v trips /tmp/said"));
+        serving
+    }
+
+    /// What came of it.
+    pub(crate) fn end(self, site: &mut Site, serving: Serving) -> f64 {
+        let said = site.guests[self.client].end().expect_success(self.way.program());
+        match (self.server, serving.process) {
+            (Place::Guest(number), _) => drop(site.guests[number].run("served")),
+            (Place::Far, Some(process)) => {
+                drop(process.finish(patience()).unwrap_or_else(|error| panic!("{error}")).expect_success())
+            }
+            (Place::Far, None) => {}
+        }
+        match self.kind {
+            Kind::PingPong => number(&said, "half_rtt_ns") / 1e3,
+            // Bytes by nanoseconds are GB by seconds.
+            Kind::Stream => number(&said, "messages") * self.size as f64 / number(&said, "elapsed_ns"),
+        }
+    }
+
+    fn serve_far(self, site: &Site) -> Serving {
+        let program = match self.way {
+            Way::Tcp => PathBuf::from(env!("CARGO_BIN_EXE_guest_tcp")),
+            _ => example(self.way.program()),
+        };
+        let launch = site.far.launch(program).args(self.wait.argument().split_whitespace());
+        let launch = self.wait.variable().iter().fold(launch, |launch, (name, value)| launch.env(name, value));
+        let mut process = launch.spawn().unwrap_or_else(|error| panic!("{error}"));
+        let endpoint = process.wait_prefix("endpoint ", patience()).unwrap_or_else(|error| panic!("{error}"));
+        Serving { endpoint: endpoint.trim().to_owned(), process: Some(process) }
+    }
+}
+
+/// Starts a server in a guest, and returns its endpoint.
+pub(crate) fn serve(guest: &mut Guest, order: &str) -> String {
+    let said = guest.run(order);
+    let endpoint = said.iter().find_map(|line| line.strip_prefix("endpoint "));
+    endpoint.unwrap_or_else(|| panic!("{said:?}")).to_owned()
+}
+
+/// The number behind a name.
+fn number(said: &[String], name: &str) -> f64 {
+    let found = said.iter().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    found.unwrap_or_else(|| panic!("{name}: {said:?}"))
+}
