@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use isthmus_testbed::Launch;
+use isthmus_testbed::{Launch, Proc};
 
 use crate::kit::Kit;
 use crate::shell::{Done, Shell};
@@ -22,14 +22,23 @@ pub struct Guest {
 impl Guest {
     /// Switches it on, with these files and these devices.
     pub(crate) fn boot(kit: &Kit, number: u32, files: &Path, devices: &[String]) -> Self {
+        Self { number, shell: Shell::new(format!("guest{number}"), Self::switched_on(kit, files, devices)) }
+    }
+
+    /// QEMU for such a guest.
+    fn switched_on(kit: &Kit, files: &Path, devices: &[String]) -> Proc {
         // A processor of the kind "max" would copy memory by an instruction that is emulated byte by byte.
         let launch = Launch::new("/usr/bin/nice").args(["-n", "10"]).arg(&kit.qemu).talking();
         let launch = launch.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
         let launch = launch.args(["-accel", "tcg", "-cpu", "Nehalem", "-smp", "1", "-m", "512", "-serial", "stdio"]);
         let launch = launch.arg("-kernel").arg(&kit.kernel).arg("-initrd").arg(files);
         let launch = launch.args(["-append", COMMAND_LINE]).args(devices);
-        let qemu = launch.spawn().unwrap_or_else(|error| panic!("{error}"));
-        Self { number, shell: Shell::new(format!("guest{number}"), qemu) }
+        launch.spawn().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Goes on in another QEMU with these devices, which waits to be sent what is in this one. What is returned is this one.
+    pub(crate) fn move_to(&mut self, kit: &Kit, files: &Path, devices: &[String]) -> Proc {
+        self.shell.move_to(Self::switched_on(kit, files, devices))
     }
 
     /// Waits until it has started, and says how many seconds that took by its own clock.
