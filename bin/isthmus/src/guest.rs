@@ -31,21 +31,22 @@ fn text(guests: &[GuestRow]) -> String {
     let mut table = Table::new(&[
         ("guest", Lean::Left),
         ("user", Lean::Right),
-        ("device", Lean::Left),
-        ("daemon", Lean::Left),
+        ("state", Lean::Left),
+        ("heard", Lean::Right),
+        ("kept", Lean::Left),
         ("domains", Lean::Right),
         ("window", Lean::Right),
         ("used", Lean::Right),
         ("vectors", Lean::Right),
         ("socket", Lean::Left),
     ]);
-    let is_there = |there| if there { "there" } else { "-" };
     for guest in guests {
         table.row(vec![
             guest.name.clone(),
             guest.uid.to_string(),
-            is_there(guest.used_bytes.is_some()).to_owned(),
-            is_there(guest.daemon).to_owned(),
+            state(guest).to_owned(),
+            guest.heard_s.map_or_else(|| "-".to_owned(), |heard_s| format!("{heard_s} s")),
+            kept(guest).to_owned(),
             guest.domains.to_string(),
             bytes(guest.window_bytes),
             guest.used_bytes.map_or_else(|| "-".to_owned(), bytes),
@@ -53,7 +54,31 @@ fn text(guests: &[GuestRow]) -> String {
             guest.socket.clone(),
         ]);
     }
-    table.text()
+    let mut text = table.text();
+    for guest in guests {
+        if let Some(why) = &guest.refused {
+            text.push_str(&format!("{}: the last connection for its device came to nothing: {why}\n", guest.name));
+        }
+    }
+    text
+}
+
+/// How it is; daemons of older versions do not say it in one word.
+fn state(guest: &GuestRow) -> &str {
+    match (&guest.state, guest.used_bytes, guest.daemon) {
+        (Some(state), ..) => state,
+        (None, None, _) => "absent",
+        (None, Some(_), false) => "device",
+        (None, Some(_), true) => "there",
+    }
+}
+
+fn kept(guest: &GuestRow) -> &'static str {
+    match guest.kept {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "-",
+    }
 }
 
 #[derive(Serialize)]
@@ -89,7 +114,7 @@ fn device(guest: &GuestRow) -> Device {
         "-chardev".to_owned(),
         format!("socket,id=isthmus,path={}", socket.replace(',', ",,")),
         "-device".to_owned(),
-        format!("ivshmem-doorbell,chardev=isthmus,vectors={vectors}"),
+        format!("ivshmem-doorbell,id=isthmus-device,chardev=isthmus,vectors={vectors}"),
     ];
     Device { libvirt, qemu: qemu.into() }
 }
@@ -111,7 +136,11 @@ mod tests {
             window_bytes: 64 << 20,
             used_bytes: Some(3 << 20),
             vectors: 16,
-            daemon: false,
+            daemon: true,
+            state: Some("silent".to_owned()),
+            heard_s: Some(7),
+            kept: Some(true),
+            refused: Some("a guest is connected already".to_owned()),
             domains: 0,
         }
     }
@@ -121,13 +150,18 @@ mod tests {
         let device = device(&guest());
         assert!(device.libvirt.contains("<server path='/run/a,b/it&apos;s&amp;web.sock'/>"), "{}", device.libvirt);
         assert_eq!(device.qemu[1], "socket,id=isthmus,path=/run/a,,b/it's&web.sock");
-        assert_eq!(device.qemu[3], "ivshmem-doorbell,chardev=isthmus,vectors=16");
+        assert_eq!(device.qemu[3], "ivshmem-doorbell,id=isthmus-device,chardev=isthmus,vectors=16");
     }
 
     #[test]
     fn a_list_says_what_of_a_guest_is_there() {
         let text = text(&[guest()]);
         let row: Vec<&str> = text.lines().nth(1).unwrap_or_default().split_whitespace().collect();
-        assert_eq!(row[..4], ["web", "1000", "there", "-"], "{text}");
+        assert_eq!(row[..6], ["web", "1000", "silent", "7", "s", "yes"], "{text}");
+        assert!(text.ends_with("came to nothing: a guest is connected already\n"), "{text}");
+        let older = GuestRow { state: None, heard_s: None, kept: None, refused: None, ..guest() };
+        let text = super::text(&[older]);
+        let row: Vec<&str> = text.lines().nth(1).unwrap_or_default().split_whitespace().collect();
+        assert_eq!(row[..5], ["web", "1000", "there", "-", "-"], "{text}");
     }
 }

@@ -6,7 +6,6 @@
 
 mod detach;
 
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -15,7 +14,7 @@ use clap::Parser;
 use isthmus_control::config::{self, Inputs, Loaded, Role};
 use isthmus_control::daemon::{Daemon, DaemonError, Options};
 use isthmus_layout::reason::Reason;
-use isthmus_platform::activation;
+use isthmus_platform::activation::{self, Given};
 use isthmus_platform_kvm::Device;
 
 /// Introduces domains of one host to one another and carries what cannot go directly.
@@ -74,10 +73,10 @@ impl Arguments {
 }
 
 fn main() -> ExitCode {
-    // Before anything else is opened: sockets that a service manager opened for us.
-    let socket = activation::sockets().pop();
+    // Before anything else is opened: sockets that a service manager opened for us, and what it kept.
+    let given = activation::given();
     let arguments = Arguments::parse();
-    match run(arguments, socket) {
+    match run(arguments, given) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("isthmusd: {error:#}");
@@ -86,7 +85,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: Arguments, socket: Option<OwnedFd>) -> Result<ExitCode> {
+fn run(arguments: Arguments, mut given: Given) -> Result<ExitCode> {
     let loaded = match arguments.load() {
         Ok(loaded) => loaded,
         Err(problems) => {
@@ -108,7 +107,9 @@ fn run(arguments: Arguments, socket: Option<OwnedFd>) -> Result<ExitCode> {
     }
     let detached = arguments.detached;
     let mut options = Options::new(loaded);
-    options.socket = socket;
+    options.socket = given.sockets.pop();
+    options.kept = given.kept;
+    options.store = activation::store().context("reaching the service manager")?;
     options.guest = arguments.device()?;
     options.reload = Some(Box::new(move || arguments.load()));
     let daemon = match Daemon::open(options) {

@@ -98,10 +98,21 @@ impl<M: Matcher> Core<M> {
         self.lost_at = Some(Instant::now());
         if let Err(refusal) = self.try_resume() {
             self.control = None;
+            if refusal.reason == Reason::HostSilent {
+                self.window_lost();
+            }
             self.last_refusal = Some(refusal);
             if self.alone_since.is_some_and(|since| since.elapsed() >= GIVE_UP) {
                 self.give_up();
             }
+        }
+    }
+
+    /// The guest that this is has lost its host, or that was started again: what peers and we had lay in a window that is another's now.
+    fn window_lost(&mut self) {
+        for at in self.peers.indices() {
+            let peer = self.peers[at].id;
+            self.peer_gone(peer, Reason::HostSilent);
         }
     }
 

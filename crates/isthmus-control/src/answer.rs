@@ -102,10 +102,18 @@ fn guests(broker: &Broker) -> Vec<GuestRow> {
             used_bytes: guest.estate.as_ref().map(|estate| estate.used()),
             vectors: guest.vectors,
             daemon: guest.daemon,
+            state: Some(guest.state(broker.now).name().to_owned()),
+            heard_s: guest.unheard_for(broker.now).map(|unheard| unheard / NANOSECONDS),
+            kept: guest.estate.as_ref().map(|_| guest.kept),
+            refused: guest.refused.clone(),
             domains: broker.homes.values().filter(is_in).count() as u32,
         }
     });
     rows.collect()
+}
+
+fn guests_unkept(broker: &Broker) -> u32 {
+    broker.guests().values().filter(|guest| guest.estate.is_some() && !guest.kept).count() as u32
 }
 
 fn domains(broker: &Broker) -> Domains {
@@ -160,5 +168,6 @@ fn doctor(broker: &Broker) -> Doctor {
         domains_unseen: broker.homes.values().filter(|home| home.pid.is_none()).count() as u32,
         channels_unseen: broker.channels.iter().filter(|channel| channel.memory.is_none()).count() as u32,
         resumable: broker.tickets.kept(),
+        guests_unkept: Some(guests_unkept(broker)),
     }
 }

@@ -18,11 +18,14 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use isthmus_channel::crossing::{Crossing, Frame};
+use isthmus_layout::border::{BEAT_MS, GUEST_BEAT_WORD, HOST_BEAT_WORD};
 use isthmus_layout::channel::Direction;
 use isthmus_platform::seqpacket::{self, SendError};
-use isthmus_shm::Window;
+use isthmus_shm::{Window, Words as _};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
@@ -30,6 +33,43 @@ use crate::watched::watched_both;
 
 /// Frames that are taken before others have their turn.
 const TURN_FRAMES: usize = 64;
+
+/// How often either daemon says that it is there.
+const BEAT: Duration = Duration::from_millis(BEAT_MS as u64);
+
+/// The beats of both daemons, as one of them has it.
+struct Pulse {
+    head: Window,
+    ours: u32,
+    theirs: u32,
+    /// What stood in the other's word when we looked last.
+    seen: u32,
+    /// Whether the other one was found to be silent.
+    silent: bool,
+}
+
+impl Pulse {
+    fn of_host(head: Window) -> Self {
+        Self { head, ours: HOST_BEAT_WORD, theirs: GUEST_BEAT_WORD, seen: 0, silent: false }
+    }
+
+    fn of_guest(head: Window) -> Self {
+        Self { head, ours: GUEST_BEAT_WORD, theirs: HOST_BEAT_WORD, seen: 0, silent: false }
+    }
+
+    /// Beats. True if the other one has since we did last.
+    fn beat(&mut self) -> bool {
+        let own = self.head.load(self.ours, Ordering::Relaxed);
+        self.head.store(self.ours, own.wrapping_add(1).max(1), Ordering::Relaxed);
+        let before = std::mem::replace(&mut self.seen, self.head.load(self.theirs, Ordering::Relaxed));
+        self.seen != 0 && self.seen != before
+    }
+
+    /// True if that is news.
+    fn found(&mut self, silent: bool) -> bool {
+        std::mem::replace(&mut self.silent, silent) != silent
+    }
+}
 
 /// One conversation over a crossing. It lives on one thread.
 struct Talk {
@@ -90,10 +130,10 @@ impl Talk {
 }
 
 /// A socket on which packets are sent and received.
-struct Line(AsyncFd<OwnedFd>);
+pub(crate) struct Line(AsyncFd<OwnedFd>);
 
 impl Line {
-    fn new(socket: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
         watched_both(socket).map(Self)
     }
 
@@ -110,7 +150,7 @@ impl Line {
     }
 
     /// Sends a packet when there is room. False if nobody is there any more.
-    async fn send(&self, packet: &[u8], fds: &[Arc<OwnedFd>]) -> bool {
+    pub(crate) async fn send(&self, packet: &[u8], fds: &[Arc<OwnedFd>]) -> bool {
         let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
         loop {
             let Ok(mut ready) = self.0.writable().await else { return false };

@@ -42,7 +42,7 @@ use crate::policy::{Identity, Policy};
 use crate::tickets::{Survivor, Tickets};
 use strangers::Strangers;
 
-pub(crate) use guests::GuestView;
+pub(crate) use guests::{GuestState, GuestView};
 pub use home::Home;
 pub(crate) use refusal::Refusal;
 pub use types::{Facts, Outgoing, Peer, SessionId, Settings};

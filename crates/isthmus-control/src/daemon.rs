@@ -14,6 +14,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use isthmus_channel::Wait as Waiting;
 use isthmus_layout::channel::SlabSize;
@@ -24,12 +25,13 @@ use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::border::guest::Guest;
+use crate::border::guest::{self, Guest};
 use crate::broker::{Broker, DataPlane, Facts, Settings};
 use crate::config::{Attach, Config, Loaded, WaitMode};
 use crate::directory::{Directory, Limits};
 use crate::guests::Guests;
 use crate::host::host;
+use crate::keeper::{self, Keeper};
 use crate::network::{self, Opened};
 use crate::policy::Policy;
 use crate::privileges;
@@ -53,6 +55,10 @@ pub struct Options {
     pub signals: bool,
     /// The device by which it reaches its host, if it is the daemon of a guest.
     pub guest: Option<PathBuf>,
+    /// Descriptors that a daemon before this one has left, by the names under which they were kept.
+    pub kept: Vec<(String, OwnedFd)>,
+    /// A datagram socket on which descriptors can be left for a daemon after this one, as systemd takes them; without it none are.
+    pub store: Option<OwnedFd>,
 }
 
 /// Reads the configuration again; says why not.
@@ -61,12 +67,16 @@ pub type Reload = Box<dyn Fn() -> Result<Loaded, String>>;
 impl Options {
     /// The usual ones.
     pub fn new(loaded: Loaded) -> Self {
-        Self { loaded, socket: None, spoken: Spoken::CURRENT, reload: None, signals: true, guest: None }
+        let (socket, reload, guest, kept, store) = (None, None, None, Vec::new(), None);
+        Self { loaded, socket, spoken: Spoken::CURRENT, reload, signals: true, guest, kept, store }
     }
 }
 
 /// Slabs of domains' rings where there are links to other hosts.
 const RING_SLAB: SlabSize = SlabSize::new(1 << 20).expect("a slab may be as large");
+
+/// How often a guest's daemon that lost its device looks for another one.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Why a daemon did not start, or broke.
 #[derive(Debug, thiserror::Error)]
@@ -145,23 +155,39 @@ impl Daemon {
         let Self { options, listener, stop } = self;
         let uid = rustix::process::geteuid().as_raw();
         let policy = Policy::new(options.loaded.config.policy.clone(), uid);
-        let device = Device::open(device)?;
-        tell_of(&device);
-        let guest = Guest::new(device, policy);
         if options.signals {
             stop_signals(&stop).map_err(system("listening to signals"))?;
         }
+        let mut device = Device::open(device)?;
         ready();
-        guest.run(listener, stop).await.map_err(system("serving"))?;
-        Ok(Ended::Stopped)
+        loop {
+            tell_of(&device);
+            let ended = Guest::new(device, policy.clone()).run(&listener, &stop).await.map_err(system("serving"))?;
+            if ended == guest::Ended::Stopped {
+                return Ok(Ended::Stopped);
+            }
+            tracing::warn!("the device is gone; programs attach again when there is another one");
+            let next = async {
+                tokio::select! {
+                    plugged = plugged() => Some(plugged),
+                    () = stop.stopped() => None,
+                }
+            };
+            match guest::turn_away(&listener, next).await.map_err(system("serving"))? {
+                Some(plugged) => device = plugged,
+                None => return Ok(Ended::Stopped),
+            }
+        }
     }
 
     async fn serve_host(self, ready: impl FnOnce()) -> Result<Ended, DaemonError> {
-        let Self { options, listener, stop } = self;
+        let Self { mut options, listener, stop } = self;
         let config = options.loaded.config.clone();
         let socket = config.daemon.socket.path();
-        let guests = Guests::open(config.kvm.guest.as_slice(), socket, config.daemon.workers.get() as u16);
+        let kept = keeper::of_guests(std::mem::take(&mut options.kept));
+        let guests = Guests::open(config.kvm.guest.as_slice(), socket, config.daemon.workers.get() as u16, kept);
         let guests = guests.map_err(DaemonError::Guests)?;
+        let keeper = Keeper::over(options.store.take()).map_err(system("reaching the service manager"))?;
         let mut tickets = tickets(&config)?;
         let (told, events) = mpsc::unbounded_channel::<Event>();
         let (opened, service, scrape) = match service(&config, &tickets, told) {
@@ -182,9 +208,19 @@ impl Daemon {
         if options.signals {
             signals(&server, &stop, options.reload).map_err(system("listening to signals"))?;
         }
-        guests.serve(&server, socket);
+        guests.serve(&server, socket, keeper);
         ready();
         server.run(listener, events, stop).await.map_err(system("serving"))
+    }
+}
+
+/// Waits for a device that the driver serves.
+async fn plugged() -> Device {
+    loop {
+        tokio::time::sleep(LOOK_AGAIN).await;
+        if let Some(device) = Device::nodes().iter().find_map(|node| Device::open(node).ok()) {
+            return device;
+        }
     }
 }
 

@@ -2,15 +2,18 @@
 //!
 //! ```text
 //!   [[kvm.guest]] ──► IvshmemServer ── QEMU connects ──► Estate, Border ── QEMU or its device is gone ──► all its domains end
+//!                          ▲                        └──► Keeper
+//!                          └── what a daemon before this one has left there
 //! ```
 
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use isthmus_layout::RegionSize;
+use isthmus_platform::PlatformError;
 use isthmus_platform_kvm::{Event, Guest, IvshmemServer, Shape, VECTORS_MIN};
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
@@ -20,46 +23,81 @@ use crate::broker::GuestView;
 use crate::config::KvmGuest;
 use crate::disposal::Given;
 use crate::ground::{Estate, GroundNumber};
+use crate::keeper::{Keeper, Kept};
 use crate::server::Server;
 use crate::watched::watched;
 
 /// QEMU opens it; the guest of whoever else does would be taken for this one.
 const SOCKET_MODE: u32 = 0o600;
 
+/// Where a guest's device is served.
+struct Place {
+    plan: KvmGuest,
+    devices: IvshmemServer,
+    /// Who is there since before this daemon was.
+    resumed: Option<Guest>,
+}
+
 /// Where guests' devices are served, before anybody is.
-pub(crate) struct Guests(Vec<(KvmGuest, IvshmemServer)>);
+pub(crate) struct Guests {
+    places: Vec<Place>,
+    /// Of guests that cannot be gone on with: nobody needs it kept any longer.
+    stale: Vec<String>,
+}
 
 impl Guests {
-    /// Opens all sockets. `daemon` is the daemon's own, `workers` its number of workers. An error says which socket could not be opened.
-    pub(crate) fn open(plans: &[KvmGuest], daemon: &Path, workers: u16) -> Result<Self, String> {
+    /// Opens all sockets, and goes on with those guests whose connection was kept. `daemon` is the daemon's own socket, `workers` its number
+    /// of workers. An error says which socket could not be opened.
+    pub(crate) fn open(plans: &[KvmGuest], daemon: &Path, workers: u16, mut kept: Kept) -> Result<Self, String> {
+        let mut stale = Vec::new();
         let open = |plan: &KvmGuest| {
             // The crossing's vector, and one for each worker as far as there are.
             let toward_host = (1 + workers).clamp(VECTORS_MIN, plan.vectors());
             let shape = Shape::new(RegionSize(plan.window_bytes()), toward_host, plan.vectors());
             let shape = shape.map_err(|error| error.to_string())?;
             let server = IvshmemServer::listen(&plan.socket(daemon), SOCKET_MODE, shape);
-            Ok((plan.clone(), server.map_err(|error| error.to_string())?))
+            let mut devices = server.map_err(|error| error.to_string())?;
+            let name = plan.name.name().as_str();
+            let ends = kept.remove(name);
+            let resumed = ends.as_ref().and_then(|ends| resume(name, &mut devices, ends));
+            stale.extend(ends.filter(|_| resumed.is_none()).map(|_| name.to_owned()));
+            Ok(Place { plan: plan.clone(), devices, resumed })
         };
-        plans.iter().map(open).collect::<Result<_, String>>().map(Self)
+        let places = plans.iter().map(open).collect::<Result<_, String>>()?;
+        stale.extend(kept.into_keys());
+        Ok(Self { places, stale })
     }
 
     /// Serves them, each on a task of the server's thread.
-    pub(crate) fn serve(self, server: &Server, daemon: &Path) {
-        let numbers = Rc::new(std::cell::Cell::new(1));
-        for (plan, devices) in self.0 {
+    pub(crate) fn serve(self, server: &Server, daemon: &Path, keeper: Keeper) {
+        if !self.places.is_empty() && !keeper.is_there() {
+            tracing::warn!(
+                "nobody keeps what guests need when this daemon ends (docs/operate/guests.md): they need a new device then"
+            );
+        }
+        let (numbers, keeper) = (Rc::new(std::cell::Cell::new(1)), Rc::new(keeper));
+        for name in self.stale {
+            let keeper = Rc::clone(&keeper);
+            spawn_local(async move { keeper.forget(&name).await });
+        }
+        for place in self.places {
+            let plan = &place.plan;
             let view = GuestView {
                 uid: plan.user.uid,
                 socket: plan.socket(daemon).display().to_string(),
                 window_bytes: plan.window_bytes(),
                 vectors: plan.vectors(),
                 estate: None,
+                kept: false,
+                refused: None,
                 daemon: false,
+                heard: None,
             };
             server.with(|broker| broker.add_guest(plan.name.name().clone(), view));
-            let (server, numbers) = (server.clone(), Rc::clone(&numbers));
+            let (server, numbers, keeper) = (server.clone(), Rc::clone(&numbers), Rc::clone(&keeper));
             spawn_local(async move {
-                let name = plan.name.name().clone();
-                if let Err(error) = serve(&plan, devices, &server, &numbers).await {
+                let name = place.plan.name.name().clone();
+                if let Err(error) = serve(place, &server, &numbers, &keeper).await {
                     tracing::error!(guest = %name, "it is not served any more: {error}");
                 }
             });
@@ -67,37 +105,73 @@ impl Guests {
     }
 }
 
+/// The guest whose connection was kept by these ends of a parcel.
+fn resume(name: &str, devices: &mut IvshmemServer, ends: &[OwnedFd]) -> Option<Guest> {
+    for end in ends {
+        match devices.resume(end) {
+            Ok(Some(guest)) => return Some(guest),
+            Ok(None) => {}
+            Err(error) => tracing::warn!(guest = name, "what was kept of it is of no use: {error}"),
+        }
+    }
+    None
+}
+
 /// One guest after the other, at one socket.
-async fn serve(
-    plan: &KvmGuest,
-    mut devices: IvshmemServer,
-    server: &Server,
-    numbers: &std::cell::Cell<u32>,
-) -> io::Result<()> {
+async fn serve(place: Place, server: &Server, numbers: &std::cell::Cell<u32>, keeper: &Keeper) -> io::Result<()> {
+    let Place { plan, mut devices, resumed } = place;
     let name = plan.name.name();
     let ready = watched(devices.as_fd().try_clone_to_owned()?)?;
     let mut gone: Option<Rc<Notify>> = None;
+    let begin = |guest: Guest| {
+        let number = GroundNumber(numbers.replace(numbers.get() + 1));
+        let estate = estate(&plan, guest, number);
+        show(server, &plan, Some(Arc::clone(&estate)));
+        spawn(Border::new(server.clone(), estate, plan.user.uid), name.to_string())
+    };
+    if let Some(guest) = resumed {
+        tracing::info!(guest = %name, qemu = guest.process, "its device is there since before this daemon");
+        gone = Some(begin(guest));
+        note(server, &plan, |guest| guest.kept = true);
+    }
     loop {
         match devices.poll() {
             None => ready.readable().await?.clear_ready(),
             Some(Event::Connected(guest)) => {
                 tracing::info!(guest = %name, qemu = guest.process, "its device is there");
-                let number = GroundNumber(numbers.replace(numbers.get() + 1));
-                let estate = estate(plan, guest, number);
-                show(server, plan, Some(Arc::clone(&estate)));
-                gone = Some(spawn(Border::new(server.clone(), estate, plan.user.uid), name.to_string()));
+                let parcel = devices.keep(&guest);
+                gone = Some(begin(guest));
+                keep(server, &plan, keeper, parcel).await;
             }
             Some(Event::Gone { how, socket }) => {
                 tracing::info!(guest = %name, "{how}");
                 gone.take().inspect(|gone| gone.notify_one());
-                show(server, plan, None);
+                show(server, &plan, None);
                 drop(Given::by(plan.user.uid, socket));
+                keeper.forget(name.as_str()).await;
             }
             Some(Event::Failed { why, socket }) => {
                 tracing::warn!(guest = %name, "a connection for its device came to nothing: {why}");
+                note(server, &plan, |guest| guest.refused = Some(why.to_string()));
                 drop(socket.map(|socket| Given::by(plan.user.uid, socket)));
             }
         }
+    }
+}
+
+/// Has a guest's connection kept, where somebody does that.
+async fn keep(server: &Server, plan: &KvmGuest, keeper: &Keeper, parcel: Result<Option<[OwnedFd; 2]>, PlatformError>) {
+    let name = plan.name.name();
+    if !keeper.is_there() {
+        return;
+    }
+    match parcel {
+        Ok(Some(parcel)) => match keeper.keep(name, parcel).await {
+            true => note(server, plan, |guest| guest.kept = true),
+            false => tracing::warn!(guest = %name, "the service manager does not take what it needs after a restart"),
+        },
+        Ok(None) => {} // It is gone already.
+        Err(error) => tracing::warn!(guest = %name, "what it needs after a restart cannot be kept: {error}"),
     }
 }
 
@@ -108,12 +182,19 @@ fn estate(plan: &KvmGuest, guest: Guest, number: GroundNumber) -> Arc<Estate> {
 
 /// For reports: whether the guest has its device.
 fn show(server: &Server, plan: &KvmGuest, estate: Option<Arc<Estate>>) {
-    server.with(|broker| {
-        if let Some(guest) = broker.guest_mut(plan.name.name()) {
-            guest.daemon &= estate.is_some();
-            guest.estate = estate;
+    note(server, plan, |guest| {
+        if estate.is_some() {
+            guest.refused = None;
         }
+        guest.daemon &= estate.is_some();
+        guest.kept &= estate.is_some();
+        guest.estate = estate;
     });
+}
+
+/// For reports: something about a guest.
+fn note(server: &Server, plan: &KvmGuest, change: impl FnOnce(&mut GuestView)) {
+    server.with(|broker| broker.guest_mut(plan.name.name()).map(change));
 }
 
 /// What is returned ends it.

@@ -129,6 +129,14 @@ reports! {
         vectors: u16,
         /// Whether its own daemon is there.
         daemon: bool,
+        /// `absent`: no device; `device`: no daemon; `silent`: its daemon was not heard for a while; `there`.
+        state: Option<String>,
+        /// Seconds since its daemon was heard.
+        heard_s: Option<u64>,
+        /// Whether it keeps its device when this daemon is started again.
+        kept: Option<bool>,
+        /// Why the last connection for its device came to nothing; none once another one did not.
+        refused: Option<String>,
         /// Its domains.
         domains: u32,
     }
@@ -437,6 +445,8 @@ reports! {
         channels_unseen: u32,
         /// False if domains cannot come back after a restart.
         resumable: bool,
+        /// Guests with a device that they would lose if the daemon were started again.
+        guests_unkept: Option<u32>,
     }
 
     /// The counters.

@@ -516,3 +516,13 @@ fn problems_as_json_have_a_code() {
     }]);
     assert_eq!(serde_json::to_value(&error.problems).expect("JSON"), expected);
 }
+
+#[test]
+fn more_guests_than_a_daemon_serves() {
+    let guests: String =
+        (0..257).map(|guest| format!("[[kvm.guest]]\nname = \"g{guest}\"\nuser = \"ann\"\n")).collect();
+    let refused = refusal(&guests);
+    assert!(refused.contains("kvm.guest is a list of 257, but must be a list of at most 256 tables"), "{refused}");
+    let fewer = guests.rsplit_once("[[").unwrap().0;
+    assert_eq!(load(&inputs(fewer)).unwrap().config.kvm.guest.as_slice().len(), 256);
+}

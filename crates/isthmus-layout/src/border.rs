@@ -32,6 +32,16 @@ pub const VERSION_WORD: u32 = 2;
 pub const CALL_WORD: u32 = 32;
 /// Word of the head page: the call that the crossing was made ready for. Whatever was said before is forgotten.
 pub const ANSWER_WORD: u32 = 64;
+/// Word of the head page: the host's beat. As long as there is a device, the host's daemon changes it every [`BEAT_MS`], to any number
+/// but 0, which says that it does not.
+pub const HOST_BEAT_WORD: u32 = 96;
+/// Word of the head page: the guest's beat, as the host's.
+pub const GUEST_BEAT_WORD: u32 = 128;
+
+/// How often daemons change their beat, in milliseconds.
+pub const BEAT_MS: u32 = 1000;
+/// Whose beat has not changed for so many milliseconds hangs, or is in a guest that is paused. That ends nothing.
+pub const SILENT_AFTER_MS: u32 = 5 * BEAT_MS;
 
 /// Where the crossing lies.
 pub const CROSSING_AT: u64 = PAGE_BYTES as u64;

@@ -39,5 +39,5 @@ mod shape;
 pub use bare::BareDevice;
 pub use device::{Device, DeviceError, Info, MemoryType};
 pub use kvm::{DeviceHalf, End, Half, Kvm, KvmListener, KvmMemory, Place, Vector};
-pub use server::{ConnectError, Departure, Event, GUEST, Guest, HOST, IvshmemServer, ServerError};
+pub use server::{ConnectError, Departure, Event, GUEST, Guest, HOST, IvshmemServer, ResumeError, ServerError};
 pub use shape::{Shape, ShapeError, VECTORS_MAX, VECTORS_MIN};

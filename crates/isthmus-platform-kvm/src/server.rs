@@ -7,7 +7,7 @@
 //! ```
 //!
 //! There is one guest at a time behind a socket, and each connection has a window of its own, made for it: what one guest left no other ever
-//! sees. The host is peer 0 and the guest peer 1 ([`HOST`], [`GUEST`]). Nothing here waits for anybody; the server's descriptor
+//! sees. A connection can outlive its server ([`IvshmemServer::keep`]). The host is peer 0 and the guest peer 1 ([`HOST`], [`GUEST`]). Nothing here waits for anybody; the server's descriptor
 //! ([`AsFd`]) is readable as long as [`IvshmemServer::poll`] has something to say. The messages are in `docs/spec/device.md`.
 
 use crate::shape::Shape;
@@ -21,6 +21,9 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 use std::path::{Path, PathBuf};
+
+mod keep;
+pub use keep::ResumeError;
 
 /// The host's number among a device's peers.
 pub const HOST: u16 = 0;

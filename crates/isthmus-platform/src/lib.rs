@@ -16,6 +16,7 @@ pub mod activation;
 pub mod conformance;
 pub mod crowd;
 pub mod local;
+pub mod parcel;
 pub mod scheduling;
 pub mod seqpacket;
 

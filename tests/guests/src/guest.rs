@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use isthmus_netbed::Host;
-use isthmus_testbed::Launch;
+use isthmus_testbed::{Launch, Proc};
 
 use crate::kit::Kit;
 use crate::shell::{Done, Shell};
@@ -28,6 +28,11 @@ impl Guest {
 
     /// The same on a host of a bed, whose cards are the guest's to use.
     pub(crate) fn boot_on(host: Option<&Host>, kit: &Kit, number: u32, files: &Path, devices: &[String]) -> Self {
+        Self { number, shell: Shell::new(format!("guest{number}"), Self::switched_on(host, kit, files, devices)) }
+    }
+
+    /// QEMU for such a guest.
+    fn switched_on(host: Option<&Host>, kit: &Kit, files: &Path, devices: &[String]) -> Proc {
         // A processor of the kind "max" would copy memory by an instruction that is emulated byte by byte.
         let launch = Launch::new("/usr/bin/nice").args(["-n", "10"]).arg(&kit.qemu).talking();
         let launch = launch.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
@@ -37,8 +42,12 @@ impl Guest {
         if let Some(host) = host {
             launch = launch.host(host);
         }
-        let qemu = launch.spawn().unwrap_or_else(|error| panic!("{error}"));
-        Self { number, shell: Shell::new(format!("guest{number}"), qemu) }
+        launch.spawn().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Goes on in another QEMU with these devices, which waits to be sent what is in this one. What is returned is this one.
+    pub(crate) fn move_to(&mut self, kit: &Kit, files: &Path, devices: &[String]) -> Proc {
+        self.shell.move_to(Self::switched_on(None, kit, files, devices))
     }
 
     /// Waits until it has started, and says how many seconds that took by its own clock.

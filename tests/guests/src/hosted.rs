@@ -7,17 +7,22 @@
 //!  └────────────────────────────────────┘                 └────────────────────────────────────┘
 //! ```
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use isthmus_testbed::{Daemon, Launch, Scratch, binary, eventually_some};
+use serde_json::{Value, json};
 
 use crate::guest::Guest;
 use crate::kit::Kit;
 use crate::pair::card;
+use crate::qmp::Monitor;
 use crate::shell::patience;
 use crate::system::{self, Content, Extra};
 
 const MTU: u32 = 9000;
+
+/// The archive of what guests find when they start.
+const FILES: &str = "files.cpio";
 
 /// For the daemon in a guest that reaches the other one by the wire.
 const BRIDGED: &str = "[[mx.board]]\nlinks = [{ interface = \"eth0\" }]\n";
@@ -27,31 +32,93 @@ const BRIDGED: &str = "[[mx.board]]\nlinks = [{ interface = \"eth0\" }]\n";
 pub struct Hosted {
     /// The guests, which are called `guest0` and `guest1`.
     pub guests: [Guest; 2],
-    daemon: Daemon,
-    _scratch: Scratch,
+    /// The host's daemon.
+    pub daemon: Daemon,
+    scratch: Scratch,
 }
 
 impl Hosted {
     /// Boots both, and waits until their programs can attach; or says what is missing.
     pub fn start(kit: &Kit) -> Result<Self, String> {
         let scratch = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
-        let (folder, files) = (scratch.path(), scratch.join("files.cpio"));
+        let (folder, files) = (scratch.path(), scratch.join(FILES));
         let modules = vec![kit.driver(folder)?];
         let content = Content { config: BRIDGED, programs: system::programs(), modules, extra: &Extra::default() };
         system::write(kit, &content, folder, &files);
         let daemon = daemon(&scratch);
         let guests = [0, 1].map(|number| {
             let devices: Vec<String> =
-                card(folder, number, MTU).into_iter().chain(window::device(&daemon, number)).collect();
+                devices(folder, number, 0).into_iter().chain(window::device(&daemon, number)).collect();
             Guest::boot(kit, number, &files, &devices)
         });
-        let mut hosted = Self { guests, daemon, _scratch: scratch };
+        let mut hosted = Self { guests, daemon, scratch };
         for guest in &mut hosted.guests {
             let uptime_s = guest.ready();
             println!("# guest{} is up after {uptime_s} s of its time", guest.number);
             guest.run(&format!("network {} {MTU} && insmod /modules/isthmus.ko && window", guest.number));
         }
         Ok(hosted)
+    }
+
+    /// The monitor of a guest that has moved so often.
+    pub fn monitor(&self, number: u32, moves: u32) -> Monitor {
+        Monitor::connect(&self.scratch.join(monitor(number, moves)))
+    }
+
+    /// Takes a guest's device away, in order.
+    pub fn unplug(&self, number: u32) {
+        let mut monitor = self.monitor(number, 0);
+        monitor.command("device_del", &json!({ "id": "device" }));
+        monitor.wait("DEVICE_DELETED", "device");
+        monitor.command("chardev-remove", &json!({ "id": "window" }));
+    }
+
+    /// Gives a guest that has moved so often a device that this daemon serves.
+    pub fn plug(&self, (number, moves): (u32, u32), daemon: &Daemon) {
+        let mut monitor = self.monitor(number, moves);
+        let address = json!({ "type": "unix", "data": { "path": window::socket(daemon, number) } });
+        let backend = json!({ "type": "socket", "data": { "server": false, "addr": address } });
+        monitor.command("chardev-add", &json!({ "id": "window", "backend": backend }));
+        let device =
+            json!({ "driver": "ivshmem-doorbell", "id": "device", "chardev": "window", "vectors": window::VECTORS });
+        monitor.command("device_add", &device);
+    }
+
+    /// Has a guest without a device go on in another QEMU, live. Its card's wire goes with it.
+    pub fn migrate(&mut self, kit: &Kit, number: u32) {
+        let way = format!("unix:{}", self.scratch.join(format!("way{number}")).display());
+        let mut monitor = self.monitor(number, 0);
+        let incoming = ["-incoming".to_owned(), way.clone()];
+        let devices: Vec<String> = devices(self.scratch.path(), number, 1).into_iter().chain(incoming).collect();
+        let files = self.scratch.join(FILES);
+        let guest = &mut self.guests[number as usize];
+        let before = guest.move_to(kit, &files, &devices);
+        // It listens once its own monitor does.
+        drop(self.monitor(number, 1));
+        monitor.command("migrate", &json!({ "uri": way }));
+        let status = eventually_some(patience(), || {
+            let status = monitor.command("query-migrate", &json!({}))["status"].clone();
+            (status == "completed" || status == "failed").then_some(status)
+        });
+        assert_eq!(status.unwrap_or_else(|late| panic!("{late}")), "completed");
+        drop(before);
+    }
+
+    /// A daemon as another host has one: it knows the same guests.
+    pub fn another_daemon(scratch: &Scratch) -> Daemon {
+        daemon(scratch)
+    }
+
+    /// What `isthmus guest list` says of one of them.
+    pub fn row(&self, number: u32) -> Value {
+        let listed: Value = serde_json::from_str(&self.isthmus(&["guest", "list", "--json"])).expect("JSON");
+        listed["guests"][number as usize].clone()
+    }
+
+    /// The same once that is so.
+    pub fn row_until(&self, number: u32, so: impl Fn(&Value) -> bool) -> Value {
+        let found = eventually_some(patience(), || Some(self.row(number)).filter(&so));
+        found.unwrap_or_else(|late| panic!("guest{number}: {late}: {}", self.row(number)))
     }
 
     /// A program of this host that talks to the same daemon.
@@ -74,20 +141,39 @@ impl Hosted {
     }
 }
 
+/// The name of the monitor's socket.
+fn monitor(number: u32, moves: u32) -> String {
+    format!("monitor{number}.{moves}")
+}
+
+/// What a guest has besides its window.
+fn devices(folder: &Path, number: u32, moves: u32) -> Vec<String> {
+    let monitor = folder.join(monitor(number, moves));
+    let monitor = ["-qmp".to_owned(), format!("unix:{},server=on,wait=off", monitor.display())];
+    card(folder, number, MTU).into_iter().chain(monitor).collect()
+}
+
 /// The host's daemon.
 fn daemon(scratch: &Scratch) -> Daemon {
     let config = format!(
         "[daemon]\nsocket = \"{{socket}}\"\nruntime_dir = \"{{state}}\"\n{}",
         [0, 1].map(window::config).concat()
     );
-    Daemon::on(scratch).config(&config).start(patience()).unwrap_or_else(|error| panic!("{error}"))
+    Daemon::on(scratch).config(&config).kept().start(patience()).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A guest's window: what the host's daemon, and what QEMU is told of it.
 pub(crate) mod window {
+    use std::path::PathBuf;
+
     use isthmus_testbed::Daemon;
 
-    const VECTORS: u32 = 8;
+    pub(crate) const VECTORS: u32 = 8;
+
+    /// Where a guest's device is served.
+    pub(crate) fn socket(daemon: &Daemon, number: u32) -> PathBuf {
+        daemon.run_dir().join(format!("guest-guest{number}.sock"))
+    }
 
     /// For the daemon, whose user owns all guests.
     pub(crate) fn config(number: u32) -> String {
@@ -97,9 +183,8 @@ pub(crate) mod window {
 
     /// For QEMU.
     pub(crate) fn device(daemon: &Daemon, number: u32) -> [String; 4] {
-        let socket = daemon.run_dir().join(format!("guest-guest{number}.sock"));
-        let socket = format!("socket,id=window,path={}", socket.display());
-        let device = format!("ivshmem-doorbell,chardev=window,vectors={VECTORS}");
+        let socket = format!("socket,id=window,path={}", socket(daemon, number).display());
+        let device = format!("ivshmem-doorbell,id=device,chardev=window,vectors={VECTORS}");
         ["-chardev".to_owned(), socket, "-device".to_owned(), device]
     }
 }

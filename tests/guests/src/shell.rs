@@ -70,6 +70,11 @@ impl Shell {
         heard.unwrap_or_else(|error| panic!("{}: {error}", self.name)).trim_end().to_owned()
     }
 
+    /// The line goes on with another QEMU. What is returned is the one before.
+    pub(crate) fn move_to(&mut self, qemu: Proc) -> Proc {
+        std::mem::replace(&mut self.qemu, qemu)
+    }
+
     /// Ends QEMU as a power cut does.
     pub(crate) fn kill(&self) {
         self.qemu.kill().unwrap_or_else(|error| panic!("{}: {error}", self.name));

@@ -38,6 +38,7 @@ pub struct DaemonPlan {
     env: Vec<(OsString, OsString)>,
     owner: Option<u32>,
     host: Option<Host>,
+    keeps: bool,
 }
 
 /// A running daemon that has said READY=1; killed when dropped.
@@ -87,7 +88,16 @@ impl DaemonPlan {
     /// A daemon that will live in `scratch`.
     pub fn on(scratch: &Scratch) -> Self {
         let (args, env) = (Vec::new(), Vec::new());
-        Self { dir: scratch.path().into(), program: None, config: None, args, env, owner: None, host: None }
+        Self {
+            dir: scratch.path().into(),
+            program: None,
+            config: None,
+            args,
+            env,
+            owner: None,
+            host: None,
+            keeps: false,
+        }
     }
 
     /// Its configuration, given to it with `--config`. `{run}`, `{state}` and `{socket}` become paths.
@@ -118,6 +128,12 @@ impl DaemonPlan {
     /// [apart](Daemon::apart). Its folders are those of this machine.
     pub fn host(mut self, host: &Host) -> Self {
         self.host = Some(host.clone());
+        self
+    }
+
+    /// Keeps descriptors for its next life, as systemd does with `FileDescriptorStoreMax=`.
+    pub fn kept(mut self) -> Self {
+        self.keeps = true;
         self
     }
 
@@ -170,6 +186,9 @@ impl DaemonPlan {
         }
         for (name, value) in &self.env {
             launch = launch.env(name, value);
+        }
+        if self.keeps {
+            launch = launch.env("FDSTORE", "512").given(notify.store()?.copies()?);
         }
         if let Some(owner) = self.owner {
             launch = launch.owner(owner);
@@ -258,6 +277,11 @@ impl Daemon {
     /// SIGKILL, and the next life, in place.
     pub fn kill_and_restart(&mut self, deadline: Deadline) -> Result<(), DaemonError> {
         self.proc.kill()?;
+        self.start_again(deadline)
+    }
+
+    /// The next life, in place, of one that ends or has ended.
+    pub fn start_again(&mut self, deadline: Deadline) -> Result<(), DaemonError> {
         self.proc.wait(deadline)?;
         self.proc = self.plan.launch(&mut self.notify, deadline)?;
         Ok(())

@@ -92,6 +92,7 @@ pub struct Launch {
     env: Vec<(OsString, Option<OsString>)>,
     limits: Vec<Limit>,
     fds: Vec<(RawFd, OwnedFd)>,
+    given: bool,
     piped_stdin: bool,
     owner: Option<u32>,
     sandbox: Option<Sandbox>,
@@ -103,7 +104,8 @@ impl Launch {
     pub fn new(program: impl Into<PathBuf>) -> Self {
         let (args, env, limits, fds) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (piped_stdin, owner, sandbox, host) = (false, None, None, None);
-        Self { program: program.into(), args, env, limits, fds, piped_stdin, owner, sandbox, host }
+        let program = program.into();
+        Self { program, args, env, limits, fds, given: false, piped_stdin, owner, sandbox, host }
     }
 
     /// `program` in a sandbox.
@@ -159,6 +161,15 @@ impl Launch {
         self
     }
 
+    /// Gives the program descriptors as systemd does: their names in a variable, and its own number in another.
+    pub fn given(mut self, fds: Vec<(String, OwnedFd)>) -> Self {
+        let names: Vec<&str> = fds.iter().map(|(name, _)| name.as_str()).collect();
+        self = self.env("LISTEN_FDS", fds.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
+        self.given = true;
+        self.fds.extend((3..).zip(fds.into_iter().map(|(_, fd)| fd)));
+        self
+    }
+
     /// Gives the program a standard input we can write to with [`Proc::say`]; otherwise it reads nothing.
     pub fn talking(mut self) -> Self {
         self.piped_stdin = true;
@@ -187,10 +198,11 @@ impl Launch {
     fn command(&self, program: &Path, enclosure: Option<&Enclosure>) -> Result<Command, LaunchError> {
         let mut words = Vec::<OsString>::new();
         let inherited = self.inherited();
-        if !inherited.is_empty() {
+        if !inherited.is_empty() || self.given {
             let closes = inherited.iter().map(|number| format!("{number}>&- ")).collect::<String>();
+            let own = if self.given { "export LISTEN_PID=$$; " } else { "" };
             words.push(tool("bash", "bash")?.into());
-            words.extend(["-c".into(), format!("exec {closes}; exec \"$@\"").into(), "bash".into()]);
+            words.extend(["-c".into(), format!("exec {closes}; {own}exec \"$@\"").into(), "bash".into()]);
         }
         if !self.limits.is_empty() {
             words.push(tool("prlimit", "util-linux")?.into());

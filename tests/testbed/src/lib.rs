@@ -46,6 +46,7 @@ mod sandbox;
 mod schedule;
 mod scratch;
 mod spawner;
+mod store;
 mod view;
 
 pub use binary::{BinaryError, binary};
@@ -60,4 +61,5 @@ pub use rustix::process::Signal;
 pub use sandbox::{Sandbox, Yama};
 pub use schedule::Schedule;
 pub use scratch::Scratch;
+pub use store::Store;
 pub use view::{Fd, Mapping, Memory, View, ViewError};

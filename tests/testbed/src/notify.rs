@@ -1,11 +1,19 @@
 //! The service manager's side of sd_notify(3): a datagram socket on which a daemon says `READY=1`.
 
-use std::io;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+
 use crate::deadline::{Deadline, Late};
+use crate::store::Store;
+
+/// Descriptors that come with one message at most (`SCM_MAX_FD`).
+const FDS_MAX: usize = 253;
 
 /// Receives what a daemon tells its service manager.
 #[derive(Debug)]
@@ -14,6 +22,7 @@ pub struct Notify {
     path: PathBuf,
     /// What was said, one `NAME=value` each.
     said: Vec<String>,
+    store: Store,
 }
 
 /// The awaited word did not come.
@@ -49,7 +58,7 @@ impl Notify {
         let path = path.into();
         let socket = UnixDatagram::bind(&path)?;
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, path, said: Vec::new() })
+        Ok(Self { socket, path, said: Vec::new(), store: Store::default() })
     }
 
     /// Where it listens.
@@ -61,6 +70,12 @@ impl Notify {
     pub fn said(&mut self) -> io::Result<&[String]> {
         self.drain()?;
         Ok(&self.said)
+    }
+
+    /// What was left here for a later daemon.
+    pub fn store(&mut self) -> io::Result<&Store> {
+        self.drain()?;
+        Ok(&self.store)
     }
 
     /// Forgets what was said, so that a restarted daemon has to say it again.
@@ -90,14 +105,24 @@ impl Notify {
     fn drain(&mut self) -> io::Result<()> {
         let mut packet = [0; 4096];
         loop {
-            match self.socket.recv(&mut packet) {
-                Ok(bytes) => {
-                    let text = String::from_utf8_lossy(&packet[..bytes]);
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+            let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+            let flags = RecvFlags::CMSG_CLOEXEC;
+            match rustix::net::recvmsg(&self.socket, &mut [IoSliceMut::new(&mut packet)], &mut ancillary, flags) {
+                Ok(message) => {
+                    let text = String::from_utf8_lossy(&packet[..message.bytes]).into_owned();
+                    let mut fds = Vec::new();
+                    for part in ancillary.drain() {
+                        if let RecvAncillaryMessage::ScmRights(came) = part {
+                            fds.extend(came);
+                        }
+                    }
+                    self.store.take(&text, fds);
                     self.said.extend(text.lines().map(str::to_owned));
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
         }
     }

@@ -40,6 +40,7 @@ pub(super) fn check(options: &Options, findings: &mut Vec<Finding>) -> bool {
             findings.push(files(&doctor));
             findings.push(sight(&doctor));
             findings.push(restart(&doctor));
+            findings.extend(guests(&doctor));
         }
         Err(error) => findings.push(unexpected("daemon.files", tried, &error)),
     }
@@ -149,6 +150,14 @@ fn sight(doctor: &Doctor) -> Finding {
         0 => Finding::ok(id, tried, result),
         _ => Finding::note(id, tried, result).because(Reason::DaemonOutOfFds),
     }
+}
+
+/// A daemon without guests is told nothing.
+fn guests(doctor: &Doctor) -> Option<Finding> {
+    let (id, tried) = ("daemon.guests", "asking the daemon whether guests keep their devices when it is started again");
+    let result = format!("{} guests would be left with a device that nobody answers", doctor.guests_unkept?);
+    let remedy = "Run the daemon as a service of systemd with a file descriptor store (`FileDescriptorStoreMax=512` and `Environment=FDSTORE=512`, as in packaging/systemd/isthmusd.service), or plug these guests' devices anew afterwards (docs/operate/guests.md).";
+    doctor.guests_unkept.filter(|unkept| *unkept > 0).map(|_| Finding::note(id, tried, result).remedy(remedy))
 }
 
 fn restart(doctor: &Doctor) -> Finding {

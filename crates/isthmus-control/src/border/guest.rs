@@ -17,7 +17,7 @@ use isthmus_channel::crossing::Frame;
 use isthmus_layout::RegionSize;
 use isthmus_layout::border::{
     ANSWER_WORD, CALL_WORD, CROSSING, CROSSING_AT, CROSSING_VECTOR, FrameKind, Handed, MAGIC, MAGIC_WORD, Open, Packet,
-    TAKEN_STEP, UNTAKEN_MAX, VERSION, VERSION_WORD, Withdrawn,
+    SILENT_AFTER_MS, TAKEN_STEP, UNTAKEN_MAX, VERSION, VERSION_WORD, Withdrawn,
 };
 use isthmus_layout::channel::Direction;
 use isthmus_layout::control::{Refused, Text, ToClient, ToDaemon, serial_of};
@@ -29,17 +29,19 @@ use isthmus_shm::{Access, Mapping, Window, Words as _};
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::{Line, TURN_FRAMES, Talk};
+use super::{BEAT, Line, Pulse, TURN_FRAMES, Talk};
 use crate::policy::Policy;
 use crate::server::{Stop, program};
 use crate::session::QUEUE_MAX;
 use crate::socket::Listener;
 use crate::watched::watched;
 
-/// How often a host that does not answer is called again.
-const CALL_AGAIN: Duration = Duration::from_secs(1);
+/// After no connection could be accepted.
+const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
+
+const SILENT_AFTER: Duration = Duration::from_millis(SILENT_AFTER_MS as u64);
 
 /// What shows a guest its window.
 pub trait Device {
@@ -51,6 +53,8 @@ pub trait Device {
     fn ringer(&self, peer: u16, vector: u16) -> io::Result<OwnedFd>;
     /// An event descriptor that counts the rings of a vector of ours from now on, and no other does.
     fn listen(&self, vector: u16) -> io::Result<OwnedFd>;
+    /// A descriptor that hangs up when the device is gone.
+    fn hang_up(&self) -> io::Result<OwnedFd>;
 }
 
 impl Device for isthmus_platform_kvm::Device {
@@ -69,6 +73,19 @@ impl Device for isthmus_platform_kvm::Device {
     fn listen(&self, vector: u16) -> io::Result<OwnedFd> {
         self.listener(vector).map_err(io::Error::other)
     }
+
+    fn hang_up(&self) -> io::Result<OwnedFd> {
+        self.as_fd().try_clone_to_owned()
+    }
+}
+
+/// Why a guest's daemon serves its device no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was told to stop.
+    Stopped,
+    /// The device is gone: it was unplugged.
+    Unplugged,
 }
 
 /// A guest's daemon.
@@ -90,8 +107,8 @@ impl<D: Device + 'static> Guest<D> {
         Self { device, policy }
     }
 
-    /// Serves until it is stopped. Runs inside a [`LocalSet`](tokio::task::LocalSet).
-    pub async fn run(self, listener: Listener, stop: Stop) -> io::Result<()> {
+    /// Serves until it is stopped, or its device is gone. Runs inside a [`LocalSet`](tokio::task::LocalSet).
+    pub async fn run(self, listener: &Listener, stop: &Stop) -> io::Result<Ended> {
         let map = |at, size: RegionSize| {
             let piece = self.device.piece(at, size.0)?;
             Mapping::new(piece, size, Access::ReadWrite).map(Window::new).map_err(io::Error::other)
@@ -102,29 +119,35 @@ impl<D: Device + 'static> Guest<D> {
             host: Doorbell::from(self.device.ringer(HOST, CROSSING_VECTOR)?),
         });
         let bell = watched(self.device.listen(CROSSING_VECTOR)?)?;
+        let gone = watched(self.device.hang_up()?)?;
         let incoming = watched(listener.as_fd().try_clone_to_owned()?)?;
         let mut calling = Calling::new(Rc::clone(&place));
         let things = Rc::new(Things { device: self.device, pieces: RefCell::default(), listeners: RefCell::default() });
         let mut conversation: Option<Rc<Conversation<D>>> = None;
-        let mut again = interval(CALL_AGAIN);
+        let mut host = Host::new(place.head.clone());
+        let mut again = interval(BEAT);
         again.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut more = false;
-        loop {
+        let ended = loop {
             tokio::select! {
-                () = stop.stopped() => break,
+                () = stop.stopped() => break Ended::Stopped,
+                hung_up = gone.readable() => {
+                    drop(hung_up?);
+                    break Ended::Unplugged;
+                }
                 ready = incoming.readable() => match listener.accept() {
-                    Ok(socket) => welcome(socket, &self.policy, conversation.as_ref()),
+                    Ok(socket) => welcome(socket, &self.policy, conversation.as_ref().filter(|_| !host.is_silent())),
                     Err(rustix::io::Errno::AGAIN) => ready?.clear_ready(),
                     Err(error) => {
                         tracing::warn!("a connection was not accepted: {error}");
-                        tokio::time::sleep(CALL_AGAIN).await; // Most likely there are no descriptors.
+                        tokio::time::sleep(ACCEPT_AGAIN).await; // Most likely there are no descriptors.
                     }
                 },
                 ready = bell.readable() => {
                     let _ = rustix::io::read(&bell, &mut [0; 8]); // How often does not matter.
                     ready?.clear_ready();
                 }
-                _ = again.tick() => {}
+                _ = again.tick() => host.feel(conversation.is_some()),
                 () = tokio::task::yield_now(), if more => {}
             }
             if conversation.as_ref().is_some_and(|conversation| conversation.talk.over.get() || !calling.is_answered())
@@ -135,15 +158,70 @@ impl<D: Device + 'static> Guest<D> {
             }
             if conversation.is_none() && calling.call() {
                 tracing::info!("the host's daemon is there");
+                host.is_there();
                 let talk = Talk::new(place.crossing.clone(), Direction::One);
                 things.start_anew();
                 conversation = Some(Conversation::new(talk, Rc::clone(&place), Rc::clone(&things)));
             }
             more = conversation.as_ref().is_some_and(Conversation::turn);
-        }
+        };
         conversation.inspect(|conversation| conversation.end());
-        calling.leave();
-        Ok(())
+        if ended == Ended::Stopped {
+            calling.leave();
+        }
+        Ok(ended)
+    }
+}
+
+/// Has whoever connects know that there is no host, until `over`.
+pub async fn turn_away<T>(listener: &Listener, over: impl Future<Output = T>) -> io::Result<T> {
+    let incoming = watched(listener.as_fd().try_clone_to_owned()?)?;
+    let mut over = std::pin::pin!(over);
+    loop {
+        tokio::select! {
+            over = &mut over => return Ok(over),
+            ready = incoming.readable() => match listener.accept() {
+                Ok(socket) => refuse(&socket, Reason::HostSilent),
+                Err(rustix::io::Errno::AGAIN) => ready?.clear_ready(),
+                Err(_) => tokio::time::sleep(ACCEPT_AGAIN).await, // As above.
+            },
+        }
+    }
+}
+
+/// Whether the host's daemon works. One that hangs is told of and waited for: what programs have by channels goes on without it.
+struct Host {
+    pulse: Pulse,
+    heard: Instant,
+}
+
+impl Host {
+    fn new(head: Window) -> Self {
+        Self { pulse: Pulse::of_guest(head), heard: Instant::now() }
+    }
+
+    /// It has answered a call.
+    fn is_there(&mut self) {
+        self.heard = Instant::now();
+        self.pulse.silent = false;
+    }
+
+    /// Says that we are there, and looks whether the host's daemon does; a host that never did is not expected to.
+    fn feel(&mut self, talking: bool) {
+        if self.pulse.beat() || self.pulse.seen == 0 {
+            self.heard = Instant::now();
+        }
+        let is_silent = talking && self.heard.elapsed() >= SILENT_AFTER;
+        if self.pulse.found(is_silent) {
+            match is_silent {
+                true => tracing::warn!("the host's daemon is silent: it hangs, or is stopped; nobody can attach"),
+                false => tracing::info!("the host's daemon is heard again"),
+            }
+        }
+    }
+
+    fn is_silent(&self) -> bool {
+        self.pulse.silent
     }
 }
 
@@ -195,12 +273,13 @@ impl Calling {
     }
 }
 
+fn refuse(socket: &OwnedFd, reason: Reason) {
+    let message = Refused { reason, text: Text::clip(reason.summary()) };
+    let _ = isthmus_platform::seqpacket::send(socket, &ToClient::from(message).emit(None), &[]);
+}
+
 /// A program has connected.
 fn welcome<D: Device + 'static>(socket: OwnedFd, policy: &Policy, conversation: Option<&Rc<Conversation<D>>>) {
-    let refuse = |socket: &OwnedFd, reason: Reason| {
-        let message = Refused { reason, text: Text::clip(reason.summary()) };
-        let _ = isthmus_platform::seqpacket::send(socket, &ToClient::from(message).emit(None), &[]);
-    };
     let Some(conversation) = conversation else { return refuse(&socket, Reason::HostSilent) };
     let stream = socket.try_clone().and_then(|socket| UnixStream::from_std(socket.into()));
     let Ok(known) = stream.and_then(|stream| stream.peer_cred()) else { return };
@@ -499,6 +578,10 @@ mod tests {
             let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
             rustix::event::eventfd(0, flags).map_err(io::Error::from)
         }
+
+        fn hang_up(&self) -> io::Result<OwnedFd> {
+            self.listen(0)
+        }
     }
 
     #[test]
@@ -513,7 +596,7 @@ mod tests {
         let guest = Guest::new(Unserved, policy);
         let local = tokio::task::LocalSet::new();
         runtime.block_on(local.run_until(async {
-            let serving = spawn_local(guest.run(listener, Stop::default()));
+            let serving = spawn_local(async move { guest.run(&listener, &Stop::default()).await });
             let line = Line::new(program).unwrap();
             let (mut message, mut fds) = (vec![0; CONTROL_BYTES_MAX], Vec::new());
             let bytes = line.receive(&mut message, &mut fds).await.unwrap();

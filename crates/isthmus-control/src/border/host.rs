@@ -9,17 +9,18 @@ use std::sync::atomic::Ordering;
 
 use isthmus_channel::crossing::Frame;
 use isthmus_layout::border::{
-    ANSWER_WORD, CALL_WORD, CROSSING, FRAME_BYTES_MAX, FrameKind, Handed, MAGIC, MAGIC_WORD, Open, Packet, TAKEN_STEP,
-    UNTAKEN_MAX, VERSION, VERSION_WORD,
+    ANSWER_WORD, CALL_WORD, CROSSING, FRAME_BYTES_MAX, FrameKind, GUEST_BEAT_WORD, Handed, MAGIC, MAGIC_WORD, Open,
+    Packet, TAKEN_STEP, UNTAKEN_MAX, VERSION, VERSION_WORD,
 };
 use isthmus_layout::channel::Direction;
 use isthmus_platform::seqpacket;
 use isthmus_shm::{Window, Words as _};
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
+use tokio::time::{MissedTickBehavior, interval};
 
-use super::{Line, Over, TURN_FRAMES, Talk};
-use crate::broker::Refusal;
+use super::{BEAT, Line, Over, Pulse, TURN_FRAMES, Talk};
+use crate::broker::{GuestState, GuestView, Refusal};
 use crate::ground::{Estate, Ground};
 use crate::server::Server;
 use crate::watched::watched;
@@ -51,11 +52,14 @@ impl Border {
         let mut conversation: Option<Rc<Conversation>> = None;
         let mut gone = std::pin::pin!(gone);
         // What was said there last, whatever came of it.
-        let mut heard = 0;
+        let mut heard = self.take_over(&head);
+        let (mut pulse, mut beat) = (Pulse::of_host(head.clone()), interval(BEAT));
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut more = false;
         loop {
             tokio::select! {
                 () = &mut gone => break,
+                _ = beat.tick() => self.feel(&mut pulse),
                 ready = called.readable() => {
                     let _ = rustix::io::read(&called, &mut [0; 8]); // How often does not matter.
                     ready?.clear_ready();
@@ -65,7 +69,7 @@ impl Border {
             }
             if let Some(over) = conversation.take_if(|conversation| conversation.talk.over.get()) {
                 over.end();
-                self.show(false);
+                self.show(false, &head);
                 head.store(ANSWER_WORD, 0, Ordering::Release);
                 self.estate.call();
             }
@@ -76,7 +80,7 @@ impl Border {
                 if call != 0 {
                     conversation = Some(self.answer(call, &head, &crossing));
                 }
-                self.show(conversation.is_some());
+                self.show(conversation.is_some(), &head);
             }
             more = match &conversation {
                 Some(conversation) => conversation.turn(),
@@ -87,13 +91,51 @@ impl Border {
         Ok(())
     }
 
-    /// For reports: whether the guest's daemon is there.
-    fn show(&self, daemon: bool) {
-        self.server.with(|broker| {
-            if let Some(guest) = broker.guest_mut(self.estate.name()) {
-                guest.daemon = daemon;
+    /// Ends what the guest's daemon may have said with a daemon before this one. The call that was answered there, and so is heard.
+    fn take_over(&self, head: &Window) -> u32 {
+        let answered = head.load(ANSWER_WORD, Ordering::Acquire);
+        if answered == 0 {
+            return 0;
+        }
+        head.store(ANSWER_WORD, 0, Ordering::Release);
+        self.estate.call();
+        answered
+    }
+
+    /// Says that we are there, and looks whether the guest's daemon does. One that does not may come back: nothing of its ends.
+    fn feel(&self, pulse: &mut Pulse) {
+        let beaten = pulse.beat();
+        let is_silent = self.with_view(|guest, now| {
+            if beaten {
+                guest.heard = Some(now);
             }
+            guest.state(now) == GuestState::Silent
         });
+        if pulse.found(is_silent) {
+            match is_silent {
+                true => {
+                    tracing::warn!(guest = %self.estate.name(), "its daemon is silent: it hangs, or the guest is paused")
+                }
+                false => tracing::info!(guest = %self.estate.name(), "its daemon is heard again"),
+            }
+        }
+    }
+
+    /// For reports: whether the guest's daemon is there. Only one that has beaten is expected to go on.
+    fn show(&self, daemon: bool, head: &Window) {
+        let beats = head.load(GUEST_BEAT_WORD, Ordering::Relaxed) != 0;
+        self.with_view(|guest, now| {
+            guest.daemon = daemon;
+            guest.heard = (daemon && beats).then_some(now);
+            false
+        });
+    }
+
+    fn with_view(&self, act: impl FnOnce(&mut GuestView, u64) -> bool) -> bool {
+        self.server.with(|broker| {
+            let now = broker.now;
+            broker.guest_mut(self.estate.name()).is_some_and(|guest| act(guest, now))
+        })
     }
 
     /// Makes the crossing ready for a conversation.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use isthmus_layout::border::SILENT_AFTER_MS;
 use isthmus_layout::control::Name;
 
 use super::Broker;
@@ -18,9 +19,58 @@ pub(crate) struct GuestView {
     pub(crate) vectors: u16,
     /// Its window, while it has its device.
     pub(crate) estate: Option<Arc<Estate>>,
+    /// Whether a daemon after this one will find it.
+    pub(crate) kept: bool,
+    /// Why the last connection for its device came to nothing.
+    pub(crate) refused: Option<String>,
     /// Whether its own daemon is there.
     pub(crate) daemon: bool,
+    /// When that was last heard of; none where it does not say regularly that it is there.
+    pub(crate) heard: Option<u64>,
 }
+
+/// How a guest is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GuestState {
+    /// It has no device.
+    Absent,
+    /// It has its device, and no daemon that speaks.
+    Device,
+    /// Its daemon is there and has not been heard for a while: it hangs, or the guest is paused.
+    Silent,
+    /// Its daemon is there.
+    There,
+}
+
+impl GuestState {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Absent => "absent",
+            Self::Device => "device",
+            Self::Silent => "silent",
+            Self::There => "there",
+        }
+    }
+}
+
+impl GuestView {
+    /// Nanoseconds since its daemon was heard.
+    pub(crate) fn unheard_for(&self, now: u64) -> Option<u64> {
+        self.heard.filter(|_| self.daemon).map(|heard| now.saturating_sub(heard))
+    }
+
+    pub(crate) fn state(&self, now: u64) -> GuestState {
+        let silent = self.unheard_for(now).is_some_and(|unheard| unheard >= SILENT_NS);
+        match (&self.estate, self.daemon) {
+            (None, _) => GuestState::Absent,
+            (Some(_), false) => GuestState::Device,
+            (Some(_), true) if silent => GuestState::Silent,
+            (Some(_), true) => GuestState::There,
+        }
+    }
+}
+
+const SILENT_NS: u64 = SILENT_AFTER_MS as u64 * 1_000_000;
 
 impl Broker {
     pub(crate) fn add_guest(&mut self, name: Name, guest: GuestView) {

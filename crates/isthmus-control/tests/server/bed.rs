@@ -15,6 +15,7 @@ use isthmus_layout::ids::DomainId;
 use isthmus_layout::limits::CONTROL_BYTES_MAX;
 use isthmus_layout::reason::Reason;
 use isthmus_platform::seqpacket::{self, ReceiveError};
+use isthmus_testbed::Store;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tempfile::TempDir;
 
@@ -24,6 +25,9 @@ const LONG: Duration = Duration::from_secs(20);
 pub(crate) struct Bed {
     folder: TempDir,
     daemon: Option<(Stop, JoinHandle<Ended>)>,
+    /// Where the daemon leaves descriptors for the next one, and those that it has left.
+    manager: Option<OwnedFd>,
+    store: Store,
 }
 
 impl Bed {
@@ -33,13 +37,54 @@ impl Bed {
 
     /// With more configuration.
     pub(crate) fn with(more: &str) -> Self {
-        let mut bed = Self { folder: tempfile::tempdir().unwrap(), daemon: None };
+        let mut bed = Self::empty();
         bed.start(more, Spoken::CURRENT);
         bed
     }
 
+    fn empty() -> Self {
+        Self { folder: tempfile::tempdir().unwrap(), daemon: None, manager: None, store: Store::default() }
+    }
+
+    /// The same, and what it leaves for the next one is kept.
+    pub(crate) fn kept_with(more: &str) -> Self {
+        let mut bed = Self::empty();
+        bed.start_kept(more);
+        bed
+    }
+
+    /// Starts a daemon with what the one before has left.
+    pub(crate) fn start_kept(&mut self, more: &str) {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        let kept = self.store().copies().unwrap();
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None).unwrap();
+        self.manager = Some(ours);
+        self.start_with(more, Spoken::CURRENT, (kept, Some(theirs)));
+    }
+
+    /// What is kept.
+    pub(crate) fn store(&mut self) -> &Store {
+        let (mut packet, mut fds) = ([0; 256], Vec::new());
+        while let Some(manager) = &self.manager
+            && let Ok(bytes) = seqpacket::receive(manager, &mut packet, &mut fds, false)
+        {
+            let fds = std::mem::take(&mut fds);
+            self.store.take(str::from_utf8(&packet[..bytes]).unwrap(), fds);
+        }
+        &self.store
+    }
+
+    /// Waits until so many things are kept.
+    pub(crate) fn until_kept(&mut self, count: usize) {
+        let begun = std::time::Instant::now();
+        while self.store().names().len() != count {
+            assert!(begun.elapsed() < LONG, "{:?}", self.store);
+        }
+    }
+
     pub(crate) fn speaking(spoken: Spoken) -> Self {
-        let mut bed = Self { folder: tempfile::tempdir().unwrap(), daemon: None };
+        let mut bed = Self::empty();
         bed.start("", spoken);
         bed
     }
@@ -62,6 +107,10 @@ impl Bed {
     }
 
     pub(crate) fn start(&mut self, more: &str, spoken: Spoken) {
+        self.start_with(more, spoken, (Vec::new(), None));
+    }
+
+    fn start_with(&mut self, more: &str, spoken: Spoken, (kept, store): (Vec<(String, OwnedFd)>, Option<OwnedFd>)) {
         let folder = self.folder.path().join("run");
         let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(self.folder.path(), everybody).unwrap();
@@ -75,7 +124,7 @@ impl Bed {
             config::load(&Inputs { file, uid, ..Inputs::bare(Role::User) }).unwrap_or_else(|error| panic!("{error}"));
         let (told, ready) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let options = Options { spoken, signals: false, ..Options::new(loaded) };
+            let options = Options { spoken, signals: false, kept, store, ..Options::new(loaded) };
             let daemon = Daemon::open(options).unwrap();
             let stop = daemon.stop();
             daemon.run(move || told.send(stop).unwrap()).unwrap()

@@ -1,25 +1,18 @@
 //! Guests: their programs become domains, and whatever a guest does to its window, the others do not notice.
 
-use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
-use isthmus_channel::crossing::{Crossing, Frame};
-use isthmus_control::schema::{Domains, Status};
-use isthmus_layout::RegionSize;
+use isthmus_channel::crossing::Frame;
 use isthmus_layout::border::{
-    ANSWER_WORD, CALL_WORD, CROSSING, CROSSING_AT, FRAME_BYTES_MAX, FrameKind, Handed, MAGIC, MAGIC_WORD, Open,
-    PIECES_AT, Packet, UNTAKEN_MAX, Withdrawn,
+    ANSWER_WORD, CROSSING_AT, FRAME_BYTES_MAX, FrameKind, Handed, Open, PIECES_AT, Packet, UNTAKEN_MAX, Withdrawn,
 };
-use isthmus_layout::channel::Direction;
 use isthmus_layout::control::*;
 use isthmus_layout::limits::SLAB_BYTES_MIN;
 use isthmus_layout::reason::Reason;
-use isthmus_platform::seqpacket;
-use isthmus_shm::{Access, Mapping, Payload as _, Window, Words as _};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use isthmus_shm::{Payload as _, Words as _};
 
 use crate::bed::{Bed, name};
+use crate::guest::{Guest, configured, domains, status, until_domains};
 
 const WINDOW_BYTES: u64 = 32 << 20;
 
@@ -28,176 +21,7 @@ fn bed() -> Bed {
 }
 
 fn bed_with(window_mib: u64, vectors: u16, more: &str) -> Bed {
-    let user = rustix::process::geteuid().as_raw();
-    let guest = format!("name = \"web\"\nuser = {user}\nwindow_mib = {window_mib}\nvectors = {vectors}\n");
-    Bed::with(&format!("[[kvm.guest]]\n{guest}{more}"))
-}
-
-/// A machine with a device, and what a daemon in it does; by hand.
-struct Guest {
-    _qemu: OwnedFd,
-    window: OwnedFd,
-    memory: Window,
-    crossing: Crossing<Window>,
-    /// What rings the host's vectors.
-    outward: Vec<OwnedFd>,
-    /// Where rings of the guest's vectors are heard.
-    inward: Vec<OwnedFd>,
-    serial: RequestSerial,
-    call: u32,
-}
-
-fn map(window: &OwnedFd, at: u64, bytes: u64) -> Window {
-    Window::new(Mapping::window(window, at, RegionSize(bytes), Access::ReadWrite).unwrap())
-}
-
-impl Guest {
-    /// QEMU has connected, and nobody has spoken.
-    fn plug_in(bed: &Bed) -> Self {
-        let path = bed.socket().with_file_name("guest-web.sock");
-        let qemu = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
-        let qemu = qemu.unwrap();
-        rustix::net::connect(&qemu, &SocketAddrUnix::new(&path).unwrap()).unwrap();
-        let next = || {
-            let (mut number, mut fds) = ([0; 8], Vec::new());
-            assert_eq!(seqpacket::receive(&qemu, &mut number, &mut fds, true).unwrap(), 8);
-            (i64::from_le_bytes(number), fds.pop())
-        };
-        assert_eq!((next().0, next().0), (0, 1)); // The protocol's version, and our number.
-        let (-1, Some(window)) = next() else { panic!("the window") };
-        let (mut outward, mut inward) = (Vec::new(), Vec::new());
-        // Toward the host the crossing's vector and the worker's; four toward us.
-        for _ in 0..2 + 4 {
-            match next() {
-                (0, Some(bell)) => outward.push(bell),
-                (1, Some(bell)) => inward.push(bell),
-                other => panic!("{other:?}"),
-            }
-        }
-        let bytes = rustix::fs::fstat(&window).unwrap().st_size.unsigned_abs();
-        let memory = map(&window, 0, bytes);
-        let crossing = Crossing::new(map(&window, CROSSING_AT, CROSSING.size().0), Direction::One);
-        Self { _qemu: qemu, window, memory, crossing, outward, inward, serial: RequestSerial::new(1).unwrap(), call: 0 }
-    }
-
-    /// Its daemon has called, and was answered.
-    fn start(bed: &Bed) -> Self {
-        let mut guest = Self::plug_in(bed);
-        guest.wait_for(|memory| (MAGIC_WORD..).zip(MAGIC).all(|(at, word)| memory.load(at, Ordering::Acquire) == word));
-        guest.call();
-        guest
-    }
-
-    fn call(&mut self) {
-        self.call += 1;
-        self.memory.store(CALL_WORD, self.call, Ordering::Release);
-        self.ring();
-        let call = self.call;
-        self.wait_for(move |memory| memory.load(ANSWER_WORD, Ordering::Acquire) == call);
-        self.crossing = Crossing::new(map(&self.window, CROSSING_AT, CROSSING.size().0), Direction::One);
-    }
-
-    fn ring(&self) {
-        rustix::io::write(&self.outward[0], &1_u64.to_ne_bytes()).unwrap();
-    }
-
-    /// Waits until the host rings, or has rung.
-    fn listen(&self) {
-        let mut fds = [PollFd::new(&self.inward[0], PollFlags::IN)];
-        let long = Timespec { tv_sec: 20, tv_nsec: 0 };
-        assert_eq!(poll(&mut fds, Some(&long)), Ok(1), "the host says nothing");
-        let _ = rustix::io::read(&self.inward[0], &mut [0; 8]);
-    }
-
-    fn wait_for(&self, what: impl Fn(&Window) -> bool) {
-        // The head page is made before the first ring; then each change is rung for.
-        let begun = std::time::Instant::now();
-        while !what(&self.memory) {
-            assert!(begun.elapsed().as_secs() < 20, "the host does nothing");
-            std::thread::yield_now();
-        }
-    }
-
-    fn frame(&mut self, kind: FrameKind, connection: u32, content: &[u8]) {
-        while !self.crossing.send(Frame { kind, connection }, content).unwrap() {
-            self.listen();
-        }
-        self.ring();
-    }
-
-    fn open(&mut self, connection: u32) {
-        let open = Open { uid: 4711, pid: 7, program: name("prog") };
-        self.frame(FrameKind::Open, connection, &open.emit());
-    }
-
-    fn say(&mut self, connection: u32, message: impl Into<ToDaemon>) {
-        let message = message.into().emit(Some(self.serial));
-        self.serial = self.serial.next();
-        self.frame(FrameKind::Packet, connection, &Packet { handed: Vec::new(), message: &message }.emit());
-    }
-
-    /// The next frame and its content, but for those that only count.
-    fn next(&mut self) -> (Frame, Vec<u8>) {
-        let mut content = Vec::new();
-        loop {
-            match self.crossing.receive(&mut content).unwrap() {
-                Some(Frame { kind: FrameKind::Taken, .. }) => {}
-                Some(frame) => return (frame, content),
-                None => self.listen(),
-            }
-        }
-    }
-
-    /// The next message to any connection, with what it hands.
-    fn hear_any(&mut self) -> (u32, ToClient, Vec<Handed>) {
-        loop {
-            let (frame, content) = self.next();
-            if frame.kind == FrameKind::Withdrawn {
-                continue;
-            }
-            assert_eq!(frame.kind, FrameKind::Packet);
-            let packet = Packet::parse(&content).unwrap();
-            match ToClient::parse(packet.message, packet.handed.len()).unwrap().1 {
-                ToClient::Nudge(_) => {}
-                message => return (frame.connection, message, packet.handed),
-            }
-        }
-    }
-
-    /// The next message, which is to this connection.
-    fn hear(&mut self, connection: u32) -> (ToClient, Vec<Handed>) {
-        let (to, message, handed) = self.hear_any();
-        assert_eq!(to, connection, "{message:?}");
-        (message, handed)
-    }
-
-    fn attach(&mut self, connection: u32, called: &str) -> Result<(Welcome, Vec<Handed>), Reason> {
-        self.open(connection);
-        self.say(connection, Hello { magic: Magic, spoken: Spoken::CURRENT, library: name("test 1") });
-        assert!(matches!(self.hear(connection).0, ToClient::HelloBack(_)));
-        self.say(connection, Attach { name: Some(name(called)), resume: None });
-        match self.hear(connection) {
-            (ToClient::Welcome(welcome), handed) => Ok((welcome, handed)),
-            (ToClient::Refused(refused), _) => Err(refused.reason),
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
-fn domains(bed: &Bed) -> Domains {
-    bed.greeted().report(Topic::Domains, &[]).unwrap()
-}
-
-fn status(bed: &Bed) -> Status {
-    bed.greeted().report(Topic::Status, &[]).unwrap()
-}
-
-/// Waits until the daemon knows of so many domains.
-fn until_domains(bed: &Bed, count: usize) {
-    let begun = std::time::Instant::now();
-    while domains(bed).domains.len() != count {
-        assert!(begun.elapsed().as_secs() < 20, "{:?}", domains(bed));
-    }
+    Bed::with(&format!("{}{more}", configured("web", window_mib, vectors)))
 }
 
 #[test]

@@ -246,6 +246,8 @@ fn a_border_stands_as_documented() {
             (at(border::VERSION_WORD), 4, &version),
             (at(border::CALL_WORD), 4, "the call; the guest writes it"),
             (at(border::ANSWER_WORD), 4, "the answer; the host writes it"),
+            (at(border::HOST_BEAT_WORD), 4, "the host's beat; 0: it has none"),
+            (at(border::GUEST_BEAT_WORD), 4, "the guest's beat; 0: it has none"),
         ],
     );
     let mut frames = format!(

@@ -29,6 +29,12 @@ impl Bed {
         Self { server: IvshmemServer::listen(&path, 0o600, shape()).unwrap(), path, _folder: folder }
     }
 
+    /// Another server takes the place of this one, elsewhere: two of them cannot be at one path.
+    fn replace(&mut self) {
+        self.path = self.path.with_extension("next");
+        self.server = IvshmemServer::listen(&self.path, 0o600, shape()).unwrap();
+    }
+
     fn connect(&self) -> Qemu {
         let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
         rustix::net::connect(&socket, &SocketAddrUnix::new(&self.path).unwrap()).unwrap();
@@ -321,4 +327,75 @@ fn the_socket_is_for_whom_it_is_meant_and_leaves_nothing_behind() {
     std::fs::write(&path, "another's").unwrap();
     drop(server);
     assert!(path.exists());
+}
+
+#[test]
+fn a_kept_connection_goes_on_with_the_next_server() {
+    let mut bed = Bed::new();
+    let qemu = bed.connect();
+    let guest = bed.guest();
+    let plugged = qemu.plug();
+    let theirs = Window::new(Mapping::window(&plugged.window, 0, guest.size, Access::ReadWrite).unwrap());
+    let kept = bed.server.keep(&guest).unwrap().unwrap();
+    // The server ends as if it was killed: nothing is said to anybody.
+    drop(guest);
+    bed.replace();
+    theirs.copy_in(0, b"written meanwhile");
+    Doorbell::from(rustix::io::fcntl_dupfd_cloexec(&plugged.host[1], 0).unwrap()).ring();
+    assert!(bed.server.resume(&kept[1]).unwrap().is_none(), "it lies at the other end");
+    let guest = bed.server.resume(&kept[0]).unwrap().unwrap();
+    assert!(matches!(bed.server.resume(&kept[0]), Err(ResumeError::Occupied)));
+    bed.quiet();
+    assert_eq!((guest.size, guest.inward.len(), guest.outward.len()), (RegionSize(MIB), 3, 4));
+    assert_eq!(guest.process, Some(std::process::id() as i32));
+    let ours = Window::new(guest.map(0, guest.size, Access::ReadWrite).unwrap());
+    let mut bytes = [0; 17];
+    ours.copy_out(0, &mut bytes);
+    assert_eq!(&bytes, b"written meanwhile");
+    assert!(guest.listener(1).unwrap().unwrap().wait(Duration::ZERO), "rung while nobody was there");
+    for (vector, bell) in (0..).zip(plugged.own) {
+        guest.ringer(vector).unwrap().unwrap().ring();
+        assert!(Doorbell::from(bell).wait(Duration::ZERO), "vector {vector}");
+    }
+    assert!(!qemu.is_over());
+    let another = bed.connect();
+    assert!(matches!(bed.failure(), ConnectError::Occupied));
+    drop(another);
+    drop(qemu);
+    assert_eq!(bed.departure(), Departure::Closed);
+}
+
+#[test]
+fn a_kept_connection_whose_guest_has_left_meanwhile_is_over() {
+    let mut bed = Bed::new();
+    let qemu = bed.connect();
+    let guest = bed.guest();
+    let [kept, _other] = bed.server.keep(&guest).unwrap().unwrap();
+    drop(guest);
+    bed.replace();
+    drop(qemu);
+    let guest = bed.server.resume(&kept).unwrap().unwrap();
+    assert_eq!(bed.departure(), Departure::Closed);
+    assert!(bed.server.keep(&guest).unwrap().is_none());
+}
+
+#[test]
+fn what_was_kept_by_somebody_else_is_refused() {
+    let mut bed = Bed::new();
+    let window = local::memory(RegionSize(MIB)).unwrap();
+    let odd = local::memory(RegionSize(MIB + 4096)).unwrap();
+    let bell = event().unwrap();
+    let pack = |label: &str, fds: &[&OwnedFd]| {
+        let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
+        isthmus_platform::parcel::pack(label.as_bytes(), &fds).unwrap()
+    };
+    let all = |window| [&bell, window, &bell, &bell, &bell, &bell];
+    for label in ["x", "isthmus guest 2 2 2", "isthmus guest 1 2 3", "isthmus guest 1 1 3", "isthmus guest 1 2 2 2"] {
+        let parcel = pack(label, &all(&window));
+        assert!(matches!(bed.server.resume(&parcel[0]), Err(ResumeError::Foreign)), "{label}");
+    }
+    for window in [&odd, &bell] {
+        let parcel = pack("isthmus guest 1 2 2", &all(window));
+        assert!(matches!(bed.server.resume(&parcel[0]), Err(ResumeError::Window)));
+    }
 }

@@ -1,0 +1,145 @@
+//! More guests, windows and connections than there may be: refused with the reason, and everything else goes on. Alone in its process, whose
+//! limits it changes.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[expect(dead_code, reason = "other tests use what this one does not")]
+#[path = "server/bed.rs"]
+mod bed;
+#[expect(dead_code, reason = "as above")]
+#[path = "server/guest.rs"]
+mod guest;
+
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use isthmus_layout::border::FrameKind;
+use isthmus_layout::control::*;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use bed::{Bed, descriptors, name};
+use guest::{Guest, configured, row, until_domains, until_row};
+
+/// Limits are those of all tests here.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A lower limit, until dropped.
+struct Lower(Resource, Rlimit);
+
+impl Lower {
+    fn to(resource: Resource, current: u64) -> Self {
+        let before = getrlimit(resource);
+        setrlimit(resource, Rlimit { current: Some(current), maximum: before.maximum }).unwrap();
+        Self(resource, before)
+    }
+}
+
+impl Drop for Lower {
+    fn drop(&mut self) {
+        setrlimit(self.0, self.1).unwrap();
+    }
+}
+
+/// A machine that the daemon refuses; why.
+fn refused(bed: &Bed, guest: &str) -> String {
+    let socket = bed.socket().with_file_name(format!("guest-{guest}.sock"));
+    let mut qemu = UnixStream::connect(socket).unwrap();
+    let why = until_row(bed, guest, |row| row.refused.is_some()).refused.unwrap();
+    // QEMU sees the end, and nothing that it could take for a device.
+    let mut said = Vec::new();
+    let _ = std::io::Read::read_to_end(&mut qemu, &mut said);
+    assert!(said.len() < 24, "{said:?}");
+    why
+}
+
+/// A program of the guest does what it did before.
+fn goes_on(guest: &mut Guest, itself: &str) {
+    guest.say(1, Lookup { name: name(itself) });
+    assert!(matches!(guest.hear(1).0, ToClient::Found(_)));
+}
+
+#[test]
+fn a_second_machine_at_a_guests_socket_is_refused() {
+    let _alone = alone();
+    let bed = Bed::with(&configured("web", 32, 4));
+    let mut web = Guest::start(&bed);
+    web.attach(1, "solver").unwrap();
+    assert_eq!(refused(&bed, "web"), "a guest is connected already");
+    goes_on(&mut web, "solver");
+    assert_eq!(row(&bed, "web").domains, 1);
+    // The next one that comes to something takes that away.
+    drop(web);
+    until_row(&bed, "web", |row| row.state.as_deref() == Some("absent"));
+    let _web = Guest::start(&bed);
+    assert_eq!(row(&bed, "web").refused, None);
+}
+
+#[test]
+fn a_window_beyond_the_limit_for_memory_files_is_refused() {
+    let _alone = alone();
+    let bed = Bed::with(&(configured("web", 16, 4) + &configured("db", 64, 4)));
+    let mut web = Guest::start(&bed);
+    web.attach(1, "solver").unwrap();
+    let lower = Lower::to(Resource::Fsize, 32 << 20);
+    let why = refused(&bed, "db");
+    assert!(why.contains("RLIMIT_FSIZE"), "{why}");
+    goes_on(&mut web, "solver");
+    drop(lower);
+    Guest::start_as(&bed, "db").attach(1, "other").unwrap();
+    goes_on(&mut web, "solver");
+}
+
+#[test]
+fn bells_beyond_the_limit_for_descriptors_are_refused() {
+    let _alone = alone();
+    let bed = Bed::with(&(configured("web", 16, 4) + &configured("db", 16, 4)));
+    let mut web = Guest::start(&bed);
+    web.attach(1, "solver").unwrap();
+    row(&bed, "web"); // What asking takes is there.
+    // Both ends of the connection, and then no room for a window and six bells.
+    let open = descriptors().unwrap() as u64;
+    let lower = Lower::to(Resource::Nofile, open + 4);
+    let socket = bed.socket().with_file_name("guest-db.sock");
+    let qemu = UnixStream::connect(socket).unwrap();
+    goes_on(&mut web, "solver");
+    let _ = std::io::Read::read(&mut &qemu, &mut [0; 8]);
+    drop(lower);
+    let why = row(&bed, "db").refused.unwrap();
+    assert!(why.contains("RLIMIT_NOFILE") || why.contains("accepting a connection"), "{why}");
+    drop(qemu);
+    Guest::start_as(&bed, "db").attach(1, "other").unwrap();
+    goes_on(&mut web, "solver");
+}
+
+#[test]
+fn connections_beyond_the_limit_are_closed_and_the_first_ones_stay() {
+    let _alone = alone();
+    const MANY: u32 = 1200;
+    let bed = Bed::with(&configured("web", 16, 4));
+    let mut web = Guest::start(&bed);
+    web.attach(1, "solver").unwrap();
+    let mut closed = 0;
+    for connection in 2..MANY {
+        web.open(connection);
+    }
+    // The last one is answered last, one way or the other.
+    let mut heard = 0;
+    while heard == 0 {
+        let (frame, _) = web.next();
+        closed += u32::from(frame.kind == FrameKind::Closed);
+        heard = u32::from(frame.kind == FrameKind::Closed && frame.connection == MANY - 1);
+    }
+    assert!(closed > 100, "{closed}");
+    web.say(1, Lookup { name: name("solver") });
+    loop {
+        match web.next() {
+            (frame, _) if frame.connection == 1 => break assert_eq!(frame.kind, FrameKind::Packet),
+            (frame, _) => assert_ne!((frame.connection, frame.kind), (1, FrameKind::Closed)),
+        }
+    }
+    let (_local, _) = bed.attached("local");
+    until_domains(&bed, 2);
+}

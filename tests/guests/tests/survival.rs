@@ -1,0 +1,212 @@
+//! Guests of one host, and what ends or stops: their host's daemon, their own, their programs, their devices, and the machine they are on.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use isthmus_guests::{Done, Guest, Hosted, Kit, patience};
+use isthmus_mx_tests::build;
+use isthmus_testbed::{Launch, Scratch};
+use serde_json::{Value, json};
+
+/// Guests of one test at a time: an emulated processor takes a whole one.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+fn hosted() -> Option<(Kit, Hosted, MutexGuard<'static, ()>)> {
+    let alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = Kit::find().and_then(|kit| Hosted::start(&kit).map(|hosted| (kit, hosted)));
+    match found {
+        Ok((kit, mut hosted)) => {
+            hosted.guests.iter_mut().for_each(|guest| drop(guest.run("by window")));
+            Some((kit, hosted, alone))
+        }
+        Err(why) => {
+            println!("skipped: {why}");
+            None
+        }
+    }
+}
+
+/// Starts the serving side, and returns its endpoint.
+#[track_caller]
+fn serve(server: &mut Guest) -> String {
+    let said = server.run("serve mx_pingpong -w");
+    let endpoint = said.iter().find_map(|line| line.strip_prefix("endpoint "));
+    endpoint.unwrap_or_else(|| panic!("{said:?}")).to_owned()
+}
+
+const LONG: &str = "-n 100000 -W 0 -S 1048576 -E 1048576";
+const SHORT: &str = "-n 1 -W 1 -v -S 1 -E 65536";
+
+/// Bytes that the domains of a guest have received by the ordinary path.
+fn received(domains: &str, guest: &str) -> u64 {
+    let domains: Value = serde_json::from_str(domains).unwrap();
+    let of_guest = domains["domains"].as_array().unwrap().iter().filter(|domain| domain["guest"] == guest);
+    of_guest.map(|domain| domain["ordinary_received_bytes"].as_u64().unwrap()).sum()
+}
+
+/// Begins a long transfer between the guests, and waits until it is under way.
+fn transfer(hosted: &mut Hosted) {
+    let endpoint = serve(&mut hosted.guests[0]);
+    hosted.guests[1].begin(&format!("mx_pingpong -w -r {endpoint} {LONG}"));
+    hosted.isthmus_until(&["domain", "list", "--json"], |domains| received(domains, "guest0") > 4 << 20);
+}
+
+/// The program that began it was told, in whatever words.
+#[track_caller]
+fn expect_failure(done: &Done) {
+    println!("# the survivor\n{}", done.lines.join("\n"));
+    assert_ne!(done.code, 0, "{:?}", done.lines);
+    assert!(done.lines.iter().any(|line| line.contains("mx_")), "{:?}", done.lines);
+}
+
+/// A program of one guest reaches one of the other.
+fn works(hosted: &mut Hosted) {
+    let endpoint = serve(&mut hosted.guests[0]);
+    hosted.guests[1].run(&format!("mx_pingpong -w -r {endpoint} {SHORT}"));
+    hosted.guests[0].run("served");
+}
+
+/// A program on the host that reaches an endpoint.
+fn client(hosted: &Hosted, endpoint: &str) -> Launch {
+    let client = hosted.program(build::example("mx_pingpong")).args(["-w", "-r", endpoint]);
+    client.args(SHORT.split(' '))
+}
+
+fn state(row: &Value) -> &str {
+    row["state"].as_str().unwrap()
+}
+
+#[test]
+fn a_hosts_daemon_that_is_killed_finds_its_guests_again() {
+    let Some((_kit, mut hosted, _alone)) = hosted() else { return };
+    for number in 0..2 {
+        hosted.row_until(number, |row| row["kept"] == true);
+    }
+    // One program waits for a client, others are in the midst of a transfer.
+    let waiting = hosted.guests[1].run("serve mx_pingpong -w");
+    let waiting = waiting.iter().find_map(|line| line.strip_prefix("endpoint ")).unwrap().to_owned();
+    transfer(&mut hosted);
+    hosted.daemon.kill_and_restart(patience()).unwrap();
+    expect_failure(&hosted.guests[1].end());
+    hosted.guests[0].begin("kill $served_pid; served");
+    hosted.guests[0].end();
+    for number in 0..2 {
+        let row = hosted.row_until(number, |row| state(row) == "there");
+        assert_eq!(row["kept"], true, "{row}");
+    }
+    // Who waited is there again under its old endpoint number, and never was started anew.
+    hosted.isthmus_until(&["endpoint", "list", "--json"], |list| list.contains("mx"));
+    client(&hosted, &waiting).spawn().unwrap().finish(patience()).unwrap().expect_success();
+    hosted.guests[1].run("served");
+    works(&mut hosted);
+    // And once more, which is what a store is for; this time nobody was busy.
+    hosted.daemon.kill_and_restart(patience()).unwrap();
+    for number in 0..2 {
+        hosted.row_until(number, |row| state(row) == "there");
+    }
+    works(&mut hosted);
+}
+
+#[test]
+fn whoever_stops_is_told_apart_and_goes_on_where_it_was() {
+    let Some((_kit, mut hosted, _alone)) = hosted() else { return };
+    let mut monitor = hosted.monitor(0, 0);
+    let endpoint = serve(&mut hosted.guests[0]);
+    hosted.guests[1].begin(&format!("mx_pingpong -w -r {endpoint} -n 300 -W 0 -v -S 65536 -E 65536"));
+    hosted.isthmus_until(&["domain", "list", "--json"], |domains| received(domains, "guest0") > 1 << 20);
+    // The machine is paused. Others go on, and nobody ends.
+    monitor.command("stop", &json!({}));
+    let row = hosted.row_until(0, |row| state(row) == "silent");
+    println!("# paused: {row}");
+    assert!(row["heard_s"].as_u64() >= Some(5) && row["domains"] == 1, "{row}");
+    assert_eq!(state(&hosted.row(1)), "there");
+    let host = hosted.program(build::example("mx_pingpong")).arg("-w").talking().spawn();
+    let mut host = host.unwrap();
+    let own = host.wait_prefix("endpoint ", patience()).unwrap();
+    client(&hosted, own.trim()).spawn().unwrap().finish(patience()).unwrap().expect_success();
+    drop(host);
+    monitor.command("cont", &json!({}));
+    hosted.row_until(0, |row| state(row) == "there");
+    hosted.guests[1].end().expect_success("a transfer over a pause");
+    hosted.guests[0].run("served");
+    // Its daemon alone is stopped.
+    hosted.guests[0].run("kill -STOP $window_pid");
+    hosted.row_until(0, |row| state(row) == "silent");
+    hosted.guests[0].run("kill -CONT $window_pid");
+    hosted.row_until(0, |row| state(row) == "there");
+    works(&mut hosted);
+    // The host's daemon is stopped: in the guest that is said, and nobody is left to wait.
+    hosted.daemon.proc().freeze().unwrap();
+    let refused = "until isthmus status 2>&1 | grep host-silent; do usleep 100000; done; grep silent /tmp/window.log";
+    println!("# the host's daemon is stopped\n{}", hosted.guests[0].run(refused).join("\n"));
+    hosted.daemon.proc().thaw().unwrap();
+    hosted.guests[0].run("until isthmus status >/dev/null 2>&1; do usleep 100000; done");
+    works(&mut hosted);
+}
+
+#[test]
+fn whoever_ends_in_a_transfer_ends_alone() {
+    let Some((_kit, mut hosted, _alone)) = hosted() else { return };
+    works(&mut hosted);
+    let fds = hosted.daemon.view().unwrap().fds().unwrap().len();
+    let used = [0, 1].map(|number| hosted.row(number)["used_bytes"].clone());
+    for strike in [
+        "kill -9 $served_pid",
+        "kill -9 $window_pid; wait $window_pid; window",
+        "kill $window_pid; wait $window_pid; window",
+    ] {
+        println!("# {strike}");
+        transfer(&mut hosted);
+        hosted.guests[0].run(strike);
+        expect_failure(&hosted.guests[1].end());
+        hosted.guests[0].begin("kill $served_pid; served");
+        hosted.guests[0].end();
+        works(&mut hosted);
+        // What it cost the host is given back.
+        for (number, used) in (0..).zip(&used) {
+            hosted.row_until(number, |row| row["used_bytes"] == *used && row["domains"] == 0);
+        }
+        let now = hosted.daemon.view().unwrap().fds().unwrap().len();
+        assert!(now <= fds, "{now} descriptors instead of {fds} after {strike}");
+    }
+}
+
+#[test]
+fn a_guest_leaves_its_window_moves_and_comes_back_on_another_host() {
+    let Some((kit, mut hosted, _alone)) = hosted() else { return };
+    // A board of the guest's own, on its card.
+    for guest in &mut hosted.guests {
+        guest.run("by isthmus && daemon");
+    }
+    hosted.guests[0].run("until isthmus peer list | grep -q guest1:0; do usleep 20000; done");
+    hosted.guests[0].run("by window");
+    // A program of it has its window, and waits for a client. It is the same one until the end.
+    let waiting = hosted.guests[0].run("serve mx_pingpong -w");
+    let waiting = waiting.iter().find_map(|line| line.strip_prefix("endpoint ")).unwrap().to_owned();
+    hosted.guests[0].run("waiting_pid=$served_pid; mv /tmp/served /tmp/waiting");
+    hosted.unplug(0);
+    hosted.row_until(0, |row| state(row) == "absent" && row["domains"] == 0);
+    let lines = hosted.guests[0].run("until isthmus status 2>&1 | grep host-silent; do usleep 100000; done");
+    println!("# in the guest without a window\n{}", lines.join("\n"));
+    // It moves, while one of its programs talks by the card.
+    hosted.guests[1].run("by isthmus");
+    hosted.guests[0].run("by isthmus");
+    let endpoint = serve(&mut hosted.guests[0]);
+    hosted.guests[1].begin(&format!("mx_pingpong -w -d guest0:0 -r {endpoint} -n 100 -W 0 -v -S 65536 -E 65536"));
+    hosted.migrate(&kit, 0);
+    hosted.guests[1].end().expect_success("a transfer over a migration");
+    hosted.guests[0].run("served");
+    // The new host's daemon gives it a window, and its programs meet those of that host.
+    let scratch = Scratch::new().unwrap();
+    let there = Hosted::another_daemon(&scratch);
+    hosted.plug((0, 1), &there);
+    hosted.guests[0].run("by window; until isthmus endpoint list | grep -q mx; do usleep 100000; done");
+    let client = there.beside(build::example("mx_pingpong")).args(["-w", "-r", &waiting]).args(SHORT.split(' '));
+    client.spawn().unwrap().finish(patience()).unwrap().expect_success();
+    hosted.guests[0].run("wait $waiting_pid && cat /tmp/waiting");
+    // And one that is started there.
+    let endpoint = serve(&mut hosted.guests[0]);
+    let client = there.beside(build::example("mx_pingpong")).args(["-w", "-r", &endpoint]).args(SHORT.split(' '));
+    client.spawn().unwrap().finish(patience()).unwrap().expect_success();
+    hosted.guests[0].run("served");
+}
