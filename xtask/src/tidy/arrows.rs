@@ -64,7 +64,7 @@ const ALLOWED: [(&str, &[&str]); 26] = [
     ("isthmus-testbed", &[LAYOUT, SHM, PLATFORM, CHANNEL, SERVICE, CLIENT, CONTROL, NETBED]),
     ("isthmus-side", &[LAYOUT, SHM, PLATFORM, XEN]),
     ("isthmus-mx-tests", &[CLIENT]),
-    ("isthmus-mpi-tests", &["isthmus-hosts", "isthmus-layout", NETBED]),
+    ("isthmus-mpi-tests", &["isthmus-hosts", LAYOUT, NETBED]),
 ];
 
 /// What any crate may use in its own tests, beside what it may use anyway.
