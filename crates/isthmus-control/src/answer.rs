@@ -103,6 +103,8 @@ fn guests(broker: &Broker) -> Vec<GuestRow> {
             vectors: guest.vectors,
             daemon: guest.daemon,
             domains: broker.homes.values().filter(is_in).count() as u32,
+            monitor: guest.monitor.clone(),
+            common_bytes: Some(guest.common_bytes),
         }
     });
     rows.collect()

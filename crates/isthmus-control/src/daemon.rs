@@ -182,7 +182,7 @@ impl Daemon {
         if options.signals {
             signals(&server, &stop, options.reload).map_err(system("listening to signals"))?;
         }
-        guests.serve(&server, socket);
+        guests.serve(&server, socket, &config.kvm);
         ready();
         server.run(listener, events, stop).await.map_err(system("serving"))
     }

@@ -3,28 +3,37 @@
 //! ```text
 //!   [[kvm.guest]] ──► IvshmemServer ── QEMU connects ──► Estate, Border ── QEMU or its device is gone ──► all its domains end
 //! ```
+//!
+//! Guests with a monitor can have windows in common ([`pairs`](crate::pairs)).
 
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use isthmus_layout::RegionSize;
 use isthmus_platform_kvm::{Event, Guest, IvshmemServer, Shape, VECTORS_MIN};
-use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::{Notify, oneshot};
 use tokio::task::spawn_local;
+use tokio::time::sleep;
 
 use crate::border::host::Border;
 use crate::broker::GuestView;
-use crate::config::KvmGuest;
+use crate::config::{self, KvmGuest};
 use crate::disposal::Given;
 use crate::ground::{Estate, GroundNumber};
+use crate::pairs::{self, Neighbour, Place, Plan};
 use crate::server::Server;
 use crate::watched::watched;
 
 /// QEMU opens it; the guest of whoever else does would be taken for this one.
 const SOCKET_MODE: u32 = 0o600;
+
+/// How often it is looked whether a guest's machine has taken what it was told: nothing else says so.
+const HEARD: Duration = Duration::from_millis(2);
 
 /// Where guests' devices are served, before anybody is.
 pub(crate) struct Guests(Vec<(KvmGuest, IvshmemServer)>);
@@ -44,25 +53,43 @@ impl Guests {
     }
 
     /// Serves them, each on a task of the server's thread.
-    pub(crate) fn serve(self, server: &Server, daemon: &Path) {
+    pub(crate) fn serve(self, server: &Server, daemon: &Path, kvm: &config::Kvm) {
         let numbers = Rc::new(std::cell::Cell::new(1));
+        let mut places = std::collections::BTreeMap::new();
+        let size = RegionSize(u64::from(kvm.common_mib.get()) << 20);
         for (plan, devices) in self.0 {
             let view = GuestView {
                 uid: plan.user.uid,
                 socket: plan.socket(daemon).display().to_string(),
                 window_bytes: plan.window_bytes(),
                 vectors: plan.vectors(),
+                monitor: plan.monitor().map(|monitor| monitor.display().to_string()),
+                common_bytes: size.0,
                 estate: None,
                 daemon: false,
             };
             server.with(|broker| broker.add_guest(plan.name.name().clone(), view));
+            let (device, neighbours) = unbounded_channel();
+            if let Some(monitor) = plan.monitor() {
+                places.insert(plan.name.name().clone(), Place { monitor: monitor.to_owned(), device });
+            }
             let (server, numbers) = (server.clone(), Rc::clone(&numbers));
             spawn_local(async move {
                 let name = plan.name.name().clone();
-                if let Err(error) = serve(&plan, devices, &server, &numbers).await {
+                if let Err(error) = serve(&plan, devices, neighbours, &server, &numbers).await {
                     tracing::error!(guest = %name, "it is not served any more: {error}");
                 }
             });
+        }
+        if !places.is_empty() {
+            let (sends, wanted) = unbounded_channel();
+            let mark = server.with(|broker| {
+                broker.make_windows_by(sends);
+                format!("{:x}", broker.settings.epoch)
+            });
+            let seconds = |seconds| Duration::from_secs(u64::from(seconds));
+            let (idle, limit) = (seconds(kvm.common_idle_s.get()), seconds(kvm.plug_timeout_s.get()));
+            spawn_local(pairs::serve(server.clone(), Plan { size, idle, limit, places, mark }, wanted));
         }
     }
 }
@@ -71,15 +98,33 @@ impl Guests {
 async fn serve(
     plan: &KvmGuest,
     mut devices: IvshmemServer,
+    mut neighbours: UnboundedReceiver<Neighbour>,
     server: &Server,
     numbers: &std::cell::Cell<u32>,
 ) -> io::Result<()> {
     let name = plan.name.name();
     let ready = watched(devices.as_fd().try_clone_to_owned()?)?;
     let mut gone: Option<Rc<Notify>> = None;
+    // Who waits until the guest's machine has taken what it was told.
+    let mut waiting: Vec<oneshot::Sender<()>> = Vec::new();
     loop {
+        if devices.is_heard() {
+            for known in waiting.drain(..) {
+                let _ = known.send(()); // Else it is given up.
+            }
+        }
         match devices.poll() {
-            None => ready.readable().await?.clear_ready(),
+            None => tokio::select! {
+                ready = ready.readable() => ready?.clear_ready(),
+                Some(neighbour) = neighbours.recv() => match neighbour {
+                    Neighbour::Comes { peer, bells, known } => {
+                        devices.introduce(peer, bells);
+                        waiting.push(known);
+                    }
+                    Neighbour::Goes { peer } => devices.part(peer),
+                },
+                () = sleep(HEARD), if !waiting.is_empty() => {}
+            },
             Some(Event::Connected(guest)) => {
                 tracing::info!(guest = %name, qemu = guest.process, "its device is there");
                 let number = GroundNumber(numbers.replace(numbers.get() + 1));
@@ -89,6 +134,7 @@ async fn serve(
             }
             Some(Event::Gone { how, socket }) => {
                 tracing::info!(guest = %name, "{how}");
+                waiting.clear(); // Nobody hears them.
                 gone.take().inspect(|gone| gone.notify_one());
                 show(server, plan, None);
                 drop(Given::by(plan.user.uid, socket));
@@ -113,6 +159,7 @@ fn show(server: &Server, plan: &KvmGuest, estate: Option<Arc<Estate>>) {
             guest.daemon &= estate.is_some();
             guest.estate = estate;
         }
+        broker.guests_changed();
     });
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use isthmus_channel::crossing::Frame;
 use isthmus_layout::border::{
     ANSWER_WORD, CALL_WORD, CROSSING, FRAME_BYTES_MAX, FrameKind, Handed, MAGIC, MAGIC_WORD, Open, Packet, TAKEN_STEP,
-    UNTAKEN_MAX, VERSION, VERSION_WORD,
+    UNTAKEN_MAX, VERSION, VERSION_WORD, WindowNumber,
 };
 use isthmus_layout::channel::Direction;
 use isthmus_platform::seqpacket;
@@ -93,6 +93,8 @@ impl Border {
             if let Some(guest) = broker.guest_mut(self.estate.name()) {
                 guest.daemon = daemon;
             }
+            // Whoever calls now says anew which windows it has.
+            broker.no_window_shown(self.estate.number());
         });
     }
 
@@ -114,8 +116,8 @@ impl Border {
 
     /// There is no daemon in the guest that could hand pieces on.
     fn tell_nobody(&self) -> bool {
-        while self.estate.withdrawn().is_some() {
-            self.estate.told();
+        while let Some(withdrawn) = self.estate.withdrawn() {
+            self.estate.told(withdrawn);
         }
         false
     }
@@ -185,6 +187,12 @@ impl Conversation {
             FrameKind::Closed => {
                 let program = self.programs.borrow_mut().remove(&connection);
                 program.inspect(|program| program.close());
+                Ok(())
+            }
+            FrameKind::Plugged | FrameKind::Unplugged => {
+                let window = WindowNumber::parse(content).map_err(|error| error.to_string())?;
+                let (guest, there) = (self.estate.number(), kind == FrameKind::Plugged);
+                self.server.with(|broker| broker.window_shown(guest, window, there));
                 Ok(())
             }
             FrameKind::Taken | FrameKind::Withdrawn => Err(format!("a guest does not say {kind:?}")),
@@ -285,7 +293,7 @@ impl Conversation {
     fn is_current(&self, packet: &[u8]) -> bool {
         Packet::parse(packet).is_ok_and(|packet| {
             packet.handed.iter().all(|handed| match *handed {
-                Handed::Piece { offset, age, .. } => self.estate.holds(offset, age),
+                Handed::Piece { window, offset, age, .. } => self.estate.holds(window, offset, age),
                 Handed::Ringer { .. } | Handed::Listener { .. } => true,
             })
         })
@@ -309,7 +317,7 @@ impl Conversation {
             if !self.talk.send(frame, &withdrawn.emit())? {
                 return Ok(false);
             }
-            self.estate.told();
+            self.estate.told(withdrawn);
             self.estate.call();
         }
         Ok(true)

@@ -8,7 +8,7 @@ use isthmus_control::schema::{Domains, Status};
 use isthmus_layout::RegionSize;
 use isthmus_layout::border::{
     ANSWER_WORD, CALL_WORD, CROSSING, CROSSING_AT, FRAME_BYTES_MAX, FrameKind, Handed, MAGIC, MAGIC_WORD, Open,
-    PIECES_AT, Packet, UNTAKEN_MAX, Withdrawn,
+    PIECES_AT, Packet, UNTAKEN_MAX, WindowNumber, Withdrawn,
 };
 use isthmus_layout::channel::Direction;
 use isthmus_layout::control::*;
@@ -33,15 +33,15 @@ fn bed_with(window_mib: u64, more: &str) -> Bed {
 }
 
 /// A machine with a device, and what a daemon in it does; by hand.
-struct Guest {
-    _qemu: OwnedFd,
+pub(crate) struct Guest {
+    pub(crate) qemu: OwnedFd,
     window: OwnedFd,
     memory: Window,
     crossing: Crossing<Window>,
     /// What rings the host's vectors.
     outward: Vec<OwnedFd>,
     /// Where rings of the guest's vectors are heard.
-    inward: Vec<OwnedFd>,
+    pub(crate) inward: Vec<OwnedFd>,
     serial: RequestSerial,
     call: u32,
 }
@@ -52,8 +52,8 @@ fn map(window: &OwnedFd, at: u64, bytes: u64) -> Window {
 
 impl Guest {
     /// QEMU has connected, and nobody has spoken.
-    fn plug_in(bed: &Bed) -> Self {
-        let path = bed.socket().with_file_name("guest-web.sock");
+    fn plug_in(bed: &Bed, called: &str) -> Self {
+        let path = bed.socket().with_file_name(format!("guest-{called}.sock"));
         let qemu = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
         let qemu = qemu.unwrap();
         rustix::net::connect(&qemu, &SocketAddrUnix::new(&path).unwrap()).unwrap();
@@ -76,18 +76,23 @@ impl Guest {
         let bytes = rustix::fs::fstat(&window).unwrap().st_size.unsigned_abs();
         let memory = map(&window, 0, bytes);
         let crossing = Crossing::new(map(&window, CROSSING_AT, CROSSING.size().0), Direction::One);
-        Self { _qemu: qemu, window, memory, crossing, outward, inward, serial: RequestSerial::new(1).unwrap(), call: 0 }
+        Self { qemu, window, memory, crossing, outward, inward, serial: RequestSerial::new(1).unwrap(), call: 0 }
     }
 
     /// Its daemon has called, and was answered.
     fn start(bed: &Bed) -> Self {
-        let mut guest = Self::plug_in(bed);
+        Self::start_as(bed, "web")
+    }
+
+    /// The guest of that name, the same.
+    pub(crate) fn start_as(bed: &Bed, called: &str) -> Self {
+        let mut guest = Self::plug_in(bed, called);
         guest.wait_for(|memory| (MAGIC_WORD..).zip(MAGIC).all(|(at, word)| memory.load(at, Ordering::Acquire) == word));
         guest.call();
         guest
     }
 
-    fn call(&mut self) {
+    pub(crate) fn call(&mut self) {
         self.call += 1;
         self.memory.store(CALL_WORD, self.call, Ordering::Release);
         self.ring();
@@ -117,7 +122,7 @@ impl Guest {
         }
     }
 
-    fn frame(&mut self, kind: FrameKind, connection: u32, content: &[u8]) {
+    pub(crate) fn frame(&mut self, kind: FrameKind, connection: u32, content: &[u8]) {
         while !self.crossing.send(Frame { kind, connection }, content).unwrap() {
             self.listen();
         }
@@ -129,14 +134,14 @@ impl Guest {
         self.frame(FrameKind::Open, connection, &open.emit());
     }
 
-    fn say(&mut self, connection: u32, message: impl Into<ToDaemon>) {
+    pub(crate) fn say(&mut self, connection: u32, message: impl Into<ToDaemon>) {
         let message = message.into().emit(Some(self.serial));
         self.serial = self.serial.next();
         self.frame(FrameKind::Packet, connection, &Packet { handed: Vec::new(), message: &message }.emit());
     }
 
     /// The next frame and its content, but for those that only count.
-    fn next(&mut self) -> (Frame, Vec<u8>) {
+    pub(crate) fn next(&mut self) -> (Frame, Vec<u8>) {
         let mut content = Vec::new();
         loop {
             match self.crossing.receive(&mut content).unwrap() {
@@ -164,13 +169,13 @@ impl Guest {
     }
 
     /// The next message, which is to this connection.
-    fn hear(&mut self, connection: u32) -> (ToClient, Vec<Handed>) {
+    pub(crate) fn hear(&mut self, connection: u32) -> (ToClient, Vec<Handed>) {
         let (to, message, handed) = self.hear_any();
         assert_eq!(to, connection, "{message:?}");
         (message, handed)
     }
 
-    fn attach(&mut self, connection: u32, called: &str) -> Result<(Welcome, Vec<Handed>), Reason> {
+    pub(crate) fn attach(&mut self, connection: u32, called: &str) -> Result<(Welcome, Vec<Handed>), Reason> {
         self.open(connection);
         self.say(connection, Hello { magic: Magic, spoken: Spoken::CURRENT, library: name("test 1") });
         assert!(matches!(self.hear(connection).0, ToClient::HelloBack(_)));
@@ -240,7 +245,7 @@ fn what_a_guest_lets_go_is_empty_when_another_one_gets_it() {
     let bed = bed();
     let mut guest = Guest::start(&bed);
     let (_, handed) = guest.attach(1, "one").unwrap();
-    let Handed::Piece { offset, bytes, age } = handed[0] else { panic!("{handed:?}") };
+    let Handed::Piece { offset, bytes, age, .. } = handed[0] else { panic!("{handed:?}") };
     guest.frame(FrameKind::Closed, 1, &[]);
     until_domains(&bed, 0);
     guest.memory.copy_in(offset + bytes - 8, b"a secret");
@@ -366,7 +371,7 @@ fn nonsense_ends_a_conversation_and_nothing_else() {
         (FrameKind::Packet, 1, &empty),
         (FrameKind::Packet, 1, &long),
         (FrameKind::Taken, 1, b""),
-        (FrameKind::Withdrawn, 0, &Withdrawn { offset: PIECES_AT, age: 1 }.emit()),
+        (FrameKind::Withdrawn, 0, &Withdrawn { window: WindowNumber::OWN, offset: PIECES_AT, age: 1 }.emit()),
     ];
     for (kind, connection, content) in nonsense {
         guest.attach(1, "solver").unwrap();
