@@ -54,7 +54,9 @@ impl Guests {
 
     /// Serves them, each on a task of the server's thread.
     pub(crate) fn serve(self, server: &Server, daemon: &Path, kvm: &config::Kvm) {
-        let numbers = Rc::new(std::cell::Cell::new(1));
+        // Machines may still know guests of a daemon before by their numbers.
+        let epoch = server.with(|broker| broker.settings.epoch);
+        let numbers = Rc::new(std::cell::Cell::new(1 + u32::from(epoch as u16 / 4)));
         let mut places = std::collections::BTreeMap::new();
         let size = RegionSize(u64::from(kvm.common_mib.get()) << 20);
         for (plan, devices) in self.0 {
@@ -83,10 +85,8 @@ impl Guests {
         }
         if !places.is_empty() {
             let (sends, wanted) = unbounded_channel();
-            let mark = server.with(|broker| {
-                broker.make_windows_by(sends);
-                format!("{:x}", broker.settings.epoch)
-            });
+            server.with(|broker| broker.make_windows_by(sends));
+            let mark = format!("{epoch:x}");
             let seconds = |seconds| Duration::from_secs(u64::from(seconds));
             let (idle, limit) = (seconds(kvm.common_idle_s.get()), seconds(kvm.plug_timeout_s.get()));
             spawn_local(pairs::serve(server.clone(), Plan { size, idle, limit, places, mark }, wanted));

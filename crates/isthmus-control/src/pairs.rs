@@ -38,6 +38,9 @@ use crate::watched::watched;
 /// How often a device that is to go is asked for again: a guest's kernel takes its time.
 const AGAIN: Duration = Duration::from_millis(500);
 
+/// What the names of devices begin with.
+const NAMES: &str = "isthmus-";
+
 /// How many times of these the guest itself is asked once more.
 const ASK_EVERY: u32 = 20;
 
@@ -162,14 +165,14 @@ impl Making {
         let mut sockets = Vec::new();
         for (guest, _, place) in sides {
             let (device, socket) = CommonDevice::new(number.0 + GUEST, &*window).map_err(|error| error.to_string())?;
-            let id = format!("isthmus-{}-{}-{}", self.plan.mark, number.0, guest.number().0);
+            let id = format!("{NAMES}{}-{}-{}", self.plan.mark, number.0, guest.number().0);
             plugged.push(Plugged { id, monitor: place.monitor.clone(), device });
             sockets.push(socket);
         }
         // One after the other: two guests may have one processor.
         for ((plugged, socket), (guest, ..)) in plugged.iter().zip(sockets).zip(sides) {
             let refused = |error| format!("the monitor of guest {}: {error}", guest.name());
-            plugged.plug(socket).await.map_err(refused)?;
+            plugged.plug(socket, &self.plan.mark).await.map_err(refused)?;
         }
         loop {
             match self.look() {
@@ -232,8 +235,18 @@ struct Plugged {
 
 impl Plugged {
     /// Plugs it into its guest, with this end of its socket.
-    async fn plug(&self, socket: OwnedFd) -> Result<(), MonitorError> {
+    async fn plug(&self, socket: OwnedFd, mark: &str) -> Result<(), MonitorError> {
         let mut monitor = Monitor::connect(&self.monitor).await?;
+        for left in left_behind(&monitor.command("query-chardev", json!({})).await?, mark) {
+            tracing::debug!(device = left, "a daemon before has left it");
+            for command in ["device_del", "chardev-remove"] {
+                // While its guest thinks about it the character device is refused; the next window asks again.
+                match monitor.command(command, json!({ "id": left })).await {
+                    Ok(_) | Err(MonitorError::Refused { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
         monitor.hand(&self.id, socket.as_fd()).await?;
         drop(socket);
         let address = json!({ "type": "fd", "data": { "str": self.id } });
@@ -320,6 +333,15 @@ impl Plugged {
     }
 }
 
+/// Character devices of windows that another daemon has made.
+fn left_behind(chardevs: &Value, mark: &str) -> Vec<String> {
+    let labels = chardevs.as_array().into_iter().flatten().filter_map(|chardev| chardev["label"].as_str());
+    let of_others = |label: &&str| {
+        label.strip_prefix(NAMES).is_some_and(|rest| rest.split_once('-').is_some_and(|(of, _)| of != mark))
+    };
+    labels.filter(of_others).take(PORTS_MAX).map(str::to_owned).collect()
+}
+
 /// Root ports that nothing is plugged into, by the names of their buses.
 fn free_ports(pci: &Value) -> Vec<String> {
     let buses = pci.as_array().into_iter().flatten();
@@ -334,6 +356,15 @@ fn free_ports(pci: &Value) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_others_have_left_is_known_by_its_name() {
+        let chardevs = json!([
+            { "label": "isthmus" }, { "label": "isthmus-5a-1-7" }, { "label": "isthmus-77-2-9" }, { "label": "serial0" }, 5
+        ]);
+        assert_eq!(left_behind(&chardevs, "77"), ["isthmus-5a-1-7"]);
+        assert_eq!(left_behind(&json!(null), "77"), [""; 0]);
+    }
 
     #[test]
     fn a_free_port_is_a_bridge_with_a_name_and_nothing_behind_it() {

@@ -53,15 +53,16 @@ fn path(listed: &str) -> Option<(String, String, u64)> {
     Some((text(&pair["path"]), text(&pair["reason"]["reason"]), messages))
 }
 
-/// More messages than the window's making takes, so that it is there before they are over.
-const LONG: &str = "-n 10000000 -W 0 -S 8 -E 8";
+/// More messages than the window's making takes, so that it is there before they are over; and long ones: who waits for a short one does not
+/// hear that its sender is gone.
+const LONG: &str = "-n 100000 -W 0 -S 1048576 -E 1048576";
 
 /// Has two programs talk until their messages go by a channel; they go on.
 fn until_channel(hosted: &mut Hosted) {
     let endpoint = serve(&mut hosted.guests[0], "");
     hosted.guests[1].begin(&format!("mx_pingpong -r {endpoint} {LONG}"));
     hosted.isthmus_until(&["channel", "list", "--json"], |listed| {
-        path(listed).is_some_and(|(path, _, messages)| path == "channel" && messages > 1000)
+        path(listed).is_some_and(|(path, _, messages)| path == "channel" && messages > 100)
     });
 }
 

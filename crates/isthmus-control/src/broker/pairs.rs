@@ -119,9 +119,11 @@ impl Pairs {
 }
 
 impl Broker {
-    /// Windows are made there from now on.
+    /// Windows are made there from now on. Guests may still have some of a daemon before: numbers begin anywhere, so that none is taken
+    /// for another.
     pub(crate) fn make_windows_by(&mut self, wanted: UnboundedSender<Wanted>) {
         self.pairs.wanted = Some(wanted);
+        self.pairs.last = self.settings.epoch as u16 / 2;
     }
 
     /// Where two domains in different guests have memory in common; None where it is being made. Asking has it made.

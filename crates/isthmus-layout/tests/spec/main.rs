@@ -263,7 +263,12 @@ fn a_border_stands_as_documented() {
         writeln!(frames, "| {} | `{kind:?}` | {from} | {content} |", kind.code()).unwrap();
     }
     write!(frames, "\n{rest}").unwrap();
-    // Each number is looked for where the table says.
+    let handed = handed();
+    holds("border.md", &[("window", window), ("head", head), ("frames", frames), ("handed", handed)]);
+}
+
+/// What is handed: each number is looked for where the table says.
+fn handed() -> String {
     let bytes = |handed| border::Packet { handed: vec![handed], message: &[] }.emit()[1..].to_vec();
     let piece = bytes(Handed::Piece {
         window: border::WindowNumber(0x0605),
@@ -276,7 +281,7 @@ fn a_border_stands_as_documented() {
     assert_eq!((piece[8], piece[16], piece.len()), (1, 0x11, 24));
     assert_eq!(bytes(ringer)[..8], [2, 0, 1, 2, 0x11, 0x12, 0, 0]);
     assert_eq!(bytes(listener)[..8], [3, 0, 0, 0, 0x11, 0x12, 0, 0]);
-    let handed = rows(
+    rows(
         "offset | bytes | meaning",
         &[
             (0, 2, "1: a piece; 2: what rings a vector of a peer; 3: where rings of a vector of the guest's are heard"),
@@ -289,6 +294,5 @@ fn a_border_stands_as_documented() {
             (8, 8, "of 1: its first byte in the window"),
             (16, 8, "of 1: its bytes"),
         ],
-    );
-    holds("border.md", &[("window", window), ("head", head), ("frames", frames), ("handed", handed)]);
+    )
 }
