@@ -2,7 +2,7 @@
 //! same again when it is emitted.
 #![no_main]
 
-use isthmus_layout::border::{FrameKind, Open, Packet, Withdrawn};
+use isthmus_layout::border::{FrameKind, Open, Packet, WindowNumber, Withdrawn};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
@@ -21,6 +21,11 @@ fuzz_target!(|input: &[u8]| {
         Some(FrameKind::Withdrawn) => {
             if let Ok(withdrawn) = Withdrawn::parse(content) {
                 assert_eq!(withdrawn.emit(), content);
+            }
+        }
+        Some(FrameKind::Plugged | FrameKind::Unplugged) => {
+            if let Ok(window) = WindowNumber::parse(content) {
+                assert_eq!(window.emit(), content);
             }
         }
         Some(FrameKind::Closed | FrameKind::Taken) | None => {}

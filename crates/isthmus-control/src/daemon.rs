@@ -208,7 +208,7 @@ impl Daemon {
         if options.signals {
             signals(&server, &stop, options.reload).map_err(system("listening to signals"))?;
         }
-        guests.serve(&server, socket, keeper);
+        guests.serve(&server, socket, &config.kvm, keeper);
         ready();
         server.run(listener, events, stop).await.map_err(system("serving"))
     }

@@ -6,6 +6,8 @@
 //!  │           └─── isthmusd ── eth0 ═══╪═ virtio ═ QEMU ══ QEMU ═ virtio ═╪═══ eth0 ── isthmusd ───┘       │
 //!  └────────────────────────────────────┘                 └────────────────────────────────────┘
 //! ```
+//!
+//! Where the daemon is given the guests' monitors it plugs a window into both that only these two share ([`Monitors`]).
 
 use std::path::{Path, PathBuf};
 
@@ -27,6 +29,17 @@ const FILES: &str = "files.cpio";
 /// For the daemon in a guest that reaches the other one by the wire.
 const BRIDGED: &str = "[[mx.board]]\nlinks = [{ interface = \"eth0\" }]\n";
 
+/// Which monitors the host's daemon is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Monitors {
+    /// None.
+    Nobodys,
+    /// Those of both guests.
+    Both,
+    /// That of `guest0`, and for `guest1` a place where nobody answers.
+    OneAndAnEmptyPlace,
+}
+
 /// Guests and their host's daemon, gone with all their files when dropped. Methods panic where something fails: that fails the test.
 #[derive(Debug)]
 pub struct Hosted {
@@ -40,15 +53,22 @@ pub struct Hosted {
 impl Hosted {
     /// Boots both, and waits until their programs can attach; or says what is missing.
     pub fn start(kit: &Kit) -> Result<Self, String> {
+        Self::start_with(kit, Monitors::Nobodys)
+    }
+
+    /// The same.
+    pub fn start_with(kit: &Kit, monitors: Monitors) -> Result<Self, String> {
         let scratch = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
         let (folder, files) = (scratch.path(), scratch.join(FILES));
         let modules = vec![kit.driver(folder)?];
         let content = Content { config: BRIDGED, programs: system::programs(), modules, extra: &Extra::default() };
         system::write(kit, &content, folder, &files);
-        let daemon = daemon(&scratch);
+        let daemon = daemon(&scratch, monitors);
         let guests = [0, 1].map(|number| {
-            let devices: Vec<String> =
-                devices(folder, number, 0).into_iter().chain(window::device(&daemon, number)).collect();
+            let given = monitors == Monitors::Both || monitors == Monitors::OneAndAnEmptyPlace && number == 0;
+            let given = given.then(|| monitor_device(&daemons_monitor(folder, number))).into_iter().flatten();
+            let window = window::device(&daemon, number);
+            let devices: Vec<String> = devices(folder, number, 0).into_iter().chain(window).chain(given).collect();
             Guest::boot(kit, number, &files, &devices)
         });
         let mut hosted = Self { guests, daemon, scratch };
@@ -106,7 +126,7 @@ impl Hosted {
 
     /// A daemon as another host has one: it knows the same guests.
     pub fn another_daemon(scratch: &Scratch) -> Daemon {
-        daemon(scratch)
+        daemon(scratch, Monitors::Nobodys)
     }
 
     /// What `isthmus guest list` says of one of them.
@@ -146,19 +166,33 @@ fn monitor(number: u32, moves: u32) -> String {
     format!("monitor{number}.{moves}")
 }
 
+/// The monitor that the daemon is given.
+fn daemons_monitor(folder: &Path, number: u32) -> PathBuf {
+    folder.join(format!("monitor{number}"))
+}
+
+/// For QEMU.
+fn monitor_device(at: &Path) -> [String; 2] {
+    ["-qmp".to_owned(), format!("unix:{},server=on,wait=off", at.display())]
+}
+
 /// What a guest has besides its window.
 fn devices(folder: &Path, number: u32, moves: u32) -> Vec<String> {
-    let monitor = folder.join(monitor(number, moves));
-    let monitor = ["-qmp".to_owned(), format!("unix:{},server=on,wait=off", monitor.display())];
+    let monitor = monitor_device(&folder.join(monitor(number, moves)));
     card(folder, number, MTU).into_iter().chain(monitor).collect()
 }
 
 /// The host's daemon.
-fn daemon(scratch: &Scratch) -> Daemon {
-    let config = format!(
-        "[daemon]\nsocket = \"{{socket}}\"\nruntime_dir = \"{{state}}\"\n{}",
-        [0, 1].map(window::config).concat()
-    );
+fn daemon(scratch: &Scratch, monitors: Monitors) -> Daemon {
+    let guest = |number| {
+        let monitor = match monitors {
+            Monitors::Nobodys => String::new(),
+            _ => format!("monitor = \"{}\"\n", daemons_monitor(scratch.path(), number).display()),
+        };
+        window::config(number) + &monitor
+    };
+    let config =
+        format!("[daemon]\nsocket = \"{{socket}}\"\nruntime_dir = \"{{state}}\"\n{}", [0, 1].map(guest).concat());
     Daemon::on(scratch).config(&config).kept().start(patience()).unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use isthmus_layout::border::{FrameKind, Handed, Open, PIECES_AT, Packet, Withdrawn};
+use isthmus_layout::border::{FrameKind, Handed, Open, PIECES_AT, Packet, WindowNumber, Withdrawn};
 use isthmus_layout::control::version::greet;
 use isthmus_layout::control::{Lookup, MessageInfo, Name, RequestSerial, Spoken, ToClient, ToDaemon};
 use isthmus_layout::ids::EndpointIndex;
@@ -146,7 +146,7 @@ fn records_are_all_in_the_corpus() {
 fn border_seeds() -> Vec<(&'static str, FrameKind, Vec<u8>)> {
     let open = Open { uid: 1000, pid: 7, program: Name::new("mx_pingpong").unwrap() };
     let handed = vec![
-        Handed::Piece { offset: PIECES_AT, bytes: 4096, age: 70_000 },
+        Handed::Piece { window: WindowNumber(3), offset: PIECES_AT, bytes: 4096, age: 70_000 },
         Handed::Ringer { peer: 0, vector: 2 },
         Handed::Listener { vector: 9 },
     ];
@@ -155,7 +155,13 @@ fn border_seeds() -> Vec<(&'static str, FrameKind, Vec<u8>)> {
         ("Open", FrameKind::Open, open.emit()),
         ("Packet", FrameKind::Packet, Packet { handed, message: &hello }.emit()),
         ("Plain", FrameKind::Packet, Packet { handed: Vec::new(), message: &hello }.emit()),
-        ("Withdrawn", FrameKind::Withdrawn, Withdrawn { offset: PIECES_AT, age: 70_000 }.emit()),
+        (
+            "Withdrawn",
+            FrameKind::Withdrawn,
+            Withdrawn { window: WindowNumber(3), offset: PIECES_AT, age: 70_000 }.emit(),
+        ),
+        ("Plugged", FrameKind::Plugged, WindowNumber(3).emit()),
+        ("Unplugged", FrameKind::Unplugged, WindowNumber(3).emit()),
     ]
 }
 
@@ -171,6 +177,7 @@ fn contents_of_frames_are_all_in_the_corpus() {
             Some(FrameKind::Open) => Open::parse(content).is_ok(),
             Some(FrameKind::Packet) => Packet::parse(content).is_ok(),
             Some(FrameKind::Withdrawn) => Withdrawn::parse(content).is_ok(),
+            Some(FrameKind::Plugged | FrameKind::Unplugged) => WindowNumber::parse(content).is_ok(),
             Some(FrameKind::Closed | FrameKind::Taken) | None => false,
         };
         parsed.extend(is_whole.then_some(code));
