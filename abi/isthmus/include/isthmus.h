@@ -82,7 +82,7 @@ enum isth_reason {
     ISTH_REASON_DAEMON_OUT_OF_FDS     = 107, /* the daemon has no file descriptor left */
     ISTH_REASON_OUT_OF_FDS            = 108, /* the process has no file descriptor left */
     ISTH_REASON_OUT_OF_MEMORY         = 109, /* the memory for it could not be had */
-    ISTH_REASON_OUT_OF_ADDRESS_SPACE  = 110, /* the process may not map more memory */
+    ISTH_REASON_OUT_OF_ADDRESS_SPACE  = 110, /* the process may not map more memory: the limit of its address space (RLIMIT_AS) or of its mappings (vm.max_map_count) is reached */
     ISTH_REASON_FDS_IN_FLIGHT         = 111, /* too many file descriptors are under way in sockets of this user */
     ISTH_REASON_CHANNELS_FULL         = 112, /* one of the two domains has as many channels as it may */
     ISTH_REASON_KERNEL_REFUSED        = 113, /* the kernel refuses the daemon what it needs for it, with the details in the text */

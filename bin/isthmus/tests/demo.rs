@@ -11,7 +11,11 @@ fn deadline() -> Deadline {
 
 /// Two sides that look without a pause need a CPU each.
 fn one_cpu() -> bool {
-    std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() < 2)
+    let one = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() < 2);
+    if one {
+        eprintln!("skipped: needs two CPUs");
+    }
+    one
 }
 
 fn demo(scratch: &Scratch, out: &Path) -> Launch {

@@ -209,7 +209,6 @@ static void never_implemented(void)
     static unsigned char bytes[8];
     mx_endpoint_t endpoint;
     mx_endpoint_addr_t own;
-    mx_raw_endpoint_t raw = NULL;
     mx_request_t request = NULL;
     uint32_t result = 2;
     begin();
@@ -223,11 +222,53 @@ static void never_implemented(void)
         EQUAL(1, result);
     receive_well(endpoint, 1, bytes, 8);
     finish_well(endpoint, request);
-    if (mx_raw_open_endpoint(0, NULL, 0, &raw) == MX_SUCCESS)
-        OK(mx_raw_close_endpoint(raw));
-    CHECK(mx_raw_close_endpoint(NULL) != MX_SUCCESS);
-    CHECK(mx_raw_open_endpoint(99, NULL, 0, &raw) != MX_SUCCESS);
     end(endpoint);
+}
+
+/* Raw endpoints: no board has one, each call says so, and no handler hears of it. */
+static int heard;
+
+static mx_return_t hears(char *message, mx_return_t code)
+{
+    (void)message;
+    heard++;
+    return code;
+}
+
+static void no_raw_endpoints(void)
+{
+    mx_raw_endpoint_t raw = NULL;
+    mx_raw_status_t event = MX_RAW_NO_EVENT;
+    mx_line_speed_t speed;
+    unsigned char bytes[64] = {0};
+    void *context;
+    uint32_t port, length = sizeof bytes;
+    char name[MX_MAX_HOSTNAME_LEN] = "host:0";
+    mx_set_error_handler(hears);
+    OK(mx_init());
+    GIVES(MX_NO_DEV, mx_raw_open_endpoint(0, NULL, 0, &raw));
+    GIVES(MX_BOARD_UNKNOWN, mx_raw_open_endpoint(99, NULL, 0, &raw));
+    GIVES(MX_BAD_PARAM_LIST, mx_raw_open_endpoint(0, NULL, 1, &raw));
+    CHECK(raw == NULL);
+    EQUAL(MX__INVALID_HANDLE, mx_raw_handle(raw));
+    GIVES(MX_BAD_ENDPOINT, mx_raw_close_endpoint(raw));
+    GIVES(MX_BAD_ENDPOINT, mx_raw_send(raw, 0, NULL, 0, bytes, sizeof bytes, NULL));
+    GIVES(MX_BAD_ENDPOINT, mx_raw_next_event(raw, &port, &context, bytes, &length, 1, &event));
+    EQUAL(MX_RAW_NO_EVENT, event);
+    GIVES(MX_BAD_ENDPOINT, mx_raw_set_route_begin(raw));
+    GIVES(MX_BAD_ENDPOINT, mx_raw_set_route_mag(raw, 1, NULL, 0, 0, 0, MX_HOST_MX, 0));
+    GIVES(MX_BAD_ENDPOINT, mx_raw_set_route(raw, 1, NULL, 0, 0, 0, MX_HOST_MX));
+    GIVES(MX_BAD_ENDPOINT, mx_raw_set_route_end(raw));
+    GIVES(MX_BAD_ENDPOINT, mx_raw_clear_routes(raw, 1, 0));
+    GIVES(MX_BAD_ENDPOINT, mx_raw_remove_peer(raw, 1));
+    GIVES(MX_BAD_ENDPOINT, mx_raw_set_map_version(raw, 0, 1, 1, 1, 1));
+    GIVES(MX_BAD_ENDPOINT, mx_raw_num_ports(raw, &port));
+    GIVES(MX_BAD_ENDPOINT, mx_raw_line_speed(raw, &speed));
+    GIVES(MX_BAD_ENDPOINT, mx_raw_set_hostname(raw, name));
+    GIVES(MX_BAD_ENDPOINT, mx_raw_set_peer_name(raw, 1, name));
+    GIVES(MX_BAD_ENDPOINT, mx_raw_set_nic_reply_info(raw, bytes, sizeof bytes));
+    EQUAL(0, heard);
+    OK(mx_finalize());
 }
 
 /* Request timeouts are accepted, of one request and of the endpoint. */
@@ -246,4 +287,4 @@ static void request_timeouts(void)
 }
 
 MAIN(TEST(numbers), TEST(widths_of_the_board), TEST(product_texts), TEST(counters), TEST(refused_questions), TEST(names),
-     TEST(mapper), TEST(regcache), TEST(never_implemented), TEST(request_timeouts))
+     TEST(mapper), TEST(regcache), TEST(never_implemented), TEST(no_raw_endpoints), TEST(request_timeouts))

@@ -1,6 +1,6 @@
 //! SIGKILL at random moments: whoever survives gets an error or goes on, soon, and keeps nothing of the dead.
 //!
-//! `ISTHMUS_KILLS=1000 cargo test --test kills` kills so many in all; CI kills fewer. A failure prints its seed.
+//! A thousand in all; `ISTHMUS_KILLS=100 cargo test -p isthmus-suites --test kills` kills fewer. A failure prints its seed.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use isthmus_layout::limits::PEER_REGIONS_MAX;
@@ -22,7 +22,7 @@ const MANY: &str = "500x8,50x1000,20x9000,40x0,10x70000,300x100,900x8,100x3000,3
 
 /// How many of the kills a test makes, given its share of them.
 fn kills(tenths: u64) -> u64 {
-    let all = std::env::var("ISTHMUS_KILLS").map_or(300, |text| text.parse().expect("ISTHMUS_KILLS is a number"));
+    let all = std::env::var("ISTHMUS_KILLS").map_or(1000, |text| text.parse().expect("ISTHMUS_KILLS is a number"));
     (all * tenths / 10).max(3)
 }
 

@@ -49,7 +49,7 @@ cases!(restart: ; apart: in_between);
 cases!(environment: any_endpoint rendezvous_threshold shared_rendezvous_threshold self_the_short_way self_the_long_way early_ends
        waits_sleep waits_spin bound_all bound_by_endpoint bound_to_nothing mx_names_ignored read_when_the_first_opens
        numbers_as_atoi; apart: large_ones);
-cases!(info: numbers widths_of_the_board product_texts counters refused_questions mapper regcache never_implemented
+cases!(info: numbers widths_of_the_board product_texts counters refused_questions mapper regcache never_implemented no_raw_endpoints
        request_timeouts; apart: names);
 cases!(mpi: open_mpi_mtl open_mpi_btl mpich_nemesis; apart:);
 
