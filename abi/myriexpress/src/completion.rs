@@ -16,16 +16,20 @@ impl Locked {
         as_programs_see(self.handle(), status)
     }
 
-    #[inline(always)]
-    fn is_over(&mut self, request: RequestId) -> Result<bool, Failure> {
-        self.engine().is_done(request).map_err(|_| Return::BAD_REQUEST.into())
-    }
-
+    /// What a program learns of a request that is over, and is no more thereby.
     #[inline(always)]
     fn test(&mut self, request: RequestId) -> Result<Option<Status>, Failure> {
         let endpoint = self.handle();
-        let as_seen = |status: &isthmus_mx::Status| as_programs_see(endpoint, status);
-        self.engine().test_as(request, as_seen).map_err(|_| Return::BAD_REQUEST.into())
+        self.test_as(request, |status| as_programs_see(endpoint, status))
+    }
+
+    #[inline(always)]
+    fn test_as<S>(
+        &mut self,
+        request: RequestId,
+        make: impl FnOnce(&isthmus_mx::Status) -> S,
+    ) -> Result<Option<S>, Failure> {
+        self.engine().test_as(request, make).map_err(|_| Return::BAD_REQUEST.into())
     }
 }
 
@@ -39,8 +43,7 @@ fn as_programs_see(endpoint: EndpointHandle, status: &isthmus_mx::Status) -> Sta
         source,
         match_info: status.match_info,
         msg_length: status.msg_length,
-        // Written a moment ago by itself: read together with its neighbour it would have to wait until it is in the cache.
-        xfer_length: std::hint::black_box(status.xfer_length),
+        xfer_length: status.xfer_length,
         context: status.context as *mut c_void,
     }
 }
@@ -136,28 +139,26 @@ pub unsafe extern "C" fn mx_test(
         let handle = unsafe { read(request)? };
         let mut locked = table::lock(endpoint)?;
         let id = locked.request_id(handle)?;
-        if !locked.is_over(id)? {
-            if !locked.is_still() {
-                locked.turn();
-            }
-            if !locked.domain.matcher().asked.is_empty() {
+        let tell = |seen: &isthmus_mx::Status| {
+            // SAFETY: as the caller promised.
+            unsafe { answer_request(Some(as_programs_see(endpoint, seen)), request, status, result)? };
+            Ok::<_, Failure>(seen.code.number())
+        };
+        let mut over = locked.test_as(id, tell)?;
+        if over.is_none() && !locked.is_still() {
+            locked.turn();
+            if locked.calls_handler() {
                 locked = wait::run_handlers(locked)?;
-                let found = locked.test(id)?;
-                drop(locked);
-                code = code_of(&found);
-                // SAFETY: as the caller promised.
-                return unsafe { answer_request(found, request, status, result) };
             }
-            if !locked.is_over(id)? {
-                // SAFETY: as the caller promised.
-                return unsafe { boards::put(result, 0) };
-            }
+            over = locked.test_as(id, tell)?;
         }
-        let found = locked.test(id)?;
-        drop(locked);
-        code = code_of(&found);
-        // SAFETY: as the caller promised.
-        unsafe { answer_request(found, request, status, result) }
+        match over {
+            Some(ended) => code = ended?,
+            // SAFETY: as the caller promised.
+            None => unsafe { boards::put(result, 0)? },
+        }
+        locked.leave();
+        Ok(())
     });
     ended("mx_test", endpoint, code, answer)
 }

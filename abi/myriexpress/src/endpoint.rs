@@ -116,11 +116,12 @@ impl Endpoint {
     pub(crate) fn turn(&mut self) {
         self.matching().begin();
         self.domain.progress();
+        self.matching().end_turn();
     }
 
     /// Has the descriptor tell of everything from now on. False if there is something already.
     pub(crate) fn arm(&mut self) -> bool {
-        self.matching().begin();
+        self.matching().begin_to_wait();
         self.domain.arm()
     }
 

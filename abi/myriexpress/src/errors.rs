@@ -136,10 +136,13 @@ pub(crate) fn call_at_any_time(
     endpoint: EndpointHandle,
     body: impl FnOnce() -> Result<(), Failure>,
 ) -> Return {
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => Return::SUCCESS,
-        Ok(Err(failure)) => failed(name, endpoint, &failure),
-        Err(_) => failed(name, endpoint, &Return::BAD_BAD_BAD.into()),
+    // Beside what is caught: of a call that succeeds only one word comes back.
+    let mut failure = None;
+    let succeeds = AssertUnwindSafe(|| body().map_err(|found| failure = Some(found)).is_ok());
+    match catch_unwind(succeeds) {
+        Ok(true) => Return::SUCCESS,
+        Ok(false) => failed(name, endpoint, failure.unwrap_or_else(|| Return::BAD_BAD_BAD.into())),
+        Err(_) => failed(name, endpoint, Return::BAD_BAD_BAD.into()),
     }
 }
 
@@ -163,7 +166,7 @@ pub(crate) fn quiet(body: impl FnOnce() -> Result<(), Failure>) -> Return {
 }
 
 #[cold]
-fn failed(name: &str, endpoint: EndpointHandle, failure: &Failure) -> Return {
+fn failed(name: &str, endpoint: EndpointHandle, failure: Failure) -> Return {
     let message = match &failure.detail {
         Some(detail) => format!("{name} ({detail})"),
         None => name.to_owned(),

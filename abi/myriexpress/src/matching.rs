@@ -10,7 +10,7 @@
 use crate::types::Segment;
 use isthmus_client::{
     Buffer, Completion, DomainId, EndpointAddress, EndpointIndex, Envelope, Matcher, MxConnecting, Outcome, Posted,
-    Reason, Refusal, Token, Unexpected, UnexpectedState,
+    Reason, Refusal, Token, Unexpected, UnexpectedState, copy_words,
 };
 use isthmus_layout::limits::ENDPOINTS_MAX;
 use isthmus_mx::{Cargo, Contexts, Engine, PartnerIndex, RequestId, StatusCode};
@@ -18,6 +18,9 @@ use std::collections::{HashMap, VecDeque};
 
 /// The one endpoint of the domain that is an MX endpoint.
 pub(crate) const INDEX: EndpointIndex = EndpointIndex::new(0).expect("there is an endpoint 0");
+
+/// The most that one turn may find: what it found, the program takes without another turn.
+const EVENTS_PER_TURN: u64 = 16;
 
 /// In the tokens of sends that are over for the program already; requests' names have fewer bits.
 const EARLY: u64 = 1 << 63;
@@ -71,8 +74,12 @@ pub(crate) struct Matching {
     pub(crate) asked: VecDeque<Asked>,
     /// Counts what somebody who waits may be waiting for.
     pub(crate) events: u64,
-    /// Events when the program last had everything happen that can.
-    seen: u64,
+    /// Events at which whoever has things happen wants to look.
+    busy_at: u64,
+    /// Events that this turn may find.
+    batch: u64,
+    /// The last turn found all that it might.
+    had_enough: bool,
     /// Connects that the daemon has not answered, and the requests for them where nobody waits.
     pub(crate) connecting: HashMap<MxConnecting, Option<RequestId>>,
     /// Answers for those who wait.
@@ -102,7 +109,9 @@ impl Matching {
             asks: false,
             asked: VecDeque::new(),
             events: 0,
-            seen: 0,
+            busy_at: 1,
+            batch: 1,
+            had_enough: false,
             connecting: HashMap::new(),
             answers: HashMap::new(),
             gone: Vec::new(),
@@ -115,10 +124,24 @@ impl Matching {
         }
     }
 
-    /// From now on an event is news: whoever waits looks at it before more is taken.
+    /// A turn begins. One that looks behind the last message that is there has the next cell's line brought here, and waits for it
+    /// while the program could be answering. So a turn ends with the first event, and finds more only where the turns before
+    /// it have found all they might.
     #[inline]
     pub(crate) fn begin(&mut self) {
-        self.seen = self.events;
+        self.batch = if self.had_enough { (2 * self.batch).min(EVENTS_PER_TURN) } else { 1 };
+        self.busy_at = self.events + self.batch;
+    }
+
+    /// A turn ends.
+    #[inline]
+    pub(crate) fn end_turn(&mut self) {
+        self.had_enough = self.events >= self.busy_at;
+    }
+
+    /// From now on any event is news.
+    pub(crate) fn begin_to_wait(&mut self) {
+        self.busy_at = self.events + 1;
     }
 
     /// From now on nobody looks at anything.
@@ -220,11 +243,40 @@ impl Matching {
         Some(isthmus_mx::Envelope { source, match_info: envelope.tag, msg_length })
     }
 
+    #[cold]
+    fn hold_short(&mut self, envelope: Envelope, words: &[u32]) {
+        let mut bytes = vec![0; envelope.len as usize];
+        copy_words(words, &mut bytes);
+        self.hold(Unexpected { envelope, state: UnexpectedState::Whole(bytes) });
+    }
+
     /// The partners that the endpoints of a domain are.
     fn partners_at(&self, domain: DomainId) -> Vec<PartnerIndex> {
         let indices = (0..ENDPOINTS_MAX).filter_map(EndpointIndex::new);
         indices.filter_map(|endpoint| self.engine.find_partner(EndpointAddress { domain, endpoint })).collect()
     }
+}
+
+/// Copies a message of `len` bytes into a receive's memory, as many of them as there is room for. How many that were.
+#[inline(always)]
+fn fill(receive: Receive, len: u32, words: &[u32]) -> u32 {
+    match receive {
+        Receive::One { start, len: room } => {
+            let moved = room.min(len);
+            // SAFETY: the program lent the memory for writing, and it is at least as long. No bytes need no memory.
+            let into = unsafe { std::slice::from_raw_parts_mut(start, moved as usize) };
+            copy_words(words, into);
+            moved
+        }
+        Receive::Many(segments) => fill_many(&segments, len, words),
+    }
+}
+
+#[cold]
+fn fill_many(segments: &[Segment], len: u32, words: &[u32]) -> u32 {
+    let mut bytes = vec![0; len as usize];
+    copy_words(words, &mut bytes);
+    scatter(&bytes, segments) as u32
 }
 
 /// Copies bytes into segments, as many as there is room for. How many that were.
@@ -277,6 +329,18 @@ impl Matcher for Matching {
                 self.engine.connected(request, found);
             }
         }
+    }
+
+    #[inline(always)]
+    fn take_short(&mut self, envelope: &Envelope, words: &[u32]) -> bool {
+        let Some(inner) = self.envelope(envelope) else { return false };
+        let delivered = self.engine.deliver(&inner, |receive| fill(receive, inner.msg_length, words));
+        if delivered {
+            self.events += 1;
+        } else {
+            self.hold_short(*envelope, words);
+        }
+        true
     }
 
     #[inline(always)]
@@ -369,7 +433,7 @@ impl Matcher for Matching {
 
     #[inline]
     fn is_busy(&self) -> bool {
-        !self.closing && (self.events != self.seen || !self.asked.is_empty())
+        !self.closing && (self.events >= self.busy_at || !self.asked.is_empty())
     }
 
     fn forget(&mut self, peer: DomainId) {
@@ -406,5 +470,45 @@ impl Matcher for Matching {
         (self.taken, self.ready) = (Vec::new(), Vec::new());
         self.scattered.clear();
         (Vec::new(), unexpected)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Turns at which so many events are to be had: how many each finds.
+    fn turns(matching: &mut Matching, waiting: &[u64]) -> Vec<u64> {
+        let turn = |&waiting: &u64| {
+            matching.begin();
+            let begun = matching.events;
+            while !matching.is_busy() && matching.events < begun + waiting {
+                matching.events += 1;
+            }
+            matching.end_turn();
+            let found = matching.events - begun;
+            matching.events += 1; // A send is over between two turns, and says nothing of what they find.
+            found
+        };
+        waiting.iter().map(turn).collect()
+    }
+
+    #[test]
+    fn a_turn_ends_with_the_first_event_until_turns_find_all_they_might() {
+        let mut matching = Matching::new(Contexts::NONE, 1);
+        assert_eq!(turns(&mut matching, &[0, 3, 0, 3, 0, 0]), [0, 1, 0, 1, 0, 0]);
+        let many = u64::MAX / 2;
+        let found = turns(&mut matching, &[many, many, many, many, many, many, 3, many, 0, many]);
+        assert_eq!(found, [1, 2, 4, 8, EVENTS_PER_TURN, EVENTS_PER_TURN, 3, 1, 0, 1]);
+    }
+
+    #[test]
+    fn who_waits_wants_to_look_at_the_first_event() {
+        let mut matching = Matching::new(Contexts::NONE, 1);
+        turns(&mut matching, &[9; 9]);
+        matching.begin_to_wait();
+        assert!(!matching.is_busy());
+        matching.events += 1;
+        assert!(matching.is_busy());
     }
 }

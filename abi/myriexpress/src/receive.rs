@@ -3,11 +3,12 @@
 use crate::codes::Return;
 use crate::completion::answer;
 use crate::errors::{Failure, call};
+use crate::matching::{Held, Receive};
 use crate::segments::Pieces;
 use crate::table::{self, Locked};
 use crate::types::{EndpointHandle, RequestHandle, Segment, Status};
 use crate::wait;
-use isthmus_mx::{Filter, PostError, Posted};
+use isthmus_mx::{Filter, PostError, Posted, RequestId};
 use std::ffi::c_void;
 
 /// Posts a receive.
@@ -34,15 +35,19 @@ pub unsafe extern "C" fn mx_irecv(
         let posted = locked.engine().post_receive(filter, context as usize, pieces.len(), pieces.receive());
         let id = match posted.map_err(refused)? {
             Posted::Waiting(id) => id,
-            Posted::Found { request, receive, held } => {
-                locked.give(request, receive, held.envelope, held.message);
-                request
-            }
+            Posted::Found { request, receive, held } => give(&mut locked, request, receive, held),
         };
         // SAFETY: as the caller promised.
         unsafe { locked.hand_out(id, request) };
+        locked.leave();
         Ok(())
     })
+}
+
+#[inline(never)]
+fn give(locked: &mut Locked, request: RequestId, receive: Receive, held: isthmus_mx::Held<Held>) -> RequestId {
+    locked.give(request, receive, held.envelope, held.message);
+    request
 }
 
 fn refused(error: PostError) -> Return {

@@ -31,10 +31,10 @@ impl<'a> Pieces<'a> {
             1 => {
                 // SAFETY: not null, so readable as promised.
                 let segment = unsafe { list.read() };
-                check(&segment)?;
                 if segment.segment_length == 0 {
                     return Ok(Self::NOTHING); // It may be nowhere.
                 }
+                check(&segment)?;
                 Ok(Self::One { start: segment.segment_ptr.cast(), len: segment.segment_length })
             }
             // SAFETY: as above, and not longer than what was promised.
@@ -43,6 +43,7 @@ impl<'a> Pieces<'a> {
         }
     }
 
+    #[cold]
     fn several(segments: &'a [Segment]) -> Result<Self, Failure> {
         let mut len = 0_u32;
         for segment in segments {
@@ -64,7 +65,7 @@ impl<'a> Pieces<'a> {
     pub(crate) fn receive(self) -> Receive {
         match self {
             Self::One { start, len } => Receive::One { start, len },
-            Self::Many { segments, .. } => Receive::Many(segments.into()),
+            Self::Many { segments, .. } => Receive::Many(boxed(segments)),
         }
     }
 
@@ -90,6 +91,36 @@ impl<'a> Pieces<'a> {
         }
         Ok(bytes)
     }
+}
+
+/// The bytes of a message in one piece or none, if they are `most` or fewer. None for any other, and for one that cannot be.
+///
+/// # Safety
+///
+/// As for [`Pieces::read`]; what the segments point to can be read, and nobody writes it, during `'a`.
+#[inline(always)]
+pub(crate) unsafe fn short<'a>(list: *const Segment, count: u32, most: u32) -> Option<&'a [u8]> {
+    if count == 0 {
+        return Some(&[]);
+    }
+    if count != 1 || list.is_null() {
+        return None;
+    }
+    // SAFETY: not null, so readable as promised.
+    let Segment { segment_ptr: start, segment_length: len } = unsafe { list.read() };
+    if len == 0 {
+        return Some(&[]); // It may be nowhere.
+    }
+    if start.is_null() || len > most {
+        return None;
+    }
+    // SAFETY: not null, so `len` bytes can be read there as promised.
+    Some(unsafe { std::slice::from_raw_parts(start.cast_const().cast(), len as usize) })
+}
+
+#[cold]
+fn boxed(segments: &[Segment]) -> Box<[Segment]> {
+    segments.into()
 }
 
 #[inline]

@@ -10,7 +10,7 @@
 use crate::codes::Return;
 use crate::errors::{Failure, call};
 use crate::matching::{Held, INDEX};
-use crate::segments::Pieces;
+use crate::segments::{self, Pieces};
 use crate::table::{self, Locked};
 use crate::types::{Address, EndpointHandle, RequestHandle, Segment};
 use crate::wait;
@@ -46,13 +46,16 @@ pub unsafe extern "C" fn mx_isend(
     request: *mut RequestHandle,
 ) -> Return {
     call("mx_isend", endpoint, || {
-        // SAFETY: as the caller promised.
-        let pieces = unsafe { Pieces::read(segments, segments_count)? };
-        let locked = table::lock(endpoint)?;
+        let mut locked = table::lock(endpoint)?;
         let to = locked.partner(destination)?;
+        // SAFETY: as the caller promised.
+        if unsafe { send_at_once(&mut locked, segments, segments_count, to, match_info, context as usize, request)? } {
+            locked.leave();
+            return Ok(());
+        }
         let letter = Letter { to, match_info, context: context as usize, sync: false };
         // SAFETY: as the caller promised.
-        unsafe { send(locked, pieces, &letter, request) }
+        unsafe { send(locked, Pieces::read(segments, segments_count)?, &letter, request) }
     })
 }
 
@@ -107,47 +110,64 @@ impl Locked {
     }
 }
 
+/// Sends what is short, where there is a channel and room. False if there is not, and for all that is not as most sends are: then
+/// nothing has happened.
+///
 /// # Safety
 ///
 /// As for [`mx_isend`].
 #[inline(always)]
+unsafe fn send_at_once(
+    locked: &mut Locked,
+    segments: *const Segment,
+    segments_count: u32,
+    to: PartnerIndex,
+    match_info: u64,
+    context: usize,
+    request: *mut RequestHandle,
+) -> Result<bool, Failure> {
+    // SAFETY: as the caller promised.
+    let Some(bytes) = (unsafe { segments::short(segments, segments_count, INLINE_MAX) }) else { return Ok(false) };
+    let handle = locked.handle();
+    let endpoint = &mut **locked;
+    let address = endpoint.engine().address_of(to).map_err(|_| Return::BAD_ENDPOINT)?;
+    if to == endpoint.own || !endpoint.domain.inject(INDEX, address, match_info, bytes) {
+        return Ok(false);
+    }
+    if !request.is_null() {
+        let matching = endpoint.matching();
+        let sent = matching.engine.post_sent(to, match_info, context, bytes.len() as u32);
+        matching.events += 1;
+        // SAFETY: not null, so writable as promised.
+        unsafe { request.write(table::request_handle(handle, sent.map_err(|_| Return::NO_RESOURCES)?)) };
+    }
+    Ok(true)
+}
+
+/// # Safety
+///
+/// As for [`mx_isend`].
+#[inline(never)]
 unsafe fn send(
     mut locked: Locked,
     pieces: Pieces<'_>,
     letter: &Letter,
     request: *mut RequestHandle,
 ) -> Result<(), Failure> {
-    let &Letter { to, match_info, context, sync } = letter;
-    let address = locked.engine().address_of(to).map_err(|_| Return::BAD_ENDPOINT)?;
-    if to == locked.own {
+    let address = locked.engine().address_of(letter.to).map_err(|_| Return::BAD_ENDPOINT)?;
+    if letter.to == locked.own {
         // SAFETY: passed on.
         return unsafe { send_to_ourselves(locked, pieces, letter, request) };
-    }
-    if let Pieces::One { start, len: len @ ..=INLINE_MAX } = pieces
-        && !sync
-    {
-        // SAFETY: the program lends the bytes for reading.
-        let bytes = unsafe { std::slice::from_raw_parts(start.cast_const(), len as usize) };
-        if locked.domain.inject(INDEX, address, match_info, bytes) {
-            if !request.is_null() {
-                let sent = locked.engine().post_sent(to, match_info, context, len).map_err(|_| Return::NO_RESOURCES)?;
-                locked.matching().events += 1;
-                // SAFETY: not null, so writable as promised.
-                unsafe { request.write(locked.request_handle(sent)) };
-            }
-            return Ok(());
-        }
     }
     // SAFETY: passed on.
     unsafe { post(locked, pieces, letter, address, request) }
 }
 
-/// A send that cannot be done at once.
+/// A send to somebody else that may have to wait.
 ///
 /// # Safety
 ///
 /// As for [`mx_isend`].
-#[inline(never)]
 unsafe fn post(
     mut locked: Locked,
     pieces: Pieces<'_>,

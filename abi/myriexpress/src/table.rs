@@ -32,8 +32,9 @@ const _: () = assert!(SLOTS < 1 << SLOT_BITS && SLOT_BITS + REQUEST_BITS == usiz
 
 static TABLE: [Slot; SLOTS] = [const { Slot::new() }; SLOTS];
 
-/// A place for an endpoint.
+/// A place for an endpoint. What lies in two of them shares no line, nor a pair of lines.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct Slot {
     /// The handle of the endpoint in it; 0 if there is none.
     handle: AtomicUsize,
@@ -91,8 +92,9 @@ impl Slot {
 /// The slot of a handle, if an endpoint with this handle is open.
 #[inline(always)]
 pub(crate) fn slot(handle: EndpointHandle) -> Option<&'static Slot> {
-    let index = (handle & ((1 << SLOT_BITS) - 1)).checked_sub(1)?;
-    TABLE.get(index).filter(|slot| slot.handle.load(Ordering::Acquire) == handle)
+    // Of a handle with no slot this is beyond all of them.
+    let slot = TABLE.get((handle & ((1 << SLOT_BITS) - 1)).wrapping_sub(1))?;
+    if slot.handle.load(Ordering::Acquire) == handle { Some(slot) } else { None }
 }
 
 /// An endpoint that is locked. When it is let go, those who sleep hear of what happened.
@@ -110,11 +112,16 @@ pub(crate) fn lock(handle: EndpointHandle) -> Result<Locked, Failure> {
     library::check_own()?;
     let slot = slot(handle).ok_or(Return::BAD_ENDPOINT)?;
     let guard = slot.lock();
-    let locked = Locked { handle, slot, guard: Some(guard) };
-    if slot.endpoint.is_poisoned() {
-        return Err(Return::BAD_BAD_BAD.into());
+    if slot.endpoint.is_poisoned() || slot.handle.load(Ordering::Relaxed) != handle {
+        return Err(refuse(Locked { handle, slot, guard: Some(guard) }).into());
     }
-    if slot.handle.load(Ordering::Relaxed) == handle { Ok(locked) } else { Err(Return::BAD_ENDPOINT.into()) }
+    Ok(Locked { handle, slot, guard: Some(guard) })
+}
+
+/// Why an endpoint cannot be used that is locked already.
+#[cold]
+fn refuse(locked: Locked) -> Return {
+    if locked.slot.endpoint.is_poisoned() { Return::BAD_BAD_BAD } else { Return::BAD_ENDPOINT }
 }
 
 /// Locks the endpoint of a request.
@@ -132,6 +139,13 @@ pub(crate) fn lock_of(request: RequestHandle) -> Result<(Locked, RequestId), Fai
 /// All endpoints of the process.
 pub(crate) fn handles() -> impl Iterator<Item = EndpointHandle> {
     TABLE.iter().map(|slot| slot.handle.load(Ordering::Acquire)).filter(|handle| *handle != 0)
+}
+
+/// A request of the endpoint with this handle, as programs see it.
+#[inline]
+pub(crate) fn request_handle(endpoint: EndpointHandle, request: RequestId) -> RequestHandle {
+    let index = endpoint & ((1 << SLOT_BITS) - 1);
+    index << REQUEST_BITS | request.to_bits() as usize
 }
 
 /// A slot for an endpoint that is being opened.
@@ -188,8 +202,7 @@ impl Locked {
     /// A request as programs see it.
     #[inline]
     pub(crate) fn request_handle(&self, request: RequestId) -> RequestHandle {
-        let index = self.handle & ((1 << SLOT_BITS) - 1);
-        index << REQUEST_BITS | request.to_bits() as usize
+        request_handle(self.handle, request)
     }
 
     /// A request of this endpoint's.
@@ -260,19 +273,34 @@ impl Locked {
     }
 
     /// Tells those who sleep what happened.
-    #[inline]
+    #[inline(always)]
     fn tell(&mut self) {
         if let Some(endpoint) = self.guard.as_mut().and_then(|guard| guard.as_deref_mut())
             && endpoint.sleepers > 0
         {
-            if std::thread::panicking() {
-                // Each one that wakes finds the lock poisoned.
-                endpoint.bell.ring();
-                self.slot.changes.tell();
-            } else {
-                endpoint.tell(&self.slot.changes);
-            }
+            Self::tell_sleepers(endpoint, &self.slot.changes);
         }
+    }
+
+    #[cold]
+    fn tell_sleepers(endpoint: &mut Endpoint, changes: &Changes) {
+        if std::thread::panicking() {
+            // Each one that wakes finds the lock poisoned.
+            endpoint.bell.ring();
+            changes.tell();
+        } else {
+            endpoint.tell(changes);
+        }
+    }
+}
+
+impl Locked {
+    /// Lets go of the lock, as a drop does: for calls that are made for each message.
+    #[inline(always)]
+    pub(crate) fn leave(self) {
+        let mut this = std::mem::ManuallyDrop::new(self);
+        this.tell();
+        drop(this.guard.take());
     }
 }
 

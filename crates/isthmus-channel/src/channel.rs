@@ -101,7 +101,7 @@ impl Channel {
     }
 
     /// Sends a message of at most 128 bytes, as [`Self::send`] does, and counts it.
-    #[inline]
+    #[inline(always)]
     pub fn send_eager(&mut self, route: Route, tag: u64, message: &[u8]) -> Result<(), SendError> {
         isthmus_shm::step!("send_eager");
         self.producer.push(record::EAGER, &record::eager_head(route.emit(), tag), message)?;
@@ -173,7 +173,7 @@ impl Channel {
     }
 
     /// Takes the next record.
-    #[inline]
+    #[inline(always)]
     pub fn receive(&mut self, record: &mut RecordBuffer) -> Result<bool, PeerFault> {
         let came = self.consumer.pop(record)?;
         if self.consumer.owes() {
@@ -218,6 +218,7 @@ impl Channel {
     }
 
     /// Tells the peer how far we are, and wakes it if it waits for room.
+    #[inline(never)]
     fn publish_head(&mut self) {
         if self.consumer.publish() {
             self.notify();

@@ -12,7 +12,7 @@ use crate::peer::{Into, Making, Peer, PeerIndex};
 use crate::peers::Peers;
 use crate::resume::RECONNECT;
 use crate::sleep::Sleeper;
-use isthmus_channel::{BoardIndex, Channel, ChannelKey, Inbox};
+use isthmus_channel::{BoardIndex, Channel, ChannelKey, Inbox, Polled};
 use isthmus_layout::control::{self, Close, Name, Owner, RequestSerial, Ticket, ToDaemon, Welcome};
 use isthmus_layout::ids::ChannelId;
 use isthmus_layout::ids::EndpointIndex;
@@ -216,8 +216,14 @@ impl<M: Matcher> Core<M> {
             self.awake(news);
         }
         let mut taken = 0;
-        while taken < BATCH && !self.matcher.is_busy() && self.poll_once(record) {
-            taken += 1;
+        while taken < BATCH && !self.matcher.is_busy() {
+            let polled = self.inbox.poll(record);
+            self.take_polled(polled, record);
+            match polled {
+                Polled::Nothing => break,
+                Polled::Record(key) => taken += 1 + self.take_following(key, record),
+                Polled::Marked(..) | Polled::Fault(..) => taken += 1,
+            }
         }
         self.end_turn();
         self.polls += 1;

@@ -131,7 +131,7 @@ impl<M: Matcher> Domain<M> {
 
     /// Sends a message of at most 128 bytes if that can be done at once: there is a channel, with room, and nothing waits
     /// before it. True if it is sent; there is no completion.
-    #[inline]
+    #[inline(always)]
     pub fn inject(&mut self, from: EndpointIndex, to: EndpointAddress, tag: u64, bytes: &[u8]) -> bool {
         self.core.check_alive().is_ok() && self.core.send_now(from, to, tag, bytes)
     }

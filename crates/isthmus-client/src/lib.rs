@@ -57,3 +57,4 @@ pub use mx::{MxBoard, MxConnecting, MxDomain, MxEndpoint, MxOpened, MxPeer, MxRe
 pub use options::{OptionError, Options};
 pub use query::Inquirer;
 pub use status::{ChannelStatus, PathKind};
+pub use words::copy_words;

@@ -15,16 +15,19 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&mut self, domain: DomainId) -> Option<PeerIndex> {
         match self.last {
             Some((last, at)) if last == domain => Some(at),
-            _ => {
-                let at = *self.index.get(&domain)?;
-                self.last = Some((domain, at));
-                Some(at)
-            }
+            _ => self.find_further(domain),
         }
+    }
+
+    #[inline(never)]
+    fn find_further(&mut self, domain: DomainId) -> Option<PeerIndex> {
+        let at = *self.index.get(&domain)?;
+        self.last = Some((domain, at));
+        Some(at)
     }
 
     pub(crate) fn add(&mut self, peer: Peer) -> PeerIndex {
@@ -64,18 +67,24 @@ impl Peers {
     }
 }
 
+#[cold]
+#[inline(never)]
+fn nobody() -> ! {
+    panic!("indices name peers that are there")
+}
+
 impl Index<PeerIndex> for Peers {
     type Output = Peer;
 
-    #[inline]
+    #[inline(always)]
     fn index(&self, at: PeerIndex) -> &Peer {
-        self.list[at.0 as usize].as_deref().expect("indices name peers that are there")
+        self.list.get(at.0 as usize).and_then(Option::as_deref).unwrap_or_else(|| nobody())
     }
 }
 
 impl IndexMut<PeerIndex> for Peers {
-    #[inline]
+    #[inline(always)]
     fn index_mut(&mut self, at: PeerIndex) -> &mut Peer {
-        self.list[at.0 as usize].as_deref_mut().expect("indices name peers that are there")
+        self.list.get_mut(at.0 as usize).and_then(Option::as_deref_mut).unwrap_or_else(|| nobody())
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::matcher::{Announced, Envelope, Matcher, Posted, Unexpected, UnexpectedState};
-use crate::peer::{Between, Incoming, Into, Making, Path, PeerIndex};
+use crate::peer::{Between, Incoming, Into, Making, Path, Peer, PeerIndex};
 use crate::words::copy_words;
 use isthmus_channel::{ChannelKey, Polled};
 use isthmus_layout::DomainId;
@@ -14,6 +14,9 @@ use isthmus_shm::{PeerFault, RecordBuffer};
 
 /// Credit that is given back to somebody on another host together: the daemon gives us more than ten times as much there.
 const LAZY_CREDIT_BYTES: u32 = ORDINARY_CREDIT_BYTES;
+
+/// Short messages that are taken from a channel without a look at others.
+const RUN: usize = 8;
 
 /// Announced messages of one peer that wait for a receive, with their edges in our memory.
 const EDGES_MAX: u32 = 2 * 4096;
@@ -39,16 +42,13 @@ impl From<MalformedRecord> for Misdeed {
     }
 }
 
-impl<M: Matcher> Core<M> {
-    /// Takes one record, if one waits. True if something happened.
-    #[inline]
-    pub(crate) fn poll_once(&mut self, record: &mut RecordBuffer) -> bool {
-        let polled = self.inbox.poll(record);
-        self.take_polled(polled, record);
-        polled != Polled::Nothing
-    }
+#[inline(always)]
+fn eager_envelope(peer: &Peer, route: &Route, tag: u64, len: u32) -> Envelope {
+    Envelope { from: peer.address(route.from), to: route.to, tag, len: u64::from(len) }
+}
 
-    #[inline]
+impl<M: Matcher> Core<M> {
+    #[inline(always)]
     pub(crate) fn take_polled(&mut self, polled: Polled, record: &RecordBuffer) {
         match polled {
             Polled::Record(key) => self.take_record(key, record),
@@ -58,12 +58,55 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn take_record(&mut self, key: ChannelKey, record: &RecordBuffer) {
         isthmus_shm::step!("take_record");
         if let Some((envelope, words)) = self.peek_eager(key, record) {
             return self.match_eager(envelope, words);
         }
+        self.take_any_record(key, record);
+    }
+
+    /// Short messages that follow a record in its channel, while the matcher wants more: what is known of their peer is looked up once
+    /// for all of them. Ends with a record of any other kind, which is taken like any other. How many it took.
+    #[inline(always)]
+    pub(crate) fn take_following(&mut self, key: ChannelKey, record: &mut RecordBuffer) -> usize {
+        if self.matcher.is_busy() {
+            return 0;
+        }
+        let Some(at) = self.by_channel(key) else { return 0 };
+        let Self { inbox, peers, matcher, endpoints, .. } = self;
+        let (peer, Some(channel)) = (&peers[at], inbox.channel(key)) else { return 0 };
+        if peer.out == Path::Ordinary || peer.inward == Path::Ordinary {
+            return 0;
+        }
+        let mut taken = 0;
+        while taken < RUN && !matcher.is_busy() {
+            // A fault is met again by the next look at the channel.
+            let Ok(true) = channel.receive(record) else { return taken };
+            taken += 1;
+            let eager = parse_eager(record.kind(), record.bytes(), record.words());
+            if let Some((route, tag, len, words)) = eager
+                && route.epoch == peer.epoch_in
+                && endpoints.is_open(route.to)
+                && matcher.take_short(&eager_envelope(peer, &route, tag, len), words)
+            {
+                continue;
+            }
+            self.take_record_alone(key, record);
+            break;
+        }
+        taken
+    }
+
+    #[inline(never)]
+    fn take_record_alone(&mut self, key: ChannelKey, record: &RecordBuffer) {
+        self.take_record(key, record);
+    }
+
+    /// Any record, if it may come.
+    #[inline(never)]
+    fn take_any_record(&mut self, key: ChannelKey, record: &RecordBuffer) {
         let ordinary = Some(key) == self.ring;
         if let Err(misdeed) = self.try_take_record(key, ordinary, record) {
             self.misdeed(key, ordinary, record, &misdeed);
@@ -71,12 +114,12 @@ impl<M: Matcher> Core<M> {
     }
 
     /// A short message, for an open endpoint, from a channel that is in use both ways: what most records are.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn peek_eager<'r>(&self, key: ChannelKey, record: &'r RecordBuffer) -> Option<(Envelope, &'r [u32])> {
         let (route, tag, len, words) = parse_eager(record.kind(), record.bytes(), record.words())?;
         let peer = &self.peers[self.by_channel(key)?];
         let settled = peer.out != Path::Ordinary && peer.inward != Path::Ordinary && route.epoch == peer.epoch_in;
-        let envelope = Envelope { from: peer.address(route.from), to: route.to, tag, len: u64::from(len) };
+        let envelope = eager_envelope(peer, &route, tag, len);
         (settled && self.endpoints.is_open(route.to)).then_some((envelope, words))
     }
 
@@ -224,7 +267,6 @@ impl<M: Matcher> Core<M> {
         Between { from: envelope.to, to: envelope.from.endpoint }
     }
 
-    #[inline]
     fn take_eager(&mut self, at: PeerIndex, route: &Route, tag: u64, len: u32, words: &[u32]) {
         let envelope = self.envelope(at, route, tag, u64::from(len));
         if !self.endpoints.is_open(route.to) {
@@ -233,7 +275,7 @@ impl<M: Matcher> Core<M> {
         self.match_eager(envelope, words);
     }
 
-    #[inline]
+    #[inline(always)]
     fn match_eager(&mut self, envelope: Envelope, words: &[u32]) {
         isthmus_shm::step!("match_eager");
         if self.matcher.take_short(&envelope, words) {

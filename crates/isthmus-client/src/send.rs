@@ -55,7 +55,7 @@ impl From<PeerFault> for Stop {
 impl<M: Matcher> Core<M> {
     /// Sends a short message by the channel if nothing stands in the way. False for everything else, errors included:
     /// [`Self::post_send`] deals with it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn send_now(&mut self, from: EndpointIndex, to: EndpointAddress, tag: u64, bytes: &[u8]) -> bool {
         if bytes.len() > INLINE_BYTES_MAX || !self.endpoints.is_open(from) {
             return false;

@@ -2,7 +2,7 @@
 
 /// Copies message words, as they came in a record, into bytes; as many as there is room for.
 #[inline]
-pub(crate) fn copy_words(words: &[u32], into: &mut [u8]) {
+pub fn copy_words(words: &[u32], into: &mut [u8]) {
     let (whole, rest) = into.as_chunks_mut::<4>();
     for (bytes, word) in whole.iter_mut().zip(words) {
         *bytes = word.to_le_bytes();

@@ -199,8 +199,11 @@ impl RecordHead {
 
     /// Cells that the record takes.
     pub const fn cells(self) -> u32 {
+        if self.body_bytes as u32 <= 4 * FIRST_BODY_WORDS {
+            return 1; // Nearly always.
+        }
         let words = (self.body_bytes as u32).div_ceil(4);
-        if words <= FIRST_BODY_WORDS { 1 } else { 1 + (words - FIRST_BODY_WORDS).div_ceil(NEXT_BODY_WORDS) }
+        1 + (words - FIRST_BODY_WORDS).div_ceil(NEXT_BODY_WORDS)
     }
 }
 

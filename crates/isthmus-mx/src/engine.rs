@@ -179,7 +179,7 @@ impl<C: Cargo> Engine<C> {
     }
 
     /// Puts a new request into the slab.
-    #[inline]
+    #[inline(always)]
     fn begin(&mut self, kind: Kind, stage: Stage, status: Status) -> Result<RequestId, Full> {
         self.begin_receive(kind, stage, status, 0, None)
     }
@@ -209,16 +209,24 @@ impl<C: Cargo> Engine<C> {
         if request.stage != Stage::Underway || request.kind != kind {
             return false;
         }
-        let truncated = code == StatusCode::Success && xfer_length < request.status.msg_length;
-        request.status.code = if truncated { StatusCode::Truncated } else { code };
-        request.status.xfer_length = xfer_length;
+        request.end(code, xfer_length);
         if request.forgotten {
             self.requests.remove(id.0);
         } else {
-            request.stage = Stage::Done;
             self.done.push(id.0.slot(), request.status.match_info);
         }
         true
+    }
+}
+
+impl<R> Request<R> {
+    /// It is over, and to be queued or, if nobody will ask for it, removed.
+    #[inline(always)]
+    fn end(&mut self, code: StatusCode, xfer_length: u32) {
+        let truncated = code == StatusCode::Success && xfer_length < self.status.msg_length;
+        self.status.code = if truncated { StatusCode::Truncated } else { code };
+        self.status.xfer_length = xfer_length;
+        self.stage = Stage::Done;
     }
 }
 

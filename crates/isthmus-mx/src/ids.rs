@@ -15,10 +15,13 @@ macro_rules! id {
                 self.0.to_bits()
             }
 
-            /// Back from a number. None for one that no name has; another may still name nothing any more.
+            /// Back from a number. None for 0; any other may name nothing, or nothing any more.
             #[inline]
-            pub fn from_bits(bits: u64) -> Option<Self> {
-                Id::from_bits(bits).map(Self)
+            pub const fn from_bits(bits: u64) -> Option<Self> {
+                match Id::from_bits(bits) {
+                    Some(id) => Some(Self(id)),
+                    None => None,
+                }
             }
         }
     };

@@ -55,7 +55,7 @@ impl Line {
         self.ends.first
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, slot: Slot, match_info: u64) {
         self.order.push(&mut self.ends, slot, match_info);
         self.len += 1;
@@ -65,7 +65,7 @@ impl Line {
     }
 
     /// Takes out a slot that is in the queue.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn remove(&mut self, slot: Slot) {
         self.order.remove(&mut self.ends, slot);
         self.len -= 1;

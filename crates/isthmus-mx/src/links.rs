@@ -28,12 +28,16 @@ impl<T: Copy + Default> Links<T> {
     }
 
     /// Puts a slot at the end of a list.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, ends: &mut Ends, slot: Slot, value: T) {
         if slot.index() >= self.0.len() {
             self.grow(slot);
         }
-        self.0[slot.index()] = Node { before: ends.last, after: None, value };
+        // One by one: a node that was put together in memory first would be read before it is there.
+        let node = &mut self.0[slot.index()];
+        node.before = ends.last;
+        node.after = None;
+        node.value = value;
         match ends.last {
             Some(last) => self.0[last.index()].after = Some(slot),
             None => ends.first = Some(slot),
@@ -47,7 +51,7 @@ impl<T: Copy + Default> Links<T> {
     }
 
     /// Takes a slot out of the list that it is in.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn remove(&mut self, ends: &mut Ends, slot: Slot) {
         let Node { before, after, .. } = self.0[slot.index()];
         match before {

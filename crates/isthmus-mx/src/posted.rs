@@ -74,7 +74,7 @@ impl Posted {
     }
 
     /// Adds a receive; `born` is higher than that of all before.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, slot: Slot, filter: Filter, born: u64) {
         self.order.push(&mut self.ends, slot, Wanted { filter, born });
         self.len += 1;
@@ -84,7 +84,7 @@ impl Posted {
     }
 
     /// Takes out a receive that waits.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn remove(&mut self, slot: Slot) {
         self.order.remove(&mut self.ends, slot);
         self.len -= 1;
@@ -94,7 +94,7 @@ impl Posted {
     }
 
     /// The oldest receive that wants this message.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn first(&mut self, match_info: u64) -> Option<Slot> {
         let first = self.ends.first?;
         let wanted = self.order.node(first).value.filter;

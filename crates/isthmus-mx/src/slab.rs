@@ -49,8 +49,10 @@ impl Id {
     /// The next name of the same place.
     #[inline]
     fn next(self) -> Self {
-        let next = NonZeroU64::new(self.0.get() + (1 << BITS)).and_then(Self::from_bits_of);
-        next.unwrap_or_else(|| Self::first(self.slot()))
+        match self.0.checked_add(1 << BITS) {
+            Some(next) if next.get() >> (2 * BITS) == 0 => Self(next),
+            _ => Self::first(self.slot()),
+        }
     }
 
     #[inline]
@@ -65,17 +67,13 @@ impl Id {
         self.0.get()
     }
 
-    /// None for bits that no name has.
+    /// None for 0. Other bits that no name has are never found in a slab.
     #[inline]
-    pub(crate) fn from_bits(bits: u64) -> Option<Self> {
-        NonZeroU64::new(bits).and_then(Self::from_bits_of)
-    }
-
-    #[inline]
-    fn from_bits_of(bits: NonZeroU64) -> Option<Self> {
-        let generation = bits.get() >> BITS;
-        let place = bits.get() & u64::from(MASK);
-        if place != 0 && generation != 0 && generation <= u64::from(MASK) { Some(Self(bits)) } else { None }
+    pub(crate) const fn from_bits(bits: u64) -> Option<Self> {
+        match NonZeroU64::new(bits) {
+            Some(bits) => Some(Self(bits)),
+            None => None,
+        }
     }
 }
 
@@ -123,7 +121,8 @@ impl<T> Slab<T> {
         }
         let slot = self.free.ok_or(Full)?;
         let place = &mut self.places[slot.index()];
-        place.thing = Some(thing);
+        // Nothing was here, which the compiler cannot know: it would look whether something has to be dropped.
+        core::mem::forget(place.thing.replace(thing));
         self.free = place.next;
         self.len += 1;
         Ok(place.id)
@@ -163,24 +162,51 @@ impl<T> Slab<T> {
         Some((place.id, place.thing.as_mut()?))
     }
 
+    /// The thing of this name, to look at and then to take out perhaps.
+    #[inline(always)]
+    pub(crate) fn entry(&mut self, id: Id) -> Option<Entry<'_, T>> {
+        let place = self.places.get_mut(id.slot().index())?;
+        if place.id != id || place.thing.is_none() {
+            return None;
+        }
+        Some(Entry { place, free: &mut self.free, len: &mut self.len })
+    }
+
     /// Takes a thing out; its name means nothing any more.
     #[inline]
     pub(crate) fn remove(&mut self, id: Id) -> Option<T> {
-        let place = self.places.get_mut(id.slot().index())?;
-        if place.id != id {
-            return None;
-        }
-        let thing = place.thing.take()?;
-        place.id = id.next();
-        place.next = self.free;
-        self.free = Some(id.slot());
-        self.len -= 1;
-        Some(thing)
+        self.entry(id)?.remove()
     }
 
     /// All things, in the order of their places.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &T)> {
         (0..self.places.len()).filter_map(|index| self.at(Slot::of(index)?))
+    }
+}
+
+/// A thing that is there.
+pub(crate) struct Entry<'a, T> {
+    place: &'a mut Place<T>,
+    free: &'a mut Option<Slot>,
+    len: &'a mut usize,
+}
+
+impl<T> Entry<'_, T> {
+    #[inline(always)]
+    pub(crate) fn thing(&self) -> Option<&T> {
+        self.place.thing.as_ref()
+    }
+
+    #[inline(always)]
+    pub(crate) fn remove(self) -> Option<T> {
+        let Self { place, free, len } = self;
+        let thing = place.thing.take();
+        let slot = place.id.slot();
+        place.id = place.id.next();
+        place.next = *free;
+        *free = Some(slot);
+        *len -= 1;
+        thing
     }
 }
 
@@ -220,9 +246,12 @@ mod tests {
             assert!(id.to_bits() != 0 && id.to_bits() < 1 << 48);
             assert_eq!(Id::from_bits(id.to_bits()), Some(id));
         }
-        for bad in [0, 1, 1 << BITS, 1 << 48 | 1, u64::MAX] {
-            assert_eq!(Id::from_bits(bad), None, "{bad:x}");
+        assert_eq!(Id::from_bits(0), None);
+        for bad in [1, 1 << BITS, 1 << BITS | 9, 1 << 48 | 1, 1 << 48 | 1 << BITS | 1, u64::MAX] {
+            let bad = Id::from_bits(bad).unwrap();
+            assert!(slab.get(bad).is_none() && slab.get_mut(bad).is_none() && slab.remove(bad).is_none(), "{bad:x?}");
         }
+        assert_eq!(slab.len(), 3);
     }
 
     #[test]

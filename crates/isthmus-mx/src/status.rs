@@ -63,21 +63,25 @@ impl StatusCode {
 }
 
 /// What a program learns of a request that is over, or of a message that waits.
+///
+/// In this order, in which no two fields lie side by side that programs see side by side, too: they would be copied together, and what
+/// was written one by one a moment ago would have to reach the cache first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct Status {
     /// How it ended.
     pub code: StatusCode,
+    /// Bytes of the message.
+    pub msg_length: u32,
+    /// Of the message; of a connect what was given to it.
+    pub match_info: u64,
     /// Who sent the message, or whom it was for, or who was connected to. None for a connect that failed. The partner may have been
     /// disconnected since.
     pub source: Option<PartnerIndex>,
-    /// Of the message; of a connect what was given to it.
-    pub match_info: u64,
-    /// Bytes of the message.
-    pub msg_length: u32,
-    /// Bytes that were moved.
-    pub xfer_length: u32,
     /// What the program gave to the request.
     pub context: usize,
+    /// Bytes that were moved.
+    pub xfer_length: u32,
 }
 
 #[cfg(test)]

@@ -129,54 +129,78 @@ impl<M: Words> Producer<M> {
 
     /// Puts a record into the ring: `words`, then `message`. The consumer may see it at once; [`Self::wake`] must follow,
     /// after this record or after the last of several.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, kind: u8, words: &[u32], message: &[u8]) -> Result<(), PushError> {
-        let body_bytes = 4 * words.len() + message.len();
-        assert!(body_bytes <= 4 * BODY_WORDS_MAX && words.len() <= FIRST_BODY_WORDS as usize); // Ours.
-        let head = RecordHead { kind, body_bytes: body_bytes as u16 };
-        self.room(head.cells())?;
-        crate::step!("push");
-        let first = self.cell(self.tail);
-        if head.cells() == 1 {
-            let (cell, used) = one_cell(head, words, message);
-            self.memory.store_cell(first + RECORD_HEAD, &cell, used);
-        } else {
-            self.memory.store(first + RECORD_HEAD, head.emit(), Relaxed);
-            for (at, &word) in words.iter().enumerate() {
-                self.memory.store(first + RECORD_HEAD + 1 + at as u32, word, Relaxed);
-            }
-            self.write_message(words.len() as u32, message);
+        assert!(words.len() <= FIRST_BODY_WORDS as usize); // Ours.
+        if message.len() > room_behind(words.len()) {
+            return self.push_long(kind, words, message);
         }
-        // B, with A in `pop` (modelled): whoever sees the stamp sees the record.
-        self.memory.store(first + STAMP, full(self.tail), Release);
-        self.tail = self.tail.wrapping_add(head.cells());
-        self.memory.prefetch(self.cell(self.tail.wrapping_add(AHEAD)));
+        self.room(1)?;
+        crate::step!("push");
+        self.write_first(kind, words, message, &[]);
+        self.publish_record(1);
         Ok(())
     }
 
+    /// The same for a record of more than one cell.
+    #[inline(never)]
+    fn push_long(&mut self, kind: u8, words: &[u32], message: &[u8]) -> Result<(), PushError> {
+        assert!(4 * words.len() + message.len() <= 4 * BODY_WORDS_MAX); // Ours.
+        let (here, further) = message.split_at(room_behind(words.len()));
+        let cells = 1 + further.len().div_ceil(4 * NEXT_BODY_WORDS as usize) as u32;
+        self.room(cells)?;
+        crate::step!("push");
+        self.write_first(kind, words, here, further);
+        self.write_further(further);
+        self.publish_record(cells);
+        Ok(())
+    }
+
+    /// Writes a record's first cell, but the stamp.
+    #[inline(always)]
+    fn write_first(&self, kind: u8, words: &[u32], here: &[u8], further: &[u8]) {
+        let body_bytes = 4 * words.len() + here.len() + further.len();
+        let head = RecordHead { kind, body_bytes: body_bytes as u16 };
+        self.memory.store_row(self.cell(self.tail) + RECORD_HEAD, head.emit(), words, here);
+    }
+
+    /// A record of so many cells is written: shows it.
+    #[inline(always)]
+    fn publish_record(&mut self, cells: u32) {
+        // B, with A in `look_at` (modelled): whoever sees the stamp sees the record.
+        self.memory.store(self.cell(self.tail) + STAMP, full(self.tail), Release);
+        self.tail = self.tail.wrapping_add(cells);
+        self.memory.prefetch(self.cell(self.tail.wrapping_add(AHEAD)));
+    }
+
     /// After publishing: true if the consumer is parked and its board must be marked. Answers true to one caller only.
-    #[inline]
+    #[inline(always)]
     pub fn wake(&mut self) -> bool {
-        let parked = self.at.consumer + PARKED;
-        if self.light || self.is_busy() {
+        if self.light {
             // Q, with R in `park` (by memory whose stores arrive late): the barrier is our fence.
             self.memory.light_fence();
-            if self.memory.load(parked, Relaxed) == LIGHT {
+            if self.memory.load(self.at.consumer + PARKED, Relaxed) == LIGHT {
                 return false;
             }
         }
+        self.wake_by_fence()
+    }
+
+    #[inline(never)]
+    fn wake_by_fence(&mut self) -> bool {
+        let parked = self.at.consumer + PARKED;
         // F, with E in `park` (modelled): either we see the consumer parked, or it sees our stamp.
         self.memory.fence();
+        self.count_fence();
         self.memory.load(parked, Relaxed) & IS_PARKED != 0 && self.memory.swap(parked, 0, Relaxed) & IS_PARKED != 0
     }
 
-    /// Counts a fence. Once there have been enough, fences are to be light, if they can be.
-    fn is_busy(&mut self) -> bool {
+    /// Once there have been enough fences, those that follow are to be light, if they can be.
+    fn count_fence(&mut self) {
         self.fences = self.fences.saturating_add(1);
         if self.fences == LIGHT_AFTER {
             self.light = self.memory.has_barrier();
         }
-        self.light
     }
 
     /// True if a record of the largest size fits now.
@@ -201,14 +225,17 @@ impl<M: Words> Producer<M> {
     pub fn count(&mut self, bytes: u64) {
         self.counters.messages += 1;
         self.counters.bytes += bytes;
-        self.show(MESSAGES, self.counters.messages);
-        self.show(BYTES, self.counters.bytes);
+        let Counters { messages, bytes, .. } = self.counters;
+        const { assert!(BYTES == MESSAGES + 2) };
+        let further = [(messages >> 32) as u32, bytes as u32, (bytes >> 32) as u32];
+        self.memory.store_row(self.at.producer + MESSAGES, messages as u32, &further, &[]);
     }
 
     /// Records that a doorbell was rung.
     pub fn count_ring(&mut self) {
         self.counters.rings += 1;
-        self.show(RINGS, self.counters.rings);
+        let rings = self.counters.rings;
+        self.memory.store_row(self.at.producer + RINGS, rings as u32, &[(rings >> 32) as u32], &[]);
     }
 
     /// Says why slower ways are taken, where the daemon can read it.
@@ -230,23 +257,18 @@ impl<M: Words> Producer<M> {
         self.their_head() == self.tail
     }
 
-    #[inline]
-    fn show(&self, at: u32, value: u64) {
-        let at = self.at.producer + at;
-        self.memory.store(at, value as u32, Relaxed);
-        self.memory.store(at + 1, (value >> 32) as u32, Relaxed);
-    }
-
     fn cell(&self, position: u32) -> u32 {
         self.at.ring + position % RING_CELLS * CELL_WORDS
     }
 
     /// Makes sure of `cells` free cells.
-    #[inline]
+    #[inline(always)]
     fn room(&mut self, cells: u32) -> Result<(), PushError> {
-        if self.tail.wrapping_sub(self.head) + cells <= RING_CELLS {
-            return Ok(());
-        }
+        if self.tail.wrapping_sub(self.head) + cells <= RING_CELLS { Ok(()) } else { self.room_again(cells) }
+    }
+
+    #[inline(never)]
+    fn room_again(&mut self, cells: u32) -> Result<(), PushError> {
         self.head_again()?;
         if self.tail.wrapping_sub(self.head) + cells > RING_CELLS { Err(PushError::Full) } else { Ok(()) }
     }
@@ -266,55 +288,19 @@ impl<M: Words> Producer<M> {
         self.memory.load(self.at.consumer + HEAD, Acquire)
     }
 
-    /// Writes message bytes behind `word` words of the body, into this record's first cell and those that follow.
-    #[inline]
-    fn write_message(&self, word: u32, message: &[u8]) {
-        let mut position = self.tail;
-        let mut at = RECORD_HEAD + 1 + word;
-        let mut put = |value| {
-            if at == CELL_WORDS {
-                position = position.wrapping_add(1);
-                // Of the same record, so seen with it: B covers this stamp too.
-                self.memory.store(self.cell(position) + STAMP, full(position), Relaxed);
-                at = STAMP + 1;
-            }
-            self.memory.store(self.cell(position) + at, value, Relaxed);
-            at += 1;
-        };
-        let (whole, rest) = message.as_chunks::<4>();
-        for bytes in whole {
-            put(u32::from_le_bytes(*bytes));
-        }
-        if !rest.is_empty() {
-            let mut last = [0; 4];
-            last[..rest.len()].copy_from_slice(rest);
-            put(u32::from_le_bytes(last));
+    /// Writes message bytes into the cells after a record's first.
+    fn write_further(&self, message: &[u8]) {
+        for (cell, bytes) in (1..).zip(message.chunks(4 * NEXT_BODY_WORDS as usize)) {
+            let position = self.tail.wrapping_add(cell);
+            // Of the same record, so seen with it: B covers this stamp too.
+            self.memory.store_row(self.cell(position) + STAMP, full(position), &[], bytes);
         }
     }
 }
 
-/// What follows the stamp in a cell that has a whole record, and how many words of it that is.
-#[inline]
-fn one_cell(head: RecordHead, words: &[u32], message: &[u8]) -> ([u32; CELL_WORDS as usize - 1], usize) {
-    let mut cell = [0; CELL_WORDS as usize - 1];
-    cell[0] = head.emit();
-    let mut used = 1;
-    for &word in words {
-        cell[used] = word;
-        used += 1;
-    }
-    let (whole, rest) = message.as_chunks::<4>();
-    for bytes in whole {
-        cell[used] = u32::from_le_bytes(*bytes);
-        used += 1;
-    }
-    if !rest.is_empty() {
-        let mut last = [0; 4];
-        last[..rest.len()].copy_from_slice(rest);
-        cell[used] = u32::from_le_bytes(last);
-        used += 1;
-    }
-    (cell, used)
+/// Bytes that a record's first cell has room for behind so many words.
+fn room_behind(words: usize) -> usize {
+    4 * (FIRST_BODY_WORDS as usize - words)
 }
 
 /// The receiving side of a ring.
@@ -341,25 +327,26 @@ impl<M: Words> Consumer<M> {
     }
 
     /// Takes the next record, if there is one, as a private copy.
-    #[inline]
+    #[inline(always)]
     pub fn pop(&mut self, record: &mut RecordBuffer) -> Result<bool, PeerFault> {
-        if !self.look()? {
+        let first = self.cell(self.head);
+        if !self.look_at(first)? {
             if self.head != self.published {
                 self.publish_head();
             }
             return Ok(false);
         }
-        let first = self.cell(self.head);
         let head = RecordHead::parse(self.memory.load(first + RECORD_HEAD, Relaxed))?; // The one fetch.
         crate::step!("pop");
         record.head = head;
-        let words = usize::from(head.body_bytes).div_ceil(4);
         let body: [u32; FIRST_BODY_WORDS as usize] = self.memory.load_each(first + RECORD_HEAD + 1);
         record.words[..body.len()].copy_from_slice(&body);
-        if words > body.len() {
+        let cells = head.cells();
+        if cells > 1 {
+            let words = usize::from(head.body_bytes).div_ceil(4);
             self.pop_further(&mut record.words[body.len()..words]);
         }
-        self.head = self.head.wrapping_add(head.cells());
+        self.head = self.head.wrapping_add(cells);
         self.busy = self.busy.saturating_add(1);
         if self.busy == LIGHT_AFTER {
             self.lighten();
@@ -368,6 +355,7 @@ impl<M: Words> Consumer<M> {
     }
 
     /// The body of a record in the cells after its first.
+    #[inline(never)]
     fn pop_further(&self, words: &mut [u32]) {
         for (cell, chunk) in words.chunks_mut(NEXT_BODY_WORDS as usize).enumerate() {
             let next = self.cell(self.head.wrapping_add(1 + cell as u32));
@@ -388,8 +376,14 @@ impl<M: Words> Consumer<M> {
     /// True if a record waits.
     #[inline]
     pub fn look(&self) -> Result<bool, PeerFault> {
-        // A, with B in `push` (modelled): a cell that is stamped was written in full before.
-        let stamp = self.memory.load(self.cell(self.head) + STAMP, Acquire);
+        self.look_at(self.cell(self.head))
+    }
+
+    /// The same, when the next cell is known.
+    #[inline(always)]
+    fn look_at(&self, cell: u32) -> Result<bool, PeerFault> {
+        // A, with B in `publish_record` (modelled): a cell that is stamped was written in full before.
+        let stamp = self.memory.load(cell + STAMP, Acquire);
         if stamp == full(self.head) {
             Ok(true)
         } else if stamp == empty(self.head) {

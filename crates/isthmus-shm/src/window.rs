@@ -5,7 +5,7 @@
 
 use crate::barrier::{self, Reach};
 use crate::piece;
-use crate::words::{Payload, Words};
+use crate::words::{Payload, Words, padded};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
 use isthmus_layout::RegionSize;
@@ -187,13 +187,21 @@ fn sealed_bytes(memory: impl AsFd) -> Result<u64, MapError> {
 /// A view of a mapped region; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Window {
+    /// Of `mapping`, and how many words are there: kept here as well, one step nearer to those who load and store.
+    base: NonNull<u8>,
+    words: usize,
     mapping: Arc<Mapping>,
 }
+
+// SAFETY: a mapping may be used by any thread, and the address and length are those of one.
+unsafe impl Send for Window {}
+// SAFETY: as above.
+unsafe impl Sync for Window {}
 
 impl Window {
     /// All of a mapping.
     pub fn new(mapping: Mapping) -> Self {
-        Self { mapping: Arc::new(mapping) }
+        Self { base: mapping.base, words: mapping.bytes / 4, mapping: Arc::new(mapping) }
     }
 
     /// Whether another kernel sees it, too: then it may become somebody else's once it is given up.
@@ -208,13 +216,26 @@ impl Window {
 
     #[inline(always)]
     fn word(&self, at: u32) -> &AtomicU32 {
-        assert!((at as usize) < self.mapping.bytes / 4); // Ours: offsets were checked before they came here.
-        // SAFETY: `at` is inside the mapping (asserted), which outlives `self`, is page aligned and cannot shrink (its file
+        if at as usize >= self.words {
+            outside(); // Ours: offsets were checked before they came here.
+        }
+        // SAFETY: `at` is inside the mapping (both fields are the mapping's, from `new`), which outlives `self`, is page aligned and cannot shrink (its file
         // is sealed; or the driver of the guest's window says how large it is and never takes pages away without others in their
         // place, see `piece`; or it belongs to a platform that promised so in `adopt`). Other domains reach these bytes by mappings of
         // their own; this program reaches them by atomics, so no access of ours races with another of ours, and by
         // `Payload`, whose spans are disjoint from the words that atomics are used on.
-        unsafe { AtomicU32::from_ptr(self.mapping.base.as_ptr().add(4 * at as usize).cast()) }
+        unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(4 * at as usize).cast()) }
+    }
+
+    /// Where `len` words from `at` on lie.
+    #[inline(always)]
+    fn words(&self, at: u32, len: usize) -> *mut u32 {
+        let (start, end) = (at as usize, (at as usize).saturating_add(len));
+        if end > self.words {
+            outside(); // Ours, as above.
+        }
+        // SAFETY: `start` is inside the mapping or one past it, by what was just found.
+        unsafe { self.base.as_ptr().cast::<u32>().add(start) }
     }
 
     #[inline(always)]
@@ -245,6 +266,13 @@ impl Window {
     }
 }
 
+/// A panic that costs whoever does not panic nothing but the comparison.
+#[cold]
+#[inline(never)]
+fn outside() -> ! {
+    panic!("words outside of the mapping")
+}
+
 impl Words for Window {
     #[inline(always)]
     fn load(&self, at: u32, order: Ordering) -> u32 {
@@ -253,10 +281,10 @@ impl Words for Window {
     #[inline(always)]
     fn prefetch(&self, at: u32) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        if (at as usize) < self.mapping.bytes / 4 {
+        if (at as usize) < self.words {
             // SAFETY: prefetching has no effect that a program can see; the address is inside the mapping all the same.
             unsafe {
-                let address = self.mapping.base.as_ptr().add(4 * at as usize);
+                let address = self.base.as_ptr().add(4 * at as usize);
                 core::arch::asm!("prefetchw [{0}]", in(reg) address, options(nostack, preserves_flags, readonly));
             }
         }
@@ -268,21 +296,34 @@ impl Words for Window {
     #[inline(always)]
     fn load_each<const N: usize>(&self, at: u32) -> [u32; N] {
         let mut words = [0; N];
-        let from = self.bytes(4 * u64::from(at), 4 * N);
-        // SAFETY: the words are inside the mapping (checked by `bytes`) and `words` is not; any bytes are words.
-        unsafe { core::ptr::copy_nonoverlapping(from.cast::<u32>(), words.as_mut_ptr(), N) };
+        let from = self.words(at, N);
+        // SAFETY: the words are inside the mapping (checked by `words`) and our array is not; any bytes are words.
+        unsafe { core::ptr::copy_nonoverlapping(from, words.as_mut_ptr(), N) };
         words
-    }
-    #[inline(always)]
-    fn store_cell<const N: usize>(&self, at: u32, words: &[u32; N], _: usize) {
-        let into = self.bytes(4 * u64::from(at), 4 * N);
-        // SAFETY: the words are inside the mapping (checked by `bytes`) and `words` is not. Nobody of this program reads them before it has
-        // seen what is stored, with an order, after them.
-        unsafe { core::ptr::copy_nonoverlapping(words.as_ptr(), into.cast::<u32>(), N) };
     }
     #[inline(always)]
     fn store(&self, at: u32, value: u32, order: Ordering) {
         self.word(at).store(value, order);
+    }
+    /// By copies, as in [`Payload`]: nobody is to look at the words before a store says so that comes after them, and what a peer
+    /// that looks all the same makes of them is its own affair.
+    #[inline(always)]
+    fn store_row(&self, at: u32, first: u32, words: &[u32], bytes: &[u8]) {
+        let to = self.words(at, 1 + words.len() + bytes.len().div_ceil(4));
+        let (whole, rest) = bytes.as_chunks::<4>();
+        // SAFETY: all words are inside the mapping (checked by `words`), which is not part of the slices, because nobody holds a
+        // slice into a mapping.
+        unsafe {
+            to.write(first);
+            core::ptr::copy_nonoverlapping(words.as_ptr(), to.add(1), words.len());
+            let to = to.add(1 + words.len());
+            for (word, bytes) in whole.iter().enumerate() {
+                to.add(word).write(u32::from_le_bytes(*bytes));
+            }
+            if !rest.is_empty() {
+                to.add(whole.len()).write(padded(rest));
+            }
+        }
     }
     #[inline(always)]
     fn swap(&self, at: u32, value: u32, order: Ordering) -> u32 {

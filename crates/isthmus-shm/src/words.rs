@@ -15,18 +15,21 @@ pub trait Words {
     fn load_each<const N: usize>(&self, at: u32) -> [u32; N] {
         core::array::from_fn(|word| self.load(at + word as u32, Ordering::Relaxed))
     }
-    /// Writes the first `used` of these words from `at` on, in any order. What follows them may be written, too.
-    fn store_cell<const N: usize>(&self, at: u32, words: &[u32; N], used: usize) {
-        for (word, value) in (at..).zip(&words[..used]) {
-            self.store(word, *value, Ordering::Relaxed);
-        }
-    }
     /// Says that the line of word `at` will be written soon. Changes nothing but times.
     fn prefetch(&self, at: u32) {
         let _ = at;
     }
     /// Writes a word.
     fn store(&self, at: u32, value: u32, order: Ordering);
+    /// Writes a word, further words, and bytes behind each other from `at` on, in any order; the last word of the bytes has zeroes in
+    /// what they leave.
+    fn store_row(&self, at: u32, first: u32, words: &[u32], bytes: &[u8]) {
+        let words = core::iter::once(first).chain(words.iter().copied());
+        let words = words.chain(bytes.chunks(4).map(padded));
+        for (at, word) in (at..).zip(words) {
+            self.store(at, word, Ordering::Relaxed);
+        }
+    }
     /// Writes a word and answers what was there.
     fn swap(&self, at: u32, value: u32, order: Ordering) -> u32;
     /// Sets bits of a word.
@@ -54,6 +57,12 @@ pub trait Words {
     }
 }
 
+/// At most four bytes as a word.
+#[inline]
+pub(crate) fn padded(bytes: &[u8]) -> u32 {
+    bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte))
+}
+
 /// Payload in shared memory: bytes that are moved, never looked at in place.
 pub trait Payload {
     /// Copies `from` into the region at byte `at`.
@@ -75,6 +84,9 @@ impl<T: Words + ?Sized> Words for &T {
     }
     fn store(&self, at: u32, value: u32, order: Ordering) {
         (**self).store(at, value, order);
+    }
+    fn store_row(&self, at: u32, first: u32, words: &[u32], bytes: &[u8]) {
+        (**self).store_row(at, first, words, bytes);
     }
     fn swap(&self, at: u32, value: u32, order: Ordering) -> u32 {
         (**self).swap(at, value, order)

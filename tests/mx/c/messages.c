@@ -175,6 +175,86 @@ static void statuses(void)
     pair(receives_each_length, sends_each_length);
 }
 
+/* Many messages without a pause, most of them short: what follows a message in its channel is taken with it, whatever it is. */
+enum { BURST = 900, AT_ONCE = 48, BURST_LONGEST = 40000 };
+
+static uint32_t burst_length(int message)
+{
+    if (message % 97 == 96)
+        return BURST_LONGEST;
+    if (message % 50 == 49)
+        return 5000;
+    return message % 13 == 5 ? 0 : message % 13 == 7 ? 128 : 8 + (uint32_t)message % 5;
+}
+
+static void sends_a_burst(struct other other)
+{
+    mx_endpoint_addr_t peer;
+    mx_endpoint_t endpoint = join(other, &peer);
+    static unsigned char *bytes[BURST];
+    static mx_request_t requests[BURST];
+    for (int at = 0; at < BURST; at++) {
+        bytes[at] = room(burst_length(at));
+        fill(bytes[at], burst_length(at), (unsigned)at);
+    }
+    hear(other, 'g');
+    for (int at = 0; at < BURST; at++)
+        requests[at] = give(endpoint, peer, 7, bytes[at], burst_length(at));
+    for (int at = 0; at < BURST; at++) {
+        finish_well(endpoint, requests[at]);
+        free(bytes[at]);
+    }
+    await_end(endpoint);
+    end(endpoint);
+}
+
+/* Each third receive has two segments. */
+static mx_request_t post_for_burst(mx_endpoint_t endpoint, int message, unsigned char *bytes)
+{
+    mx_segment_t segments[2] = {{bytes, 3}, {bytes + 3, BURST_LONGEST - 3}};
+    mx_request_t request;
+    if (message % 3 != 2)
+        return post(endpoint, 7, bytes, BURST_LONGEST);
+    OK(mx_irecv(endpoint, segments, 2, 7, MX_MATCH_MASK_NONE, bytes, &request));
+    return request;
+}
+
+static void receives_a_burst(struct other other)
+{
+    mx_endpoint_addr_t peer;
+    mx_endpoint_t endpoint = join(other, &peer);
+    unsigned char *bytes[AT_ONCE];
+    mx_request_t requests[AT_ONCE];
+    for (int at = 0; at < AT_ONCE; at++) {
+        bytes[at] = room(BURST_LONGEST);
+        requests[at] = post_for_burst(endpoint, at, bytes[at]);
+    }
+    tell(other, 'g');
+    for (int at = 0; at < BURST; at++) {
+        int place = at % AT_ONCE;
+        uint32_t length = burst_length(at);
+        mx_status_t status = finish_well(endpoint, requests[place]);
+        CHECK(same_endpoint(peer, status.source));
+        EQUAL(length, status.msg_length);
+        EQUAL(length, status.xfer_length);
+        CHECK(status.context == bytes[place]);
+        is_filled(bytes[place], length, (unsigned)at);
+        is_all(bytes[place] + length, BURST_LONGEST + 1 - length, 0xee);
+        memset(bytes[place], 0xee, BURST_LONGEST);
+        if (at + AT_ONCE < BURST)
+            requests[place] = post_for_burst(endpoint, at + AT_ONCE, bytes[place]);
+    }
+    mark_end(endpoint, peer);
+    end(endpoint);
+    for (int at = 0; at < AT_ONCE; at++)
+        free(bytes[at]);
+}
+
+static void bursts(void)
+{
+    pair(receives_a_burst, sends_a_burst);
+}
+
 /* Segments: as many as there may be, of unequal lengths and none, cut otherwise at the other end. */
 static uint32_t cut(mx_segment_t *segments, uint32_t count, unsigned char *bytes, uint32_t length, uint32_t step)
 {
@@ -603,6 +683,6 @@ static void bad_arguments(void)
     end(endpoint);
 }
 
-MAIN(TEST(truncation), TEST(truncation_in_segments), TEST(statuses), TEST(segments_up_to_256), TEST(segments_of_nothing),
+MAIN(TEST(truncation), TEST(truncation_in_segments), TEST(statuses), TEST(bursts), TEST(segments_up_to_256), TEST(segments_of_nothing),
      TEST(too_many_segments), TEST(synchronous_sends),
      TEST(sent_without_further_calls), TEST(buffered), TEST(forgotten), TEST(memory_exhausted), TEST(bad_arguments))

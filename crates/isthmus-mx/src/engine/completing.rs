@@ -53,12 +53,14 @@ impl<C: Cargo> Engine<C> {
         request: RequestId,
         make: impl FnOnce(&Status) -> S,
     ) -> Result<Option<S>, UnknownRequest> {
-        let found = self.visible(request)?;
+        let Some(entry) = self.requests.entry(request.0) else { return Err(UnknownRequest) };
+        let Some(found) = entry.thing().filter(|found| !found.forgotten) else { return Err(UnknownRequest) };
         if found.stage != Stage::Done {
             return Ok(None);
         }
         let made = make(&found.status);
-        self.consume(request);
+        entry.remove();
+        self.done.remove(request.0.slot());
         Ok(Some(made))
     }
 

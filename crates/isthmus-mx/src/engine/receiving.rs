@@ -2,7 +2,7 @@
 
 use super::{Cargo, Engine, Kind, Stage};
 use crate::filter::Filter;
-use crate::slab::Full;
+use crate::slab::{Full, Slot};
 use crate::status::{Status, StatusCode};
 use crate::{MessageId, PartnerIndex, RequestId};
 
@@ -66,7 +66,7 @@ pub enum PostError {
 
 impl<C: Cargo> Engine<C> {
     /// Posts a receive with room for `length` bytes. It takes the oldest unexpected message that its filter accepts, or waits.
-    #[inline]
+    #[inline(always)]
     pub fn post_receive(
         &mut self,
         filter: Filter,
@@ -77,7 +77,10 @@ impl<C: Cargo> Engine<C> {
         if !self.contexts.within(filter.mask()) {
             return Err(PostError::MaskSplitsContext);
         }
-        let mut status = Status {
+        if let Some(slot) = self.unexpected.first(filter) {
+            return self.receive_held(slot, context, receive);
+        }
+        let status = Status {
             code: StatusCode::Pending,
             source: None,
             match_info: filter.match_info(),
@@ -85,18 +88,23 @@ impl<C: Cargo> Engine<C> {
             xfer_length: 0,
             context,
         };
-        let found = self.unexpected.first(filter).and_then(|slot| self.messages.at(slot));
-        let Some((message, held)) = found else {
-            let born = self.born;
-            let id = self.begin_receive(Kind::Receive, Stage::Posted, status, length, Some(receive))?;
-            self.posted.push(id.0.slot(), filter, born);
-            return Ok(Posted::Waiting(id));
-        };
+        let born = self.born;
+        let id = self.begin_receive(Kind::Receive, Stage::Posted, status, length, Some(receive))?;
+        self.posted.push(id.0.slot(), filter, born);
+        Ok(Posted::Waiting(id))
+    }
+
+    /// Posts a receive for an unexpected message.
+    #[inline(never)]
+    fn receive_held(&mut self, slot: Slot, context: usize, receive: C::Receive) -> Result<Posted<C>, PostError> {
         if !self.requests.has_room() {
             return Err(Full.into());
         }
-        address(&mut status, &held.envelope);
+        let (message, _) = self.messages.at(slot).expect("it is in the queue of those that are there");
         let held = self.take_message(MessageId(message)).expect("it was found above");
+        let Envelope { source, match_info, msg_length } = held.envelope;
+        let code = StatusCode::Pending;
+        let status = Status { code, source: Some(source), match_info, msg_length, xfer_length: 0, context };
         let request = self.begin(Kind::Receive, Stage::Underway, status)?;
         Ok(Posted::Found { request, receive, held })
     }
@@ -112,6 +120,24 @@ impl<C: Cargo> Engine<C> {
         let posted_length = request.length;
         self.posted.remove(slot);
         Some(Matched { request: RequestId(id), receive, posted_length })
+    }
+
+    /// A message arrives at once and as a whole: the oldest receive that wants it is over, when `fill` has put the bytes where it
+    /// wants them and has answered how many it moved. False: it is unexpected, as from [`arrive`](Self::arrive).
+    #[inline(always)]
+    pub fn deliver(&mut self, envelope: &Envelope, fill: impl FnOnce(C::Receive) -> u32) -> bool {
+        let Some(slot) = self.posted.first(envelope.match_info) else { return false };
+        let Some((id, request)) = self.requests.at_mut(slot) else { return false };
+        let Some(receive) = request.receive.take() else { return false };
+        self.posted.remove(slot);
+        address(&mut request.status, envelope);
+        request.end(StatusCode::Success, fill(receive));
+        if request.forgotten {
+            self.requests.remove(id);
+        } else {
+            self.done.push(slot, envelope.match_info);
+        }
+        true
     }
 
     /// Ends a receive that a message was found for, after `xfer_length` bytes. False if it has ended already.

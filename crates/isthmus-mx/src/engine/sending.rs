@@ -20,7 +20,7 @@ impl<C: Cargo> Engine<C> {
     }
 
     /// A send that is over already: its bytes have been copied.
-    #[inline]
+    #[inline(always)]
     pub fn post_sent(
         &mut self,
         destination: PartnerIndex,

@@ -62,9 +62,10 @@ impl Both {
     pub(crate) fn step(&mut self, op: &Op) {
         match *op {
             Op::Receive { filter, length, times } => (0..times).for_each(|_| self.receive(filter, length)),
-            Op::Arrive { from, match_info, length, times } => {
+            Op::Arrive { from, match_info, length, whole, times } => {
                 let source = self.partner(from);
-                (0..times).for_each(|_| self.arrive(Envelope { source, match_info, msg_length: length }));
+                let envelope = Envelope { source, match_info, msg_length: length };
+                (0..times).for_each(|_| if whole { self.deliver(envelope) } else { self.arrive(envelope) });
             }
             Op::Send { to, match_info, length, over, times } => {
                 let to = self.partner(to);
@@ -148,6 +149,22 @@ impl Both {
             let held = Held { envelope, message: self.number() };
             let id = self.engine.hold(held.envelope, held.message).unwrap();
             self.model.messages.push((id, held));
+        }
+    }
+
+    /// As [`Self::arrive`], and the receive is over when it has as many bytes as it has room for.
+    fn deliver(&mut self, envelope: Envelope) {
+        let wanted = self.model.arrive(&envelope);
+        let moved = wanted.as_ref().map_or(0, |request| request.length.min(envelope.msg_length));
+        let mut filled = None;
+        let delivered = self.engine.deliver(&envelope, |cargo| {
+            filled = Some(cargo);
+            moved
+        });
+        assert_eq!((delivered, filled), (wanted.is_some(), wanted.as_ref().map(|request| request.cargo)));
+        match wanted {
+            Some(request) => assert!(self.model.finish(request.id, Kind::Receive, StatusCode::Success, moved)),
+            None => self.arrive(envelope),
         }
     }
 

@@ -18,11 +18,12 @@ pub(crate) enum Op {
         length: u32,
         times: u8,
     },
-    /// Messages of one partner that differ in their bytes only.
+    /// Messages of one partner that differ in their bytes only; `whole` at once or not.
     Arrive {
         from: u32,
         match_info: u64,
         length: u32,
+        whole: bool,
         times: u8,
     },
     /// Sends; `over` at once or not.
@@ -119,8 +120,8 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         12 => (filter(), length(), times())
             .prop_map(|(filter, length, times)| Op::Receive { filter, length, times }),
-        12 => (partner(), match_info(), length(), times())
-            .prop_map(|(from, match_info, length, times)| Op::Arrive { from, match_info, length, times }),
+        12 => (partner(), match_info(), length(), any::<bool>(), times())
+            .prop_map(|(from, match_info, length, whole, times)| Op::Arrive { from, match_info, length, whole, times }),
         6 => (partner(), match_info(), length(), any::<bool>(), times())
             .prop_map(|(to, match_info, length, over, times)| Op::Send { to, match_info, length, over, times }),
         2 => match_info().prop_map(|match_info| Op::Connect { match_info }),
@@ -179,7 +180,7 @@ proptest! {
                 both.step(&match what {
                     0 => Op::Receive { filter: Filter::exactly(*match_info), length: 3, times: 1 },
                     1 => Op::Receive { filter: Filter::new(match_info | 0xf, !0xf0).unwrap_or(Filter::ANY), length: 3, times: 1 },
-                    2 => Op::Arrive { from: 1, match_info: *match_info, length: 3, times: 1 },
+                    2 => Op::Arrive { from: 1, match_info: *match_info, length: 3, whole: false, times: 1 },
                     _ => Op::Send { to: 2, match_info: *match_info, length: 3, over: true, times: 1 },
                 });
             }
@@ -188,7 +189,7 @@ proptest! {
                 both.agree(*look);
             }
             for ((match_info, _), (_, filter)) in long.iter().zip(&steps) {
-                both.step(&Op::Arrive { from: 3, match_info: *match_info, length: 1, times: 1 });
+                both.step(&Op::Arrive { from: 3, match_info: *match_info, length: 1, whole: true, times: 1 });
                 both.step(&Op::TestAny { filter: Filter::exactly(*match_info) });
                 both.step(&Op::TestAny { filter: *filter });
                 both.agree(Filter::exactly(*match_info));
