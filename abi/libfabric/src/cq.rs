@@ -19,6 +19,7 @@ use crate::waiting::{self, Idle};
 use rustix::fd::AsRawFd;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// From this version on error entries say who sent what.
@@ -59,6 +60,8 @@ pub(crate) struct CqObject {
     pub(crate) slot: usize,
     format: c_int,
     wait: c_int,
+    /// The last look found nothing. Only a hint, which needs no lock.
+    in_vain: AtomicBool,
 }
 
 static OPS: Ops = Ops {
@@ -104,7 +107,12 @@ pub(crate) unsafe extern "C" fn open(
         let slot = place(&mut shared.lock().queues, Queue::default());
         let raw = FidCq { fid: Fid { class: FI_CLASS_CQ, context, ops: &OPS }, ops: &CQ_OPS };
         // SAFETY: writable.
-        unsafe { cq.write(Box::into_raw(Box::new(CqObject { raw, shared, slot, format, wait })).cast()) };
+        unsafe {
+            cq.write(
+                Box::into_raw(Box::new(CqObject { raw, shared, slot, format, wait, in_vain: AtomicBool::new(false) }))
+                    .cast(),
+            )
+        };
         Ok(())
     })
 }
@@ -282,14 +290,15 @@ unsafe extern "C" fn read(cq: *mut FidCq, buf: *mut c_void, count: usize) -> isi
     unsafe { readfrom(cq, buf, count, std::ptr::null_mut()) }
 }
 
-/// True if there is nothing to be read, as far as that is seen at a glance: at a queue of one endpoint, most often. That was a look.
+/// True if there is nothing to be read, as far as that is seen at a glance: at a queue of one endpoint, after a look that found nothing
+/// either. Then that was a look.
 #[inline]
 fn finds_nothing(state: &mut State, slot: usize) -> bool {
     let State { members, queues, .. } = state;
     let Some(Some(queue)) = queues.get_mut(slot) else { return false };
     let [(member, sides)] = *queue.sources.as_slice() else { return false };
     let Some(Some(member)) = members.get_mut(member) else { return false };
-    let quiet = !queue.idle.is_due() && member.endpoint.is_quiet(sides);
+    let quiet = queue.idle.is_in_vain() && member.endpoint.is_quiet(sides);
     if quiet {
         queue.idle.count();
     }
@@ -300,11 +309,13 @@ unsafe extern "C" fn readfrom(cq: *mut FidCq, buf: *mut c_void, count: usize, so
     // SAFETY: a queue of ours.
     let object = unsafe { object(cq) };
     // Programs look again and again, most of the time in vain.
-    match object.shared.glance(|state| finds_nothing(state, object.slot)) {
-        true => -(Errno::AGAIN.0 as isize),
-        // SAFETY: passed on.
-        false => unsafe { read_closely(cq, buf, count, sources) },
+    if object.in_vain.load(Ordering::Relaxed) && object.shared.glance(|state| finds_nothing(state, object.slot)) {
+        return -(Errno::AGAIN.0 as isize);
     }
+    // SAFETY: passed on.
+    let read = unsafe { read_closely(cq, buf, count, sources) };
+    object.in_vain.store(read == -(Errno::AGAIN.0 as isize), Ordering::Relaxed);
+    read
 }
 
 /// # Safety

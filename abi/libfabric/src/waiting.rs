@@ -111,13 +111,13 @@ impl Idle {
         (self.looks, self.next, self.sleep) = (0, PATIENCE, Duration::ZERO);
     }
 
-    /// The next look that finds nothing is one too many to say nothing of.
+    /// The last look found nothing, the next one may, and then nothing is to be done about it yet.
     #[inline]
-    pub(crate) fn is_due(&self) -> bool {
-        self.looks + 1 >= self.next
+    pub(crate) fn is_in_vain(&self) -> bool {
+        self.looks > 0 && self.looks + 1 < self.next
     }
 
-    /// Nothing was there, and [nothing is due](Self::is_due).
+    /// Nothing was there, and [nothing is to be done](Self::is_in_vain) about it.
     #[inline]
     pub(crate) fn count(&mut self) {
         self.looks += 1;
@@ -165,6 +165,19 @@ mod tests {
     fn who_is_alone_never_sleeps() {
         let mut idle = Idle::default();
         assert!((0..10_000).all(|_| idle.answered(Duration::from_nanos(300)).is_none()));
+    }
+
+    #[test]
+    fn looks_in_vain_are_counted_until_the_processor_is_to_be_offered() {
+        let mut idle = Idle::default();
+        assert!(!idle.is_in_vain(), "the first one is a close look");
+        assert_eq!(idle.nothing(), None);
+        while idle.is_in_vain() {
+            idle.count();
+        }
+        assert_eq!(idle.looks, PATIENCE - 1);
+        idle.found();
+        assert_eq!((idle.looks, idle.is_in_vain()), (0, false));
     }
 
     #[test]

@@ -192,7 +192,7 @@ impl Inbox {
     }
 
     /// True if a poll would find nothing and change nothing, as far as that is seen at a glance: with one hot channel, or none.
-    #[inline]
+    #[inline(always)]
     pub fn is_quiet(&self) -> bool {
         let channel = |slot: u32| self.slots[slot as usize].as_ref().is_some_and(|entry| entry.channel.is_quiet());
         let hot = match *self.hot.as_slice() {

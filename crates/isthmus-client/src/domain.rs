@@ -176,7 +176,7 @@ impl<M: Matcher> Domain<M> {
     }
 
     /// True if [`Self::progress`] would find nothing to do; counts as a call of it. For those who look again and again.
-    #[inline]
+    #[inline(always)]
     pub fn is_quiet(&mut self) -> bool {
         !self.core.is_child() && self.core.is_settled() && self.core.inbox.is_quiet()
     }

@@ -76,7 +76,7 @@ impl Endpoint {
     }
 
     /// A turn in which nothing happens; false, and there was none, if anything might.
-    #[inline]
+    #[inline(always)]
     fn idle_turn(&mut self) -> bool {
         let hub = self.domain.matcher();
         let quiet = hub.outbox.is_empty() && hub.asked.is_empty() && self.domain.is_quiet();
@@ -86,8 +86,8 @@ impl Endpoint {
         quiet
     }
 
-    /// True if the program has nothing to hear of these sides, and a turn that counts finds nothing either.
-    #[inline]
+    /// True if the program has nothing to hear of these sides, and a turn, which this then was, finds nothing either.
+    #[inline(always)]
     pub(crate) fn is_quiet(&mut self, sides: [bool; 2]) -> bool {
         !self.has_event(sides) && !self.domain.matcher().will_rest() && self.idle_turn()
     }

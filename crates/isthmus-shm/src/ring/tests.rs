@@ -63,6 +63,19 @@ fn a_record_of_every_length_crosses_and_takes_no_more_cells_than_it_says() {
 }
 
 #[test]
+fn a_glance_sees_whether_there_is_something_to_take_or_to_tell() {
+    let (_, mut producer, mut consumer) = ring();
+    let mut record = RecordBuffer::default();
+    for lap in 0..3 * RING_CELLS {
+        assert!(consumer.is_quiet(), "{lap}");
+        producer.push(1, &[lap], &[]).unwrap();
+        assert!(!consumer.is_quiet() && consumer.pop(&mut record).unwrap());
+        assert!(!consumer.is_quiet(), "the producer does not know of it");
+        assert!(!consumer.pop(&mut record).unwrap());
+    }
+}
+
+#[test]
 fn push_says_full_before_it_writes_what_was_not_taken() {
     let (_, mut producer, mut consumer) = ring();
     let mut record = RecordBuffer::default();
