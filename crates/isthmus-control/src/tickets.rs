@@ -137,6 +137,16 @@ impl Tickets {
         }
     }
 
+    /// The domain will not come back, and nothing is kept for it; its number is nobody else's.
+    pub fn pass(&mut self, domain: DomainId) {
+        if domain.number() >= self.reserved {
+            self.reserved = domain.number().saturating_add(BATCH);
+            if let Err(error) = self.write() {
+                tracing::warn!(%error, "cannot write which numbers were used; after a restart one may come again");
+            }
+        }
+    }
+
     /// The domain has left and will not come back.
     pub fn leave(&mut self, domain: DomainId) {
         self.claims.retain(|_, claimed| *claimed != domain);
@@ -332,8 +342,11 @@ mod tests {
         let mut first = Tickets::open(folder.path()).unwrap();
         assert_eq!(first.first().number(), 1);
         first.enter(Survivor { domain: id(4097), process: None });
-        let second = Tickets::open(folder.path()).unwrap();
+        let mut second = Tickets::open(folder.path()).unwrap();
         assert_eq!(second.first().number(), 4097 + BATCH);
+        second.pass(id(4097 + 2 * BATCH));
+        let third = Tickets::open(folder.path()).unwrap();
+        assert_eq!((third.first().number(), third.survivors().len()), (4097 + 3 * BATCH, 1));
     }
 
     #[test]

@@ -180,7 +180,10 @@ impl Broker {
     ) {
         let Furnished { home, board, seat, items } = furnished;
         let Identity { name, owner } = identity.clone();
-        self.tickets.enter(Survivor::of_process(domain, home.pid));
+        match home.ground {
+            Ground::Host => self.tickets.enter(Survivor::of_process(domain, home.pid)),
+            Ground::Guest(_) => self.tickets.pass(domain),
+        }
         let message = Welcome {
             domain,
             ticket: self.tickets.ticket(domain, owner, &name),

@@ -176,6 +176,20 @@ impl Guest {
         (message, handed)
     }
 
+    /// The domain at connection 1 opens an endpoint that has this number on the first MX board.
+    pub(crate) fn open_mx(&mut self, number: u32) {
+        self.say(1, OpenEndpoint { index: None, label: None });
+        let index = match self.hear(1).0 {
+            ToClient::EndpointOpened(opened) => opened.index,
+            other => panic!("{other:?}"),
+        };
+        self.say(1, MxOpen { board: None, endpoint: Some(number), key: 0, at: index });
+        match self.hear(1).0 {
+            ToClient::MxOpened(opened) => assert_eq!(opened.endpoint, number),
+            other => panic!("{other:?}"),
+        }
+    }
+
     pub(crate) fn attach(&mut self, connection: u32, called: &str) -> Result<(Welcome, Vec<Handed>), Reason> {
         self.open(connection);
         self.say(connection, Hello { magic: Magic, spoken: Spoken::CURRENT, library: name("test 1") });
