@@ -14,7 +14,7 @@ export PATH := $(CURDIR)/target/toolchain:$(PATH)
 PROGRAMS := isthmus isthmusd isthmus-bench
 RELEASE := target/release
 
-.PHONY: help setup tools build run test test-guests bench install uninstall clean
+.PHONY: help setup tools build run test test-guests bench bench-guests install uninstall clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -44,6 +44,11 @@ test-guests: build ## Guests of QEMU (fetched): MX between two, a window between
 bench: build ## Measures every row of docs/figures.md into out/figures.jsonl (some minutes, on a quiet machine)
 	@mkdir -p $(OUT)
 	@$(RELEASE)/isthmus-bench figures --json - | tee $(OUT)/figures.jsonl
+
+bench-guests: build ## Guests of QEMU (fetched; as root): by their windows and bridged, rows and plots in out/ (some minutes, on a quiet machine)
+	@scripts/setup --guests
+	@mkdir -p $(OUT)
+	@ISTHMUS_BIN_DIR=$(CURDIR)/$(RELEASE) cargo bench --quiet --package isthmus-guests --bench guests -- --out $(abspath $(OUT))
 
 install: ## Copies programs, the C libraries and systemd units (PREFIX=/usr/local, DESTDIR=); after `make build`
 	@packaging/install "$(DESTDIR)" "$(PREFIX)"

@@ -37,9 +37,12 @@ impl Runs {
         Self(Samples { trouble: Some(Trouble::Absent(why.into())), ..Samples::default() })
     }
 
-    /// One more value.
-    pub fn push(&mut self, value: f64) {
-        self.0.values.push(value);
+    /// What one more run gave: a value, or why it failed.
+    pub fn push(&mut self, result: Result<f64, String>) {
+        match result {
+            Ok(value) => self.0.values.push(value),
+            Err(why) => self.0.trouble = Some(Trouble::Failed(why)),
+        }
     }
 
     /// The middle one.
@@ -142,12 +145,17 @@ mod tests {
         let file = folder.path().join("rows.jsonl");
         let mut sheet = Sheet::new(file.to_str().unwrap(), "two ferries".to_owned()).unwrap();
         let row = Row::new("ferry", Unit::Microseconds, Runs::of(&[3.0, 2.0, 4.0])).with_target("at most half a raft");
-        let row = row.with_baseline("raft", Runs::of(&[12.0])).with_baseline("bridge", Runs::absent("there is none"));
+        let mut bridge = Runs::absent("there is none");
+        let row = row.with_baseline("raft", Runs::of(&[12.0])).with_baseline("bridge", bridge.clone());
+        bridge.push(Ok(6.0));
+        bridge.push(Err("it broke".to_owned()));
+        let row = row.with_baseline("old bridge", bridge);
         sheet.take(row).unwrap();
         let line: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
         assert_eq!((&line["name"], &line["value"], &line["ratio"]), (&"ferry".into(), &3.0.into(), &0.25.into()));
         assert_eq!((&line["runs"], &line["machine"]["guests"]), (&3.into(), &"two ferries".into()));
         assert_eq!(line["others"][0]["why"], "there is none");
+        assert_eq!((&line["others"][1]["ratio"], &line["others"][1]["why"]), (&0.5.into(), &"failed: it broke".into()));
         let table = sheet.table();
         assert!(table.contains("raft") && table.contains("bridge: there is none"), "{table}");
     }

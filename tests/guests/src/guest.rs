@@ -34,7 +34,7 @@ impl Guest {
     /// QEMU for such a guest.
     fn switched_on(host: Option<&Host>, kit: &Kit, files: &Path, devices: &[String]) -> Proc {
         // A processor of the kind "max" would copy memory by an instruction that is emulated byte by byte.
-        let launch = Launch::new("/usr/bin/nice").args(["-n", "10"]).arg(&kit.qemu).talking();
+        let launch = Launch::new("/usr/bin/nice").args(["-n", &kit.nice.to_string()]).arg(&kit.qemu).talking();
         let launch = launch.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
         let launch = launch.args(["-accel", "tcg", "-cpu", "Nehalem", "-smp", "1", "-m", "512", "-serial", "stdio"]);
         let launch = launch.arg("-kernel").arg(&kit.kernel).arg("-initrd").arg(files);

@@ -29,6 +29,8 @@ pub struct Kit {
     pub(crate) busybox: PathBuf,
     pub(crate) kernel: PathBuf,
     pub(crate) modules: Vec<PathBuf>,
+    /// How far guests stand back behind whatever else this machine does.
+    pub(crate) nice: u32,
     headers: PathBuf,
     release: String,
 }
@@ -51,7 +53,7 @@ impl Kit {
         let kernel = boot.join(format!("vmlinuz-{release}"));
         let modules = modules(&folder.join("kernel/lib/modules").join(&release), &MODULES)?;
         let headers = folder.join("headers/usr/src").join(format!("linux-headers-{release}"));
-        Ok(Self { qemu, busybox, kernel, modules, headers, release })
+        Ok(Self { qemu, busybox, kernel, modules, nice: 10, headers, release })
     }
 
     /// The driver of `kmod/`, built for the guests' kernel in a folder below this one; or why it cannot be.
@@ -72,6 +74,11 @@ impl Kit {
         make.args(["W=1", "CONFIG_DEBUG_INFO_BTF_MODULES="]);
         build::done(&mut make);
         Ok(built.join("isthmus.ko"))
+    }
+
+    /// The same for guests that take their turns with everybody: where they are measured.
+    pub fn eager(self) -> Self {
+        Self { nice: 0, ..self }
     }
 
     /// What guests are, in a few words.

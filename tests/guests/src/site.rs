@@ -59,8 +59,8 @@ impl Site {
         system::write(kit, &content, folder, &files);
         let [near, far] = ["near", "far"].map(|name| bed.host(name).unwrap_or_else(|error| panic!("{error}")));
         bed.link(&near, &far, &Wire::mtu(MTU)).unwrap_or_else(|error| panic!("{error}"));
-        bridge(&near, names);
-        ip(&far, &format!("addr add {}/24 dev wire0", Self::FAR));
+        bridge(&near, names)?;
+        ip(&far, &format!("addr add {}/24 dev wire0", Self::FAR))?;
         let near = Side::start(&near, &format!("{NEAR}{}", (0..names).map(window::config).collect::<String>()));
         let far = Side::start(&far, &wired("far:0", ""));
         let mut site = Self { guests: Vec::new(), near, far, files, _bed: bed, _scratch: scratch };
@@ -93,20 +93,24 @@ fn card(number: u32) -> [String; 4] {
     ["-netdev".to_owned(), tap, "-device".to_owned(), card]
 }
 
-/// The wire and the cards of so many guests on one bridge. It passes on from the first frame, and learns nobody's groups.
-fn bridge(host: &Host, guests: u32) {
-    ip(host, &format!("link add br0 mtu {MTU} address 02:69:73:00:ff:01 type bridge forward_delay 0 mcast_snooping 0"));
-    ip(host, "link set br0 up");
-    ip(host, "link set wire0 master br0");
+/// The wire and the cards of so many guests on one bridge, which passes on from the first frame and learns nobody's groups; or what the
+/// kernel has not.
+fn bridge(host: &Host, guests: u32) -> Result<(), String> {
+    let kind = "type bridge forward_delay 0 mcast_snooping 0";
+    ip(host, &format!("link add br0 mtu {MTU} address 02:69:73:00:ff:01 {kind}"))?;
+    ip(host, "link set br0 up")?;
+    ip(host, "link set wire0 master br0")?;
     for number in 0..guests {
-        ip(host, &format!("tuntap add dev tap{number} mode tap"));
-        ip(host, &format!("link set tap{number} mtu {MTU} master br0 up"));
+        ip(host, &format!("tuntap add dev tap{number} mode tap"))?;
+        ip(host, &format!("link set tap{number} mtu {MTU} master br0 up"))?;
     }
+    Ok(())
 }
 
-fn ip(host: &Host, order: &str) {
+fn ip(host: &Host, order: &str) -> Result<(), String> {
     let mut ip = Command::new("ip");
     ip.args(order.split(' '));
-    let output = host.output(ip).unwrap_or_else(|error| panic!("ip {order}: {error}"));
-    assert!(output.status.success(), "ip {order}: {}", String::from_utf8_lossy(&output.stderr));
+    let output = host.output(ip).map_err(|error| format!("ip {order}: {error}"))?;
+    let said = || format!("ip {order}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    if output.status.success() { Ok(()) } else { Err(said()) }
 }

@@ -22,7 +22,7 @@ const fn step(name: &'static str, what: &'static str, quick: bool, run: fn(&Log)
     Step { name, what, quick, run }
 }
 
-pub(super) const STEPS: [Step; 17] = [
+pub(super) const STEPS: [Step; 18] = [
     step("fmt", "formats are rustfmt's", true, fmt),
     step("tidy", "rules the compiler does not know", true, tidy_step),
     step("clippy", "no warning of rustc or clippy", true, clippy),
@@ -32,6 +32,7 @@ pub(super) const STEPS: [Step; 17] = [
     step("suites", "tests of the built programs, in namespaces", true, suites),
     step("hosts", "MX between hosts made of namespaces", true, hosts),
     step("mpi", "stock MPIs on the libfabric provider", false, mpi),
+    step("guests", "MX between guests of QEMU, and their windows", false, guests),
     step("walk", "docs/walk.md is the way of a message", false, walk),
     step("loom", "every interleaving of the shared-memory code", false, loom),
     step("miri", "layout and shared memory under miri, little and big endian", false, miri),
@@ -48,6 +49,7 @@ const SUITES: &str = "isthmus-suites";
 const LINK: &str = "isthmus-link";
 const HOSTS: &str = "isthmus-hosts";
 const MPI: &str = "isthmus-mpi-tests";
+const GUESTS: &str = "isthmus-guests";
 
 /// A target without std, and one that is big endian.
 const BARE_TARGET: &str = "x86_64-unknown-none";
@@ -113,7 +115,7 @@ fn abi(log: &Log) -> Result<Outcome> {
 
 fn test(log: &Log) -> Result<Outcome> {
     let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
-    command.args([SUITES, HOSTS, MPI].iter().flat_map(|package| ["--exclude", package]));
+    command.args([SUITES, HOSTS, MPI, GUESTS].iter().flat_map(|package| ["--exclude", package]));
     command.args(["--", "--show-output"]);
     let features =
         cargo(&["test", "--package", LINK, "--all-features", "--no-fail-fast", "--", "xdp", "--show-output"]);
@@ -130,6 +132,16 @@ fn hosts(log: &Log) -> Result<Outcome> {
 
 fn mpi(log: &Log) -> Result<Outcome> {
     tests_of(MPI, log)
+}
+
+fn guests(log: &Log) -> Result<Outcome> {
+    let mut setup = cmd::command("scripts/setup");
+    setup.arg("--guests");
+    let fetched = log.run(setup)?;
+    if fetched.counts().failed > 0 {
+        return Ok(Outcome::skipped("what guests are made of is not there (`scripts/setup --guests`)"));
+    }
+    tests_of(GUESTS, log)
 }
 
 fn tests_of(package: &str, log: &Log) -> Result<Outcome> {

@@ -41,11 +41,13 @@ pub(crate) fn grow(lab: &mut Lab, kit: &Kit, pairs: u32, sheet: &mut Sheet) -> R
 }
 
 /// What the pairs carry at once, in GB/s: the sum of what each has found for itself.
-fn together(lab: &mut Lab, way: Way, pairs: usize) -> f64 {
+fn together(lab: &mut Lab, way: Way, pairs: usize) -> Result<f64, String> {
     let task = |pair| Task { size: SIZE, client: 2 * pair, server: Place::Guest(2 * pair + 1), ..Task::bandwidth(way) };
     let ms = lab.ms;
     let serving: Vec<_> = (0..pairs).map(|pair| task(pair).begin(&mut lab.site, ms)).collect();
-    serving.into_iter().enumerate().map(|(pair, serving)| task(pair).end(&mut lab.site, serving)).sum()
+    // Each is ended, also where another one failed.
+    let ended = serving.into_iter().enumerate().map(|(pair, serving)| task(pair).end(&mut lab.site, serving?));
+    ended.collect::<Vec<_>>().into_iter().sum()
 }
 
 fn chart(title: &str, all: &[(f64, [Runs; 3])], value: impl Fn(f64, f64) -> f64) -> Chart {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use isthmus_bench::sheet::Runs;
 use isthmus_guests::{Extra, Guest, Kit, Probe, Site};
 
-use crate::task::Task;
+use crate::task::{Task, told};
 
 /// Memory that a guest takes at most, with what QEMU needs itself.
 const GUEST_MIB: u64 = 640;
@@ -95,20 +95,20 @@ impl Lab {
         all
     }
 
-    fn measure(&mut self, case: Case) -> f64 {
+    fn measure(&mut self, case: Case) -> Result<f64, String> {
         match case {
             Case::Task(task) => task.run(&mut self.site, self.ms),
             Case::Echo => echo(&mut self.site.guests[0]),
-            Case::Doorbells => self.probe.doorbells(BELLS).as_secs_f64() * 1e6,
-            Case::Words => self.probe.words(WORDS).as_secs_f64() * 1e6 / 2.0,
+            Case::Doorbells => Ok(self.probe.doorbells(BELLS).as_secs_f64() * 1e6),
+            Case::Words => Ok(self.probe.words(WORDS).as_secs_f64() * 1e6 / 2.0),
         }
     }
 }
 
 /// Busybox tells the least, the average and the greatest, in ms.
-fn echo(guest: &mut Guest) -> f64 {
-    let said = guest.run(&format!("ping -q -c {ECHOES} -A -s 8 10.86.223.2"));
-    let last = said.last().map_or("", String::as_str);
-    let average = last.rsplit(" = ").next().and_then(|times| times.split('/').nth(1)?.parse::<f64>().ok());
-    average.unwrap_or_else(|| panic!("{said:?}")) * 1e3 / 2.0
+fn echo(guest: &mut Guest) -> Result<f64, String> {
+    let said = told(guest, &format!("ping -q -c {ECHOES} -A -s 8 10.86.223.2"))?;
+    let times = said.last().and_then(|last| last.rsplit(" = ").next());
+    let average = times.and_then(|times| times.split('/').nth(1)?.parse::<f64>().ok());
+    Ok(average.ok_or_else(|| said.join("; "))? * 1e3 / 2.0)
 }

@@ -52,7 +52,7 @@ struct Args {
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    let kit = Kit::find().map_err(|why| anyhow!(why))?;
+    let kit = Kit::find().map_err(|why| anyhow!(why))?.eager();
     let pairs = args.pairs.min(lab::pairs_max()?);
     fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
     let file = |name: &str| args.out.join(name).to_string_lossy().into_owned();

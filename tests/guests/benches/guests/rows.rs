@@ -4,7 +4,7 @@ use anyhow::Result;
 use isthmus_bench::sheet::{Row, Runs, Sheet, Unit};
 
 use crate::lab::{Case, Lab};
-use crate::task::{Place, Task, Wait, Way, serve};
+use crate::task::{Place, Task, Wait, Way, number, serve, told};
 
 fn latency_of(way: Way, wait: Wait) -> Case {
     Case::Task(Task::latency(way, wait))
@@ -91,16 +91,9 @@ pub(crate) fn coming(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
     let [mut attach, mut window, mut bridged] = <[Runs; 3]>::default();
     for run in 1..=lab.runs {
         lab.say(&format!("attach: run {run} of {}", lab.runs));
-        attach.push(clocked(lab, 0, "by window; kill -9 $window_pid; wait $window_pid; clock window"));
-        for (runs, way, address) in [(&mut window, "window", ""), (&mut bridged, "isthmus", "-d guest1:0")] {
-            let endpoint = serve(
-                &mut lab.site.guests[1],
-                &format!("by {way}; unset MX_RCACHE ISTHMUS_WAIT; serve mx_pingpong -w"),
-            );
-            let first = format!("mx_pingpong -w {address} -r {endpoint} -n 1 -W 0 -S 8 -E 8");
-            runs.push(clocked(lab, 0, &format!("by {way}; unset MX_RCACHE ISTHMUS_WAIT; clock '{first}'")));
-            lab.site.guests[1].run("served");
-        }
+        attach.push(clocked(lab, "by window; kill -9 $window_pid; wait $window_pid; clock window"));
+        window.push(first_message(lab, "window", ""));
+        bridged.push(first_message(lab, "isthmus", "-d guest1:0"));
     }
     let target = "none: from the start of a guest's daemon until its programs can attach";
     sheet.take(Row::new("guest.qemu.attach", Unit::Milliseconds, attach).with_target(target))?;
@@ -109,9 +102,16 @@ pub(crate) fn coming(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
     sheet.take(first.with_baseline("bridged", bridged))
 }
 
-/// How many ms the guest's `clock` says.
-fn clocked(lab: &mut Lab, guest: usize, order: &str) -> f64 {
-    let said = lab.site.guests[guest].run(order);
-    let found = said.iter().find_map(|line| line.strip_prefix("centiseconds ")?.parse::<f64>().ok());
-    found.unwrap_or_else(|| panic!("{said:?}")) * 10.0
+fn first_message(lab: &mut Lab, by: &str, address: &str) -> Result<f64, String> {
+    let setting = format!("by {by}; unset MX_RCACHE ISTHMUS_WAIT");
+    let endpoint = serve(&mut lab.site.guests[1], &format!("{setting}; serve mx_pingpong -w"))?;
+    let first = format!("mx_pingpong -w {address} -r {endpoint} -n 1 -W 0 -S 8 -E 8");
+    let took = clocked(lab, &format!("{setting}; clock '{first}'"));
+    told(&mut lab.site.guests[1], if took.is_ok() { "served" } else { "kill $served_pid; served" })?;
+    took
+}
+
+/// How many ms the clock of guest0 says.
+fn clocked(lab: &mut Lab, order: &str) -> Result<f64, String> {
+    Ok(number(&told(&mut lab.site.guests[0], order)?, "centiseconds")? * 10.0)
 }

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use isthmus_bench::sheet::{Chart, Line, Row, Runs, Sheet, Unit};
+use isthmus_guests::Site;
 
 use crate::lab::Lab;
-use crate::task::{Way, serve};
+use crate::task::{Way, serve, told};
 
 /// As `mx_pingpong` is told, beside where the server is.
 const ROUNDS: &str = "-n 20 -W 3 -S 0 -E 1048576";
@@ -37,12 +38,9 @@ pub(crate) fn sweep(lab: &mut Lab, sheet: &mut Sheet) -> Result<String> {
     for run in 1..=lab.runs {
         for (times, (way, setting, address)) in times.iter_mut().zip(WAYS) {
             lab.say(&format!("all sizes, {}: run {run} of {}", name(way), lab.runs));
-            let [client, server, ..] = &mut lab.site.guests[..] else { unreachable!("there are two guests") };
-            let endpoint = serve(server, &format!("{setting}; serve mx_pingpong -w"));
-            let said = client.run(&format!("{setting}; mx_pingpong -w {address} -r {endpoint} {ROUNDS}"));
-            server.run("served");
+            let said = all_sizes(&mut lab.site, setting, address).map_err(|said| anyhow!(said))?;
             for (size, half_us) in said.iter().filter_map(|line| point(line)) {
-                times.entry(size).or_default().push(half_us);
+                times.entry(size).or_default().push(Ok(half_us));
             }
         }
     }
@@ -55,6 +53,14 @@ pub(crate) fn sweep(lab: &mut Lab, sheet: &mut Sheet) -> Result<String> {
     let latency = chart("half round trip, us", &times, |_, half_us| half_us);
     let bandwidth = chart("ping-pong, one direction, GB/s", &times, |size, half_us| size as f64 / half_us / 1e3);
     sheet.plot([&latency, &bandwidth])
+}
+
+/// What `mx_pingpong` says in guest0.
+fn all_sizes(site: &mut Site, setting: &str, address: &str) -> Result<Vec<String>, String> {
+    let endpoint = serve(&mut site.guests[1], &format!("{setting}; serve mx_pingpong -w"))?;
+    let said = told(&mut site.guests[0], &format!("{setting}; mx_pingpong -w {address} -r {endpoint} {ROUNDS}"))?;
+    told(&mut site.guests[1], "served")?;
+    Ok(said)
 }
 
 /// A line of `mx_pingpong`: its size and its half round trip.

@@ -113,14 +113,14 @@ impl Task {
         Self { kind: Kind::Stream, size: 1 << 20, ..Self::latency(way, Wait::Adaptive) }
     }
 
-    /// Measures.
-    pub(crate) fn run(self, site: &mut Site, ms: u32) -> f64 {
-        let serving = self.begin(site, ms);
+    /// Measures; or what a program said that failed.
+    pub(crate) fn run(self, site: &mut Site, ms: u32) -> Result<f64, String> {
+        let serving = self.begin(site, ms)?;
         self.end(site, serving)
     }
 
     /// Starts both sides.
-    pub(crate) fn begin(self, site: &mut Site, ms: u32) -> Serving {
+    pub(crate) fn begin(self, site: &mut Site, ms: u32) -> Result<Serving, String> {
         let (program, wait) = (self.way.program(), self.wait.argument());
         let waiting = match self.wait.variable() {
             Some((name, value)) => format!("export {name}={value}"),
@@ -128,36 +128,43 @@ impl Task {
         };
         let setting = format!("{}; {waiting}", self.way.setting());
         let serving = match self.server {
-            Place::Guest(number) => Serving {
-                endpoint: serve(&mut site.guests[number], &format!("{setting}; serve {program}{wait}")),
-                process: None,
-            },
+            Place::Guest(number) => {
+                let endpoint = serve(&mut site.guests[number], &format!("{setting}; serve {program}{wait}"))?;
+                Serving { endpoint, process: None }
+            }
             Place::Far => self.serve_far(site),
         };
         let kind = if self.kind == Kind::Stream { "stream" } else { "pingpong" };
         let (address, endpoint, size) = (self.way.address(self.server), &serving.endpoint, self.size);
-        let arguments = format!("{wait} {address} -r {endpoint} -k {kind} -s {size} -t {ms}");
+        let order = format!("{program}{wait} {address} -r {endpoint} -k {kind} -s {size} -t {ms}");
         // Each single round trip is more than a serial line needs to carry.
-        site.guests[self.client]
-            .begin(&format!("{setting}; {program}{arguments} >/tmp/said && grep -v trips /tmp/said"));
-        serving
+        let said = ">/tmp/said 2>&1; code=$?; grep -v trips /tmp/said; return $code";
+        site.guests[self.client].begin(&format!("{setting}; measured() {{ {order} {said}; }}; measured"));
+        Ok(serving)
     }
 
     /// What came of it.
-    pub(crate) fn end(self, site: &mut Site, serving: Serving) -> f64 {
-        let said = site.guests[self.client].end().expect_success(self.way.program());
+    pub(crate) fn end(self, site: &mut Site, serving: Serving) -> Result<f64, String> {
+        let done = site.guests[self.client].end();
+        let ended_well = done.code == 0;
         match (self.server, serving.process) {
-            (Place::Guest(number), _) => drop(site.guests[number].run("served")),
-            (Place::Far, Some(process)) => {
-                drop(process.finish(patience()).unwrap_or_else(|error| panic!("{error}")).expect_success())
+            // Whoever lost its client may wait for another one.
+            (Place::Guest(number), _) => {
+                drop(told(&mut site.guests[number], if ended_well { "served" } else { "kill $served_pid; served" }))
             }
-            (Place::Far, None) => {}
+            (Place::Far, Some(process)) if ended_well => {
+                drop(process.finish(patience()).map_err(|error| error.to_string())?)
+            }
+            (Place::Far, _) => {}
         }
-        match self.kind {
-            Kind::PingPong => number(&said, "half_rtt_ns") / 1e3,
+        if !ended_well {
+            return Err(done.lines.join("; "));
+        }
+        Ok(match self.kind {
+            Kind::PingPong => number(&done.lines, "half_rtt_ns")? / 1e3,
             // Bytes by nanoseconds are GB by seconds.
-            Kind::Stream => number(&said, "messages") * self.size as f64 / number(&said, "elapsed_ns"),
-        }
+            Kind::Stream => number(&done.lines, "messages")? * self.size as f64 / number(&done.lines, "elapsed_ns")?,
+        })
     }
 
     fn serve_far(self, site: &Site) -> Serving {
@@ -173,15 +180,22 @@ impl Task {
     }
 }
 
+/// Gives a guest an order: what it says, or that as the error.
+pub(crate) fn told(guest: &mut Guest, order: &str) -> Result<Vec<String>, String> {
+    guest.begin(order);
+    let done = guest.end();
+    if done.code == 0 { Ok(done.lines) } else { Err(done.lines.join("; ")) }
+}
+
 /// Starts a server in a guest, and returns its endpoint.
-pub(crate) fn serve(guest: &mut Guest, order: &str) -> String {
-    let said = guest.run(order);
+pub(crate) fn serve(guest: &mut Guest, order: &str) -> Result<String, String> {
+    let said = told(guest, order)?;
     let endpoint = said.iter().find_map(|line| line.strip_prefix("endpoint "));
-    endpoint.unwrap_or_else(|| panic!("{said:?}")).to_owned()
+    endpoint.map(str::to_owned).ok_or_else(|| said.join("; "))
 }
 
 /// The number behind a name.
-fn number(said: &[String], name: &str) -> f64 {
+pub(crate) fn number(said: &[String], name: &str) -> Result<f64, String> {
     let found = said.iter().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
-    found.unwrap_or_else(|| panic!("{name}: {said:?}"))
+    found.ok_or_else(|| format!("no {name} in: {}", said.join("; ")))
 }
