@@ -156,6 +156,9 @@ enum GuestVerb {
         /// Print the arguments of `qemu-system-x86_64` instead.
         #[arg(long)]
         qemu: bool,
+        /// For a machine of the kind q35: print so many root ports, each a place for a window in common with another guest.
+        #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=16))]
+        ports: u8,
     },
 
     /// Lets a guest of Xen attach: writes into XenStore who may be its backend, and prints that as commands of xenstore-utils.
@@ -324,7 +327,7 @@ fn run(noun: Noun, output: Output, socket: Option<PathBuf>) -> Result<Ended> {
         Noun::Domain(DomainVerb::List) => daemon::domains(output, socket),
         Noun::Channel(ChannelVerb::List) => daemon::channels(output, socket),
         Noun::Guest(GuestVerb::List) => guest::list(output, socket),
-        Noun::Guest(GuestVerb::Xml { name, qemu }) => guest::xml(output, socket, &name, qemu),
+        Noun::Guest(GuestVerb::Xml { name, qemu, ports }) => guest::xml(output, socket, &name, qemu, ports),
         Noun::Endpoint(EndpointVerb::List) => daemon::endpoints(output, socket),
         Noun::Board(BoardVerb::List) => daemon::boards(output, socket),
         Noun::Peer(PeerVerb::List) => daemon::peers(output, socket),

@@ -87,14 +87,14 @@ struct Device {
     qemu: Vec<String>,
 }
 
-pub(crate) fn xml(output: Output, socket: Option<PathBuf>, name: &str, qemu: bool) -> Result<Ended> {
+pub(crate) fn xml(output: Output, socket: Option<PathBuf>, name: &str, qemu: bool, ports: u8) -> Result<Ended> {
     let guests = guests(socket)?;
     let guest = guests.iter().find(|guest| guest.name == name).ok_or_else(|| {
         let known: Vec<&str> = guests.iter().map(|guest| guest.name.as_str()).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         Misuse(format!("the daemon's configuration has no guest {name} ([[kvm.guest]]); it has {known}"))
     })?;
-    let device = device(guest);
+    let device = device(guest, ports);
     let shown = || match qemu {
         true => format!("{}\n", device.qemu.join(" ")),
         false => device.libvirt.clone(),
@@ -103,20 +103,46 @@ pub(crate) fn xml(output: Output, socket: Option<PathBuf>, name: &str, qemu: boo
     Ok(Ended::Done)
 }
 
-fn device(guest: &GuestRow) -> Device {
+/// The first of the chassis numbers that ports are given; each port of a machine needs one of its own.
+const CHASSIS: u8 = 200;
+
+fn device(guest: &GuestRow, ports: u8) -> Device {
     let GuestRow { socket, vectors, .. } = guest;
     // libvirt's own element for it; as of its formatdomain, "Shared memory device".
-    let libvirt = format!(
+    let mut libvirt = format!(
         "<shmem name='isthmus'>\n  <model type='ivshmem-doorbell'/>\n  <server path='{}'/>\n  <msi vectors='{vectors}' ioeventfd='on'/>\n</shmem>\n",
         escaped(socket)
     );
-    let qemu = [
+    let mut qemu = vec![
         "-chardev".to_owned(),
         format!("socket,id=isthmus,path={}", socket.replace(',', ",,")),
         "-device".to_owned(),
         format!("ivshmem-doorbell,id=isthmus-device,chardev=isthmus,vectors={vectors}"),
     ];
-    Device { libvirt, qemu: qemu.into() }
+    // A window is in a port's prefetchable part, which nothing has reserved for it by itself.
+    let reserve = format!("{}M", guest.common_bytes.unwrap_or_default() >> 20);
+    for port in 1..=ports {
+        let number = CHASSIS + port;
+        libvirt += "<controller type='pci' model='pcie-root-port'/>\n";
+        let port = format!("pcie-root-port,id=isthmus{port},chassis={number},slot={number},pref64-reserve={reserve}");
+        qemu.extend(["-device".to_owned(), port]);
+    }
+    let mut beside = Vec::new();
+    if let Some(monitor) = &guest.monitor {
+        beside.extend(["-qmp".to_owned(), format!("unix:{},server=on,wait=off", monitor.replace(',', ",,"))]);
+    }
+    qemu.extend(beside.iter().cloned());
+    if ports > 0 {
+        beside.extend(["-global".to_owned(), format!("pcie-root-port.pref64-reserve={reserve}")]);
+    }
+    if !beside.is_empty() {
+        // libvirt has no elements for these; as of its documentation of QEMU, "Pass-through of arbitrary qemu commands".
+        libvirt +=
+            "<!-- Beside <devices>, in a <domain> with xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0': -->\n";
+        let arguments = beside.iter().map(|argument| format!("  <qemu:arg value='{}'/>\n", escaped(argument)));
+        libvirt += &format!("<qemu:commandline>\n{}</qemu:commandline>\n", arguments.collect::<String>());
+    }
+    Device { libvirt, qemu }
 }
 
 /// As an attribute in single quotes has it.
@@ -142,15 +168,31 @@ mod tests {
             kept: Some(true),
             refused: Some("a guest is connected already".to_owned()),
             domains: 0,
+            monitor: None,
+            common_bytes: Some(32 << 20),
         }
     }
 
     #[test]
     fn a_device_names_the_socket_as_each_of_the_two_takes_it() {
-        let device = device(&guest());
+        let device = device(&guest(), 0);
         assert!(device.libvirt.contains("<server path='/run/a,b/it&apos;s&amp;web.sock'/>"), "{}", device.libvirt);
         assert_eq!(device.qemu[1], "socket,id=isthmus,path=/run/a,,b/it's&web.sock");
         assert_eq!(device.qemu[3], "ivshmem-doorbell,id=isthmus-device,chardev=isthmus,vectors=16");
+    }
+
+    #[test]
+    fn a_guest_with_a_monitor_has_its_socket_and_ports_for_common_windows() {
+        let guest = GuestRow { monitor: Some("/run/it's,web.qmp".to_owned()), ..guest() };
+        let device = device(&guest, 2);
+        let port = |number: u8| {
+            format!("pcie-root-port,id=isthmus{number},chassis=20{number},slot=20{number},pref64-reserve=32M")
+        };
+        assert_eq!(device.qemu[4..8], ["-device", &port(1), "-device", &port(2)]);
+        assert_eq!(device.qemu[8..], ["-qmp", "unix:/run/it's,,web.qmp,server=on,wait=off"]);
+        assert_eq!(device.libvirt.matches("model='pcie-root-port'").count(), 2);
+        assert!(device.libvirt.contains("<qemu:arg value='unix:/run/it&apos;s,,web.qmp,server=on,wait=off'/>"));
+        assert!(device.libvirt.contains("<qemu:arg value='pcie-root-port.pref64-reserve=32M'/>"), "{}", device.libvirt);
     }
 
     #[test]

@@ -27,7 +27,7 @@ struct Arguments {
     /// Serve a guest: its programs meet at its host's daemon, which this one reaches by the guest's device
     #[arg(long, conflicts_with = "user")]
     guest: bool,
-    /// With --guest: the node of the device; else the first that there is
+    /// With --guest: the node of the device; else the first that has a daemon at its other side
     #[arg(long, value_name = "NODE", requires = "guest")]
     device: Option<PathBuf>,
     /// Read this configuration instead of the usual file
@@ -63,7 +63,7 @@ impl Arguments {
         if !self.guest {
             return Ok(None);
         }
-        let found = self.device.clone().or_else(|| Device::nodes().into_iter().next());
+        let found = self.device.clone().or_else(Device::of_host);
         found.map(Some).context("there is no device of the isthmus driver here; `isthmus doctor` says what is missing")
     }
 

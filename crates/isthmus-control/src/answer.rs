@@ -107,6 +107,8 @@ fn guests(broker: &Broker) -> Vec<GuestRow> {
             kept: guest.estate.as_ref().map(|_| guest.kept),
             refused: guest.refused.clone(),
             domains: broker.homes.values().filter(is_in).count() as u32,
+            monitor: guest.monitor.clone(),
+            common_bytes: Some(guest.common_bytes),
         }
     });
     rows.collect()

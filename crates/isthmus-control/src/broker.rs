@@ -19,6 +19,7 @@ mod guests;
 mod home;
 mod leave;
 mod mx;
+mod pairs;
 mod refusal;
 mod requests;
 mod strangers;
@@ -40,10 +41,12 @@ use crate::ground::{Item, Rings};
 use crate::journal::Journal;
 use crate::policy::{Identity, Policy};
 use crate::tickets::{Survivor, Tickets};
+use pairs::Pairs;
 use strangers::Strangers;
 
 pub(crate) use guests::{GuestState, GuestView};
 pub use home::Home;
+pub(crate) use pairs::{Look, Wanted};
 pub(crate) use refusal::Refusal;
 pub use types::{Facts, Outgoing, Peer, SessionId, Settings};
 pub use workers::DataPlane;
@@ -93,6 +96,7 @@ pub struct Broker {
     /// Captures that are under way.
     captures: usize,
     guests: BTreeMap<Name, GuestView>,
+    pairs: Pairs,
     identities: Identities,
     pub(crate) journal: Journal,
     outgoing: VecDeque<Outgoing>,
@@ -126,6 +130,7 @@ impl Broker {
             workers: WorkerBoards::new(plane),
             strangers: Strangers::default(),
             guests: BTreeMap::new(),
+            pairs: Pairs::default(),
             captures: 0,
             identities: Identities::default(),
             journal: Journal::default(),

@@ -208,7 +208,7 @@ impl Daemon {
         if options.signals {
             signals(&server, &stop, options.reload).map_err(system("listening to signals"))?;
         }
-        guests.serve(&server, socket, keeper);
+        guests.serve(&server, socket, &config.kvm, keeper);
         ready();
         server.run(listener, events, stop).await.map_err(system("serving"))
     }
@@ -218,7 +218,7 @@ impl Daemon {
 async fn plugged() -> Device {
     loop {
         tokio::time::sleep(LOOK_AGAIN).await;
-        if let Some(device) = Device::nodes().iter().find_map(|node| Device::open(node).ok()) {
+        if let Some(device) = Device::of_host().and_then(|node| Device::open(&node).ok()) {
             return device;
         }
     }

@@ -3,6 +3,7 @@
 //! ```text
 //!   Ground::Host ───► memory files, event descriptors          handed over as descriptors
 //!   Ground::Guest ──► Estate: a window, vectors of its device   handed over as places (isthmus_layout::border)
+//!     two of them ──► CommonWindow: what both guests see         the same
 //! ```
 //!
 //! What is handed to a domain is an [`Item`] either way. A guest may write anything into its window at any time, and knows no more
@@ -10,10 +11,12 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use isthmus_layout::RegionSize;
-use isthmus_layout::border::{CROSSING, CROSSING_AT, CROSSING_VECTOR, Handed, PIECES_AT, WINDOW_BYTES_MIN, Withdrawn};
+use isthmus_layout::border::{
+    CROSSING, CROSSING_AT, CROSSING_VECTOR, Handed, PIECES_AT, WINDOW_BYTES_MIN, WindowNumber, Withdrawn,
+};
 use isthmus_layout::channel::{Geometry, SlabSize};
 use isthmus_layout::control::Name;
 use isthmus_layout::ids::DomainId;
@@ -27,7 +30,10 @@ use tokio::sync::Notify;
 
 use crate::broker::Refusal;
 
+mod common;
 mod pieces;
+use common::CommonPiece;
+pub(crate) use common::CommonWindow;
 use pieces::Pieces;
 
 /// Tells grounds apart: 0 is the host, others are guests, none used twice.
@@ -50,6 +56,8 @@ pub enum Item {
     File(Arc<OwnedFd>),
     /// A piece of a guest's window.
     Piece(Arc<Piece>),
+    /// A piece of a window that two guests have in common.
+    Common(Arc<CommonPiece>),
     /// A bell of a guest's device.
     Bell(Handed),
 }
@@ -65,6 +73,23 @@ pub(crate) struct Rings {
     pub(crate) refused: Option<Refusal>,
 }
 
+impl Rings {
+    /// Two rings and two slabs of `most` bytes each in memory that is made so; with smaller slabs where so much is not to be had.
+    pub(crate) fn of(most: SlabSize, memory: impl Fn(RegionSize) -> Result<Item, Refusal>) -> Result<Self, Refusal> {
+        let (mut slab, mut refused) = (most, None);
+        loop {
+            let refusal = match memory(Geometry { slab }.size()) {
+                Ok(memory) => return Ok(Self { slab, memory, refused }),
+                Err(refusal) => refusal,
+            };
+            match slab.half() {
+                Some(half) => (slab, refused) = (half, Some(refusal)),
+                None => return Err(refusal),
+            }
+        }
+    }
+}
+
 impl From<OwnedFd> for Item {
     fn from(file: OwnedFd) -> Self {
         Self::File(Arc::new(file))
@@ -77,6 +102,7 @@ impl Item {
         let mapping = match self {
             Self::File(file) => Mapping::new(file, size, Access::ReadWrite),
             Self::Piece(piece) => piece.estate.map(piece.at, size),
+            Self::Common(piece) => piece.map(size),
             Self::Bell(_) => unreachable!("a bell is not memory"),
         };
         mapping.map(Window::new).map_err(|error| Refusal::from_map(&error))
@@ -86,7 +112,15 @@ impl Item {
     pub(crate) fn file(&self) -> Option<&Arc<OwnedFd>> {
         match self {
             Self::File(file) => Some(file),
-            Self::Piece(_) | Self::Bell(_) => None,
+            Self::Piece(_) | Self::Common(_) | Self::Bell(_) => None,
+        }
+    }
+
+    /// The window that two guests have in common and this lies in.
+    pub(crate) fn common(&self) -> Option<WindowNumber> {
+        match self {
+            Self::Common(piece) => Some(piece.window()),
+            Self::File(_) | Self::Piece(_) | Self::Bell(_) => None,
         }
     }
 
@@ -95,6 +129,7 @@ impl Item {
         let read = match self {
             Self::File(file) => rustix::io::pread(file, &mut *into, at),
             Self::Piece(piece) => rustix::io::pread(&piece.estate.window, &mut *into, piece.at + at),
+            Self::Common(piece) => return piece.look(at, into),
             Self::Bell(_) => return false,
         };
         read == Ok(into.len())
@@ -104,7 +139,11 @@ impl Item {
     pub(crate) fn handed(&self) -> Option<Handed> {
         match self {
             Self::File(_) => None,
-            Self::Piece(piece) => Some(Handed::Piece { offset: piece.at, bytes: piece.bytes, age: piece.age }),
+            Self::Piece(piece) => {
+                let Piece { at: offset, bytes, age, .. } = **piece;
+                Some(Handed::Piece { window: WindowNumber::OWN, offset, bytes, age })
+            }
+            Self::Common(piece) => Some(piece.handed()),
             Self::Bell(handed) => Some(*handed),
         }
     }
@@ -137,17 +176,7 @@ impl Ground {
 
     /// Zeroed memory for two rings and two slabs of `most` bytes each; with smaller slabs where so much is not to be had.
     pub(crate) fn rings(&self, most: SlabSize) -> Result<Rings, Refusal> {
-        let (mut slab, mut refused) = (most, None);
-        loop {
-            let refusal = match self.memory(Geometry { slab }.size()) {
-                Ok(memory) => return Ok(Rings { slab, memory, refused }),
-                Err(refusal) => refusal,
-            };
-            match slab.half() {
-                Some(half) => (slab, refused) = (half, Some(refusal)),
-                None => return Err(refusal),
-            }
-        }
+        Rings::of(most, |size| self.memory(size))
     }
 
     /// What rings a worker: where the worker hears it, and what rings it.
@@ -208,6 +237,8 @@ pub struct Estate {
     changed: Notify,
     /// Who is woken by which of the guest's vectors.
     vectors: Mutex<BTreeMap<u16, DomainId>>,
+    /// Windows that it has in common with others.
+    commons: Mutex<Vec<Weak<CommonWindow>>>,
     /// What rings the guest's vectors.
     outward: Vec<Doorbell>,
     /// Where the guest's rings of our vectors are heard.
@@ -225,11 +256,40 @@ impl Estate {
         (outward, inward): (Vec<OwnedFd>, Vec<OwnedFd>),
     ) -> Arc<Self> {
         assert!(bytes >= WINDOW_BYTES_MIN && outward.len() > 1 && inward.len() > 1); // The configuration's limits.
-        let pieces = Mutex::new(Pieces::new(PIECES_AT, bytes - PIECES_AT));
-        let (changed, vectors) = (Notify::new(), Mutex::default());
+        let pieces = Mutex::new(Pieces::new(WindowNumber::OWN, PIECES_AT, bytes - PIECES_AT));
+        let (changed, vectors, commons) = (Notify::new(), Mutex::default(), Mutex::default());
         let bells = |fds: Vec<OwnedFd>| fds.into_iter().map(Doorbell::from).collect();
         let (outward, inward) = (bells(outward), bells(inward));
-        Arc::new(Self { number, name, window, pieces, changed, vectors, outward, inward })
+        Arc::new(Self { number, name, window, pieces, changed, vectors, commons, outward, inward })
+    }
+
+    /// Which it is.
+    pub(crate) fn number(&self) -> GroundNumber {
+        self.number
+    }
+
+    /// Its number among the peers of another guest's device; none once there were too many guests.
+    pub(crate) fn peer(&self) -> Option<u16> {
+        u16::try_from(self.number.0).ok()?.checked_add(GUEST)
+    }
+
+    /// What rings its domains' vectors, in the order of the vectors. In place of the crossing's vector there is a bell that nobody hears.
+    pub(crate) fn bells(&self) -> Result<Vec<OwnedFd>, PlatformError> {
+        let unheard = descriptor(&Doorbell::new()?);
+        let domains = self.outward[1 + usize::from(CROSSING_VECTOR)..].iter().map(descriptor);
+        std::iter::once(unheard).chain(domains).collect()
+    }
+
+    /// A bell of a domain's for domains of another guest: where it hears it, and what they ring.
+    fn bell_for(&self, domain: DomainId, other: &Self) -> Result<(Item, Item), Refusal> {
+        let vector = self.vector(domain)?;
+        let beyond = |what: String| Refusal::new(Reason::GuestVectorsFull, what);
+        let peer = self.peer().ok_or_else(|| beyond(format!("guest {} has come too often", self.name)))?;
+        if usize::from(vector) >= other.outward.len() {
+            let text = format!("the device of guest {} cannot ring vector {vector} of guest {}", other.name, self.name);
+            return Err(beyond(text));
+        }
+        Ok((Item::Bell(Handed::Listener { vector }), Item::Bell(Handed::Ringer { peer, vector })))
     }
 
     /// What the guest is called.
@@ -270,12 +330,18 @@ impl Estate {
 
     /// Of pieces that were let go, the one that the guest is to be told of next.
     pub(crate) fn withdrawn(&self) -> Option<Withdrawn> {
-        self.pieces().withdrawn()
+        let own = self.pieces().withdrawn(0);
+        own.or_else(|| self.commons().iter().find_map(|common| common.withdrawn(self.number)))
     }
 
     /// It was told of that.
-    pub(crate) fn told(&self) {
-        self.pieces().told();
+    pub(crate) fn told(&self, withdrawn: Withdrawn) {
+        match withdrawn.window {
+            WindowNumber::OWN => self.pieces().told(),
+            window => self.commons().iter().filter(|common| common.number() == window).for_each(|common| {
+                common.told(self.number);
+            }),
+        }
     }
 
     /// Waits until something may have been withdrawn.
@@ -284,8 +350,21 @@ impl Estate {
     }
 
     /// True as long as a piece is what it was when it was handed out.
-    pub(crate) fn holds(&self, offset: u64, age: u32) -> bool {
-        self.pieces().holds(offset, age)
+    pub(crate) fn holds(&self, window: WindowNumber, offset: u64, age: u32) -> bool {
+        match window {
+            WindowNumber::OWN => self.pieces().holds(offset, age),
+            _ => self.commons().iter().any(|common| common.number() == window && common.holds(offset, age)),
+        }
+    }
+
+    fn commons(&self) -> Vec<Arc<CommonWindow>> {
+        let mut commons = self.commons.lock().unwrap_or_else(PoisonError::into_inner);
+        commons.retain(|common| common.strong_count() > 0);
+        commons.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn add_common(&self, common: &Arc<CommonWindow>) {
+        self.commons.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(common));
     }
 
     /// The vector that wakes a domain, from 1 on; chosen when it is asked for first.

@@ -5,25 +5,31 @@
 //!                          ▲                        └──► Keeper
 //!                          └── what a daemon before this one has left there
 //! ```
+//!
+//! Guests with a monitor can have windows in common ([`pairs`](crate::pairs)).
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use isthmus_layout::RegionSize;
 use isthmus_platform::PlatformError;
 use isthmus_platform_kvm::{Event, Guest, IvshmemServer, Shape, VECTORS_MIN};
-use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::{Notify, oneshot};
 use tokio::task::spawn_local;
+use tokio::time::sleep;
 
 use crate::border::host::Border;
 use crate::broker::GuestView;
-use crate::config::KvmGuest;
+use crate::config::{self, KvmGuest};
 use crate::disposal::Given;
 use crate::ground::{Estate, GroundNumber};
 use crate::keeper::{Keeper, Kept};
+use crate::pairs::{self, Neighbour, Plan};
 use crate::server::Server;
 use crate::watched::watched;
 
@@ -37,6 +43,9 @@ struct Place {
     /// Who is there since before this daemon was.
     resumed: Option<Guest>,
 }
+
+/// How often it is looked whether a guest's machine has taken what it was told: nothing else says so.
+const HEARD: Duration = Duration::from_millis(2);
 
 /// Where guests' devices are served, before anybody is.
 pub(crate) struct Guests {
@@ -69,13 +78,17 @@ impl Guests {
     }
 
     /// Serves them, each on a task of the server's thread.
-    pub(crate) fn serve(self, server: &Server, daemon: &Path, keeper: Keeper) {
+    pub(crate) fn serve(self, server: &Server, daemon: &Path, kvm: &config::Kvm, keeper: Keeper) {
         if !self.places.is_empty() && !keeper.is_there() {
             tracing::warn!(
                 "nobody keeps what guests need when this daemon ends (docs/operate/guests.md): they need a new device then"
             );
         }
-        let (numbers, keeper) = (Rc::new(std::cell::Cell::new(1)), Rc::new(keeper));
+        // Machines may still know guests of a daemon before by their numbers.
+        let epoch = server.with(|broker| broker.settings.epoch);
+        let numbers = Rc::new(std::cell::Cell::new(1 + u32::from(epoch as u16 / 4)));
+        let (keeper, size) = (Rc::new(keeper), RegionSize(u64::from(kvm.common_mib.get()) << 20));
+        let mut places = std::collections::BTreeMap::new();
         for name in self.stale {
             let keeper = Rc::clone(&keeper);
             spawn_local(async move { keeper.forget(&name).await });
@@ -87,6 +100,8 @@ impl Guests {
                 socket: plan.socket(daemon).display().to_string(),
                 window_bytes: plan.window_bytes(),
                 vectors: plan.vectors(),
+                monitor: plan.monitor().map(|monitor| monitor.display().to_string()),
+                common_bytes: size.0,
                 estate: None,
                 kept: false,
                 refused: None,
@@ -94,13 +109,26 @@ impl Guests {
                 heard: None,
             };
             server.with(|broker| broker.add_guest(plan.name.name().clone(), view));
+            let (device, neighbours) = unbounded_channel();
+            if let Some(monitor) = plan.monitor() {
+                let monitor = monitor.to_owned();
+                places.insert(plan.name.name().clone(), pairs::Place { monitor, device });
+            }
             let (server, numbers, keeper) = (server.clone(), Rc::clone(&numbers), Rc::clone(&keeper));
             spawn_local(async move {
                 let name = place.plan.name.name().clone();
-                if let Err(error) = serve(place, &server, &numbers, &keeper).await {
+                if let Err(error) = serve(place, neighbours, &server, &numbers, &keeper).await {
                     tracing::error!(guest = %name, "it is not served any more: {error}");
                 }
             });
+        }
+        if !places.is_empty() {
+            let (sends, wanted) = unbounded_channel();
+            server.with(|broker| broker.make_windows_by(sends));
+            let mark = format!("{epoch:x}");
+            let seconds = |seconds| Duration::from_secs(u64::from(seconds));
+            let (idle, limit) = (seconds(kvm.common_idle_s.get()), seconds(kvm.plug_timeout_s.get()));
+            spawn_local(pairs::serve(server.clone(), Plan { size, idle, limit, places, mark }, wanted));
         }
     }
 }
@@ -118,7 +146,13 @@ fn resume(name: &str, devices: &mut IvshmemServer, ends: &[OwnedFd]) -> Option<G
 }
 
 /// One guest after the other, at one socket.
-async fn serve(place: Place, server: &Server, numbers: &std::cell::Cell<u32>, keeper: &Keeper) -> io::Result<()> {
+async fn serve(
+    place: Place,
+    mut neighbours: UnboundedReceiver<Neighbour>,
+    server: &Server,
+    numbers: &std::cell::Cell<u32>,
+    keeper: &Keeper,
+) -> io::Result<()> {
     let Place { plan, mut devices, resumed } = place;
     let name = plan.name.name();
     let ready = watched(devices.as_fd().try_clone_to_owned()?)?;
@@ -134,9 +168,26 @@ async fn serve(place: Place, server: &Server, numbers: &std::cell::Cell<u32>, ke
         gone = Some(begin(guest));
         note(server, &plan, |guest| guest.kept = true);
     }
+    // Who waits until the guest's machine has taken what it was told.
+    let mut waiting: Vec<oneshot::Sender<()>> = Vec::new();
     loop {
+        if devices.is_heard() {
+            for known in waiting.drain(..) {
+                let _ = known.send(()); // Else it is given up.
+            }
+        }
         match devices.poll() {
-            None => ready.readable().await?.clear_ready(),
+            None => tokio::select! {
+                ready = ready.readable() => ready?.clear_ready(),
+                Some(neighbour) = neighbours.recv() => match neighbour {
+                    Neighbour::Comes { peer, bells, known } => {
+                        devices.introduce(peer, bells);
+                        waiting.push(known);
+                    }
+                    Neighbour::Goes { peer } => devices.part(peer),
+                },
+                () = sleep(HEARD), if !waiting.is_empty() => {}
+            },
             Some(Event::Connected(guest)) => {
                 tracing::info!(guest = %name, qemu = guest.process, "its device is there");
                 let parcel = devices.keep(&guest);
@@ -145,6 +196,7 @@ async fn serve(place: Place, server: &Server, numbers: &std::cell::Cell<u32>, ke
             }
             Some(Event::Gone { how, socket }) => {
                 tracing::info!(guest = %name, "{how}");
+                waiting.clear(); // Nobody hears them.
                 gone.take().inspect(|gone| gone.notify_one());
                 show(server, &plan, None);
                 drop(Given::by(plan.user.uid, socket));
@@ -190,6 +242,7 @@ fn show(server: &Server, plan: &KvmGuest, estate: Option<Arc<Estate>>) {
         guest.kept &= estate.is_some();
         guest.estate = estate;
     });
+    server.with(|broker| broker.guests_changed());
 }
 
 /// For reports: something about a guest.

@@ -11,6 +11,7 @@
 //!       capture ── frames on their way to a program that asked for them
 //!       border ──── programs of guests, by the window a guest shares with us; also what a guest's own daemon is
 //!         ground ── where a domain's memory and bells come from: files of this host, or a guest's window     guests ── QEMU's side
+//!           pairs ── windows that two guests have in common, by qmp ── a monitor of QEMU's
 //!         keeper ── what of guests outlives this daemon
 //!       answer ─── reports as JSON (schema), metrics as text
 //! ```
@@ -34,8 +35,10 @@ pub mod journal;
 mod keeper;
 pub mod metrics;
 mod network;
+mod pairs;
 pub mod policy;
 mod privileges;
+mod qmp;
 pub mod schema;
 pub mod scrape;
 pub mod server;

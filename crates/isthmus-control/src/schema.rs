@@ -139,6 +139,10 @@ reports! {
         refused: Option<String>,
         /// Its domains.
         domains: u32,
+        /// Its monitor; none if the daemon was given none.
+        monitor: Option<String>,
+        /// Bytes of a window that it has in common with another guest.
+        common_bytes: Option<u64>,
     }
 
     /// `isthmus domain list`.

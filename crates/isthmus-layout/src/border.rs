@@ -13,6 +13,10 @@
 //!
 //! Bytes of the window are handed out again and again. Before they become another piece, the host says that they are [`Withdrawn`]: then
 //! the guest's daemon takes them away from whoever still maps them, so that programs of a guest see each other's memory never.
+//!
+//! Two guests may have a *common window* beside their own ones: memory that these two see and nobody else but the host, of pieces from
+//! its first byte to its last. It is plugged into both while they run, and has one number for both ([`WindowNumber`]). The guest's
+//! daemon says which ones it has, and until it has said so the host hands out nothing of them.
 
 use alloc::vec::Vec;
 
@@ -81,6 +85,10 @@ pub enum FrameKind {
     Taken,
     /// The content is a [`Withdrawn`]; no connection. To the guest alone.
     Withdrawn,
+    /// The content is the [`WindowNumber`] of a common window that the guest has now; no connection. To the host alone.
+    Plugged,
+    /// The same of one that it has no longer.
+    Unplugged,
 }
 
 impl FrameKind {
@@ -92,6 +100,8 @@ impl FrameKind {
             Self::Closed => 3,
             Self::Taken => 4,
             Self::Withdrawn => 5,
+            Self::Plugged => 6,
+            Self::Unplugged => 7,
         }
     }
 
@@ -103,6 +113,8 @@ impl FrameKind {
             3 => Some(Self::Closed),
             4 => Some(Self::Taken),
             5 => Some(Self::Withdrawn),
+            6 => Some(Self::Plugged),
+            7 => Some(Self::Unplugged),
             _ => None,
         }
     }
@@ -138,11 +150,38 @@ impl Open {
     }
 }
 
+/// Names a window of a guest: its number among the peers of the device that shows it, less one. Two guests call one that they have in
+/// common by the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WindowNumber(pub u16);
+
+impl WindowNumber {
+    /// The guest's own, which it shares with its host alone.
+    pub const OWN: Self = Self(0);
+
+    /// Its bytes.
+    pub fn emit(self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.0.emit(&mut out);
+        out
+    }
+
+    /// Takes all of `bytes`.
+    pub fn parse(bytes: &[u8]) -> Result<Self, MalformedControl> {
+        let mut from = Reader::new(bytes);
+        let number = Self(u16::parse(&mut from)?);
+        from.end()?;
+        Ok(number)
+    }
+}
+
 /// What takes the place of a file descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handed {
-    /// Memory: a piece of the window, in whole pages, to be mapped for reading and writing.
+    /// Memory: a piece of a window, in whole pages, to be mapped for reading and writing.
     Piece {
+        /// Of which.
+        window: WindowNumber,
         /// Its first byte.
         offset: u64,
         /// How many.
@@ -174,7 +213,7 @@ impl Handed {
 
     fn emit(self, out: &mut Vec<u8>) {
         let (kind, peer, number, offset, bytes) = match self {
-            Self::Piece { offset, bytes, age } => (Self::PIECE, 0, age, offset, bytes),
+            Self::Piece { window, offset, bytes, age } => (Self::PIECE, window.0, age, offset, bytes),
             Self::Ringer { peer, vector } => (Self::RINGER, peer, vector.into(), 0, 0),
             Self::Listener { vector } => (Self::LISTENER, 0, vector.into(), 0, 0),
         };
@@ -187,7 +226,7 @@ impl Handed {
         let (kind, peer, number) = (u16::parse(from)?, u16::parse(from)?, u32::parse(from)?);
         let (offset, bytes) = (u64::parse(from)?, u64::parse(from)?);
         if kind == Self::PIECE {
-            return Ok(Self::Piece { offset, bytes, age: number });
+            return Ok(Self::Piece { window: WindowNumber(peer), offset, bytes, age: number });
         }
         let vector = u16::try_from(number).map_err(|_| MalformedControl::Reserved((number >> 16) as u16))?;
         match kind {
@@ -201,6 +240,8 @@ impl Handed {
 /// A piece that is one no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Withdrawn {
+    /// Of which window.
+    pub window: WindowNumber,
     /// Its first byte.
     pub offset: u64,
     /// Which use of these bytes it was.
@@ -213,13 +254,15 @@ impl Withdrawn {
         let mut out = Vec::new();
         self.offset.emit(&mut out);
         self.age.emit(&mut out);
+        self.window.0.emit(&mut out);
         out
     }
 
     /// Takes all of `bytes`.
     pub fn parse(bytes: &[u8]) -> Result<Self, MalformedControl> {
         let mut from = Reader::new(bytes);
-        let withdrawn = Self { offset: u64::parse(&mut from)?, age: u32::parse(&mut from)? };
+        let (offset, age) = (u64::parse(&mut from)?, u32::parse(&mut from)?);
+        let withdrawn = Self { window: WindowNumber(u16::parse(&mut from)?), offset, age };
         from.end()?;
         Ok(withdrawn)
     }
@@ -270,14 +313,15 @@ mod tests {
         let open = Open { uid: 1000, pid: 7, program: Name::new("mx_pingpong").unwrap() };
         assert_eq!(Open::parse(&open.emit()), Ok(open));
         let handed = vec![
-            Handed::Piece { offset: PIECES_AT, bytes: 4096, age: 70_000 },
+            Handed::Piece { window: WindowNumber(3), offset: PIECES_AT, bytes: 4096, age: 70_000 },
             Handed::Ringer { peer: 0, vector: 2 },
             Handed::Listener { vector: 9 },
         ];
         let packet = Packet { handed, message: b"hello" };
         assert_eq!(Packet::parse(&packet.emit()), Ok(packet));
-        let withdrawn = Withdrawn { offset: PIECES_AT, age: 70_000 };
+        let withdrawn = Withdrawn { window: WindowNumber(3), offset: PIECES_AT, age: 70_000 };
         assert_eq!(Withdrawn::parse(&withdrawn.emit()), Ok(withdrawn));
+        assert_eq!(WindowNumber::parse(&WindowNumber(0x102).emit()), Ok(WindowNumber(0x102)));
     }
 
     #[test]

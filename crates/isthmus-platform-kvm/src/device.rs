@@ -1,6 +1,7 @@
 //! A guest's device, by the driver in `kmod/`.
 
 use crate::driver::{ABI, INFO_MAPPED, NO_PEER, Node};
+use crate::server::GUEST;
 use isthmus_layout::RegionSize;
 use isthmus_platform::PlatformError;
 use isthmus_shm::Access;
@@ -124,6 +125,16 @@ impl Device {
         let mut numbers: Vec<u32> = found.filter_map(number).collect();
         numbers.sort_unstable();
         numbers.iter().map(|number| Path::new(NODES).join(format!("{PREFIX}{number}"))).collect()
+    }
+
+    /// The node of the device by which a guest and its host share a window: where there are several, the others show windows that the guest
+    /// has in common with other guests. One that cannot be asked may be it.
+    pub fn of_host() -> Option<PathBuf> {
+        let is_common = |node: &PathBuf| {
+            let peer = Self::open(node).ok().and_then(|device| device.info().ok()?.peer);
+            peer.is_some_and(|peer| peer > GUEST)
+        };
+        Self::nodes().into_iter().find(|node| !is_common(node))
     }
 
     /// Opens the node of one.

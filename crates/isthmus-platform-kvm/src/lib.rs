@@ -30,13 +30,16 @@
 //! ```
 
 mod bare;
+mod common;
 mod device;
 pub mod driver;
 mod kvm;
 mod server;
 mod shape;
+mod unread;
 
 pub use bare::BareDevice;
+pub use common::CommonDevice;
 pub use device::{Device, DeviceError, Info, MemoryType};
 pub use kvm::{DeviceHalf, End, Half, Kvm, KvmListener, KvmMemory, Place, Vector};
 pub use server::{ConnectError, Departure, Event, GUEST, Guest, HOST, IvshmemServer, ResumeError, ServerError};

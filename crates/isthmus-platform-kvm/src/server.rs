@@ -7,8 +7,9 @@
 //! ```
 //!
 //! There is one guest at a time behind a socket, and each connection has a window of its own, made for it: what one guest left no other ever
-//! sees. A connection can outlive its server ([`IvshmemServer::keep`]). The host is peer 0 and the guest peer 1 ([`HOST`], [`GUEST`]). Nothing here waits for anybody; the server's descriptor
-//! ([`AsFd`]) is readable as long as [`IvshmemServer::poll`] has something to say. The messages are in `docs/spec/device.md`.
+//! sees. A connection can outlive its server ([`IvshmemServer::keep`]). The host is peer 0 and the guest peer 1 ([`HOST`], [`GUEST`]). Other guests are peers only as far as they are
+//! [introduced](IvshmemServer::introduce): then the guest rings them without the host. Nothing here waits for anybody; the server's
+//! descriptor ([`AsFd`]) is readable as long as [`IvshmemServer::poll`] has something to say. The messages are in `docs/spec/device.md`.
 
 use crate::shape::Shape;
 use isthmus_layout::RegionSize;
@@ -20,6 +21,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
+use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 
 mod keep;
@@ -32,10 +34,10 @@ pub const HOST: u16 = 0;
 pub const GUEST: u16 = 1;
 
 /// The version of the protocol that QEMU speaks.
-const PROTOCOL: i64 = 0;
+pub(crate) const PROTOCOL: i64 = 0;
 
 /// What stands for the window where a peer's number would stand.
-const WINDOW: i64 = -1;
+pub(crate) const WINDOW: i64 = -1;
 
 /// Why there is no server.
 #[derive(Debug, thiserror::Error)]
@@ -176,25 +178,28 @@ fn copy(bell: &OwnedFd) -> Result<Doorbell, PlatformError> {
     copied.map(Doorbell::from).map_err(refused)
 }
 
+/// What QEMU is told later: a bell of a peer, or that a peer is gone.
+type News = (u16, Option<OwnedFd>);
+
 /// A connection on its way.
 #[derive(Debug)]
 enum Connection {
     /// Not everything has been sent.
     Arriving { socket: OwnedFd, guest: Guest, sent: usize },
     /// The guest is somebody else's now.
-    Settled { socket: OwnedFd },
+    Settled { socket: OwnedFd, news: VecDeque<News>, peers: BTreeSet<u16> },
 }
 
 impl Connection {
     fn socket(&self) -> &OwnedFd {
         match self {
-            Self::Arriving { socket, .. } | Self::Settled { socket } => socket,
+            Self::Arriving { socket, .. } | Self::Settled { socket, .. } => socket,
         }
     }
 
     fn into_socket(self) -> OwnedFd {
         match self {
-            Self::Arriving { socket, .. } | Self::Settled { socket } => socket,
+            Self::Arriving { socket, .. } | Self::Settled { socket, .. } => socket,
         }
     }
 
@@ -273,7 +278,56 @@ impl IvshmemServer {
         if let Some(event) = self.accept() {
             return Some(event);
         }
-        self.advance()
+        self.advance().or_else(|| self.tell())
+    }
+
+    /// Makes another guest a peer of the one that is there: it rings that one's vectors by these event descriptors, in their order. QEMU
+    /// takes as many as its device has vectors. Nothing happens where no guest is there.
+    pub fn introduce(&mut self, peer: u16, bells: Vec<OwnedFd>) {
+        let is_new = |peers: &mut BTreeSet<u16>| peers.insert(peer);
+        self.later(is_new, bells.into_iter().map(|bell| (peer, Some(bell))));
+    }
+
+    /// That one is a peer no longer.
+    pub fn part(&mut self, peer: u16) {
+        self.later(|peers| peers.remove(&peer), [(peer, None)].into_iter());
+    }
+
+    /// True when QEMU has read all that it was told.
+    pub fn is_heard(&self) -> bool {
+        let Some(Connection::Settled { socket, news, .. }) = &self.connection else { return false };
+        // Of a Unix socket that is what its reader has not taken.
+        news.is_empty() && crate::unread::bytes(socket) == Ok(0)
+    }
+
+    fn later(&mut self, changes: impl FnOnce(&mut BTreeSet<u16>) -> bool, told: impl Iterator<Item = News>) {
+        let Some(Connection::Settled { socket, news, peers }) = &mut self.connection else { return };
+        if !changes(peers) {
+            return;
+        }
+        news.extend(told);
+        // Refused only if the socket were not there: then its end is seen, too.
+        let _ = epoll::modify(&self.ready, socket, epoll::EventData::new_u64(1), ARRIVING);
+    }
+
+    /// Sends what is left to be told to a guest that is there.
+    fn tell(&mut self) -> Option<Event> {
+        let Some(Connection::Settled { socket, news, .. }) = &mut self.connection else { return None };
+        if news.is_empty() {
+            return None;
+        }
+        while let Some((peer, bell)) = news.front() {
+            let bell = bell.as_ref().map(OwnedFd::as_fd);
+            match seqpacket::send(&*socket, &i64::from(*peer).to_le_bytes(), bell.as_slice()) {
+                Ok(()) => drop(news.pop_front()),
+                // Descriptors that are under way arrive some time; our own thread has other things to do until then.
+                Err(SendError::Full | SendError::FdsInFlight) => return None,
+                Err(SendError::Closed) => return self.end(Departure::Closed),
+                Err(SendError::Refused(_)) => return self.end(Departure::Dismissed),
+            }
+        }
+        let _ = epoll::modify(&self.ready, socket, epoll::EventData::new_u64(1), SETTLED);
+        None
     }
 
     /// Ends the connection. QEMU keeps a device that nobody answers; the next [`IvshmemServer::poll`] would have told of its end, this does.
@@ -341,7 +395,7 @@ impl IvshmemServer {
         }
         let Some(Connection::Arriving { socket, guest, .. }) = self.connection.take() else { return None };
         let settled = epoll::modify(&self.ready, &socket, epoll::EventData::new_u64(1), SETTLED);
-        self.connection = Some(Connection::Settled { socket });
+        self.connection = Some(Connection::Settled { socket, news: VecDeque::new(), peers: BTreeSet::new() });
         match settled {
             Ok(()) => Some(Event::Connected(guest)),
             // It was there a moment ago, so this is not reached; a connection whose end we could not see must not stay.

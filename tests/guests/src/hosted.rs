@@ -6,6 +6,8 @@
 //!  │           └─── isthmusd ── eth0 ═══╪═ virtio ═ QEMU ══ QEMU ═ virtio ═╪═══ eth0 ── isthmusd ───┘       │
 //!  └────────────────────────────────────┘                 └────────────────────────────────────┘
 //! ```
+//!
+//! Where the daemon is given the guests' monitors it plugs a window into both that only these two share ([`Monitors`]).
 
 use std::path::{Path, PathBuf};
 
@@ -27,6 +29,17 @@ const FILES: &str = "files.cpio";
 /// For the daemon in a guest that reaches the other one by the wire.
 const BRIDGED: &str = "[[mx.board]]\nlinks = [{ interface = \"eth0\" }]\n";
 
+/// Which monitors the host's daemon is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Monitors {
+    /// None.
+    Nobodys,
+    /// Those of both guests.
+    Both,
+    /// That of `guest0`, and for `guest1` a place where nobody answers.
+    OneAndAnEmptyPlace,
+}
+
 /// Guests and their host's daemon, gone with all their files when dropped. Methods panic where something fails: that fails the test.
 #[derive(Debug)]
 pub struct Hosted {
@@ -40,15 +53,21 @@ pub struct Hosted {
 impl Hosted {
     /// Boots both, and waits until their programs can attach; or says what is missing.
     pub fn start(kit: &Kit) -> Result<Self, String> {
+        Self::start_with(kit, Monitors::Nobodys)
+    }
+
+    /// The same.
+    pub fn start_with(kit: &Kit, monitors: Monitors) -> Result<Self, String> {
         let scratch = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
         let (folder, files) = (scratch.path(), scratch.join(FILES));
         let modules = vec![kit.driver(folder)?];
         let content = Content { config: BRIDGED, programs: system::programs(), modules, extra: &Extra::default() };
         system::write(kit, &content, folder, &files);
-        let daemon = daemon(&scratch);
+        let daemon = daemon(&scratch, monitors);
         let guests = [0, 1].map(|number| {
-            let devices: Vec<String> =
-                devices(folder, number, 0).into_iter().chain(window::device(&daemon, number)).collect();
+            let daemons = given(monitors, number).then(|| ["-qmp".to_owned(), monitor_of_daemon(&scratch, number)]);
+            let devices = devices(folder, number, 0).into_iter().chain(window::device(&daemon, number));
+            let devices: Vec<String> = devices.chain(daemons.into_iter().flatten()).collect();
             Guest::boot(kit, number, &files, &devices)
         });
         let mut hosted = Self { guests, daemon, scratch };
@@ -153,12 +172,28 @@ fn devices(folder: &Path, number: u32, moves: u32) -> Vec<String> {
     card(folder, number, MTU).into_iter().chain(monitor).collect()
 }
 
+/// Whether the daemon's monitor of a guest is there.
+fn given(monitors: Monitors, number: u32) -> bool {
+    monitors == Monitors::Both || monitors == Monitors::OneAndAnEmptyPlace && number == 0
+}
+
+/// Where the monitor is that the daemon is given: nobody else uses it.
+fn place_of_monitor(scratch: &Scratch, number: u32) -> String {
+    scratch.join(format!("daemons{number}")).display().to_string()
+}
+
+fn monitor_of_daemon(scratch: &Scratch, number: u32) -> String {
+    format!("unix:{},server=on,wait=off", place_of_monitor(scratch, number))
+}
+
 /// The host's daemon.
-fn daemon(scratch: &Scratch) -> Daemon {
-    let config = format!(
-        "[daemon]\nsocket = \"{{socket}}\"\nruntime_dir = \"{{state}}\"\n{}",
-        [0, 1].map(window::config).concat()
-    );
+fn daemon(scratch: &Scratch, monitors: Monitors) -> Daemon {
+    let guest = |number| match monitors {
+        Monitors::Nobodys => window::config(number),
+        _ => format!("{}monitor = \"{}\"\n", window::config(number), place_of_monitor(scratch, number)),
+    };
+    let config =
+        format!("[daemon]\nsocket = \"{{socket}}\"\nruntime_dir = \"{{state}}\"\n{}", [0, 1].map(guest).concat());
     Daemon::on(scratch).config(&config).kept().start(patience()).unwrap_or_else(|error| panic!("{error}"))
 }
 

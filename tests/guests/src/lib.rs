@@ -37,7 +37,7 @@ mod windowed;
 mod xen;
 
 pub use guest::Guest;
-pub use hosted::Hosted;
+pub use hosted::{Hosted, Monitors};
 pub use kit::Kit;
 pub use pair::Pair;
 pub use probe::Probe;

@@ -88,7 +88,10 @@ fn path<'a>(broker: &'a Broker, a: &Domain, b: &Domain) -> Path<'a> {
         Some(channel) => ordinary(Reason::ChannelPending, Some(channel)),
         None => match broker.policy.channel(&ours, &theirs) {
             Err(reason) => ordinary(reason, None),
-            Ok(()) if broker.common_ground(a.id, b.id).is_err() => ordinary(Reason::NoCommonMemory, None),
+            Ok(()) if broker.common_ground(a.id, b.id).is_err() => {
+                let refused = || ours_of.refused.or(theirs_of.refused).unwrap_or(Reason::ChannelNotAsked);
+                ordinary(broker.why_no_window(a.id, b.id).unwrap_or_else(refused), None)
+            }
             Ok(()) => ordinary(ours_of.refused.or(theirs_of.refused).unwrap_or(Reason::ChannelNotAsked), None),
         },
     }

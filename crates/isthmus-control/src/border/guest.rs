@@ -2,10 +2,11 @@
 //! make descriptors of what the host hands to them.
 //!
 //! It decides nothing: who may talk to whom, and which numbers and names are free, the host knows. What programs may connect is the
-//! guest's own affair, and what was withdrawn is taken from them here.
+//! guest's own affair, and what was withdrawn is taken from them here. Windows that the guest has in common with others come and go while it
+//! runs; the host is told which ones are there.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::rc::Rc;
@@ -17,14 +18,14 @@ use isthmus_channel::crossing::Frame;
 use isthmus_layout::RegionSize;
 use isthmus_layout::border::{
     ANSWER_WORD, CALL_WORD, CROSSING, CROSSING_AT, CROSSING_VECTOR, FrameKind, Handed, MAGIC, MAGIC_WORD, Open, Packet,
-    SILENT_AFTER_MS, TAKEN_STEP, UNTAKEN_MAX, VERSION, VERSION_WORD, Withdrawn,
+    SILENT_AFTER_MS, TAKEN_STEP, UNTAKEN_MAX, VERSION, VERSION_WORD, WindowNumber, Withdrawn,
 };
 use isthmus_layout::channel::Direction;
 use isthmus_layout::control::{Refused, Text, ToClient, ToDaemon, serial_of};
 use isthmus_layout::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX, PAGE_BYTES};
 use isthmus_layout::reason::Reason;
 use isthmus_platform::{Doorbell, Ring as _};
-use isthmus_platform_kvm::HOST;
+use isthmus_platform_kvm::{GUEST, HOST};
 use isthmus_shm::{Access, Mapping, Window, Words as _};
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
@@ -44,7 +45,7 @@ const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
 const SILENT_AFTER: Duration = Duration::from_millis(SILENT_AFTER_MS as u64);
 
 /// What shows a guest its window.
-pub trait Device {
+pub trait Device: Sized {
     /// A descriptor that maps these bytes of the window, in whole pages, and nothing else, for reading and writing.
     fn piece(&self, offset: u64, bytes: u64) -> io::Result<OwnedFd>;
     /// Takes a piece away from whoever maps it.
@@ -55,6 +56,10 @@ pub trait Device {
     fn listen(&self, vector: u16) -> io::Result<OwnedFd>;
     /// A descriptor that hangs up when the device is gone.
     fn hang_up(&self) -> io::Result<OwnedFd>;
+    /// Other devices of this guest, each of which shows a window that it has in common with another one, but for those that are known.
+    fn beside(&self, known: &BTreeSet<WindowNumber>) -> Vec<(WindowNumber, Self)>;
+    /// True when it was unplugged.
+    fn is_gone(&self) -> bool;
 }
 
 impl Device for isthmus_platform_kvm::Device {
@@ -76,6 +81,21 @@ impl Device for isthmus_platform_kvm::Device {
 
     fn hang_up(&self) -> io::Result<OwnedFd> {
         self.as_fd().try_clone_to_owned()
+    }
+
+    fn beside(&self, known: &BTreeSet<WindowNumber>) -> Vec<(WindowNumber, Self)> {
+        let nodes = Self::nodes().into_iter().filter(|node| node != self.path());
+        let devices = nodes.filter_map(|node| Self::open(&node).ok());
+        let numbered = devices.filter_map(|device| {
+            // The guest's own has the number of a guest; what has none was not made for this.
+            let number = device.info().ok()?.peer?.checked_sub(GUEST).map(WindowNumber)?;
+            (number != WindowNumber::OWN && !known.contains(&number)).then_some((number, device))
+        });
+        numbered.collect()
+    }
+
+    fn is_gone(&self) -> bool {
+        Self::is_gone(self)
     }
 }
 
@@ -122,7 +142,12 @@ impl<D: Device + 'static> Guest<D> {
         let gone = watched(self.device.hang_up()?)?;
         let incoming = watched(listener.as_fd().try_clone_to_owned()?)?;
         let mut calling = Calling::new(Rc::clone(&place));
-        let things = Rc::new(Things { device: self.device, pieces: RefCell::default(), listeners: RefCell::default() });
+        let things = Rc::new(Things {
+            device: self.device,
+            commons: RefCell::default(),
+            pieces: RefCell::default(),
+            listeners: RefCell::default(),
+        });
         let mut conversation: Option<Rc<Conversation<D>>> = None;
         let mut host = Host::new(place.head.clone());
         let mut again = interval(BEAT);
@@ -147,7 +172,10 @@ impl<D: Device + 'static> Guest<D> {
                     let _ = rustix::io::read(&bell, &mut [0; 8]); // How often does not matter.
                     ready?.clear_ready();
                 }
-                _ = again.tick() => host.feel(conversation.is_some()),
+                _ = again.tick() => {
+                    host.feel(conversation.is_some());
+                    things.look();
+                }
                 () = tokio::task::yield_now(), if more => {}
             }
             if conversation.as_ref().is_some_and(|conversation| conversation.talk.over.get() || !calling.is_answered())
@@ -296,8 +324,10 @@ fn welcome<D: Device + 'static>(socket: OwnedFd, policy: &Policy, conversation: 
 /// What the device has made of what the host has handed.
 struct Things<D> {
     device: D,
-    /// By their first byte: which use of it they are.
-    pieces: RefCell<BTreeMap<u64, (u32, Arc<OwnedFd>)>>,
+    /// Devices that show windows which the guest has in common with others.
+    commons: RefCell<BTreeMap<WindowNumber, D>>,
+    /// By their window and first byte: which use of it they are.
+    pieces: RefCell<BTreeMap<(WindowNumber, u64), (u32, Arc<OwnedFd>)>>,
     /// By vector: which connection hears it.
     listeners: RefCell<BTreeMap<u16, (u32, Arc<OwnedFd>)>>,
 }
@@ -305,22 +335,45 @@ struct Things<D> {
 impl<D: Device> Things<D> {
     /// All that was handed before is nobody's.
     fn start_anew(&self) {
-        for (_, piece) in std::mem::take(&mut *self.pieces.borrow_mut()).into_values() {
-            self.take_away(&piece);
+        for ((window, _), (_, piece)) in std::mem::take(&mut *self.pieces.borrow_mut()) {
+            self.take_away(window, &piece);
         }
         self.listeners.borrow_mut().clear();
     }
 
+    /// Sees which windows have come and gone.
+    fn look(&self) {
+        let mut commons = self.commons.borrow_mut();
+        commons.retain(|window, device| {
+            let there = !device.is_gone();
+            if !there {
+                self.pieces.borrow_mut().retain(|(of, _), _| of != window);
+            }
+            there
+        });
+        let known = commons.keys().copied().collect();
+        commons.extend(self.device.beside(&known));
+    }
+
+    /// Asks the device that shows a window.
+    fn of_window<T>(&self, window: WindowNumber, ask: impl FnOnce(&D) -> io::Result<T>) -> io::Result<T> {
+        if window == WindowNumber::OWN {
+            return ask(&self.device);
+        }
+        let gone = || io::Error::other(format!("window {} is not there", window.0));
+        ask(self.commons.borrow().get(&window).ok_or_else(gone)?)
+    }
+
     fn descriptor(&self, connection: u32, handed: Handed) -> io::Result<Arc<OwnedFd>> {
         match handed {
-            Handed::Piece { offset, bytes, age } => {
-                if let Some((known, piece)) = self.pieces.borrow().get(&offset)
+            Handed::Piece { window, offset, bytes, age } => {
+                if let Some((known, piece)) = self.pieces.borrow().get(&(window, offset))
                     && *known == age
                 {
                     return Ok(Arc::clone(piece));
                 }
-                let piece = Arc::new(self.device.piece(offset, bytes)?);
-                self.pieces.borrow_mut().insert(offset, (age, Arc::clone(&piece)));
+                let piece = Arc::new(self.of_window(window, |device| device.piece(offset, bytes))?);
+                self.pieces.borrow_mut().insert((window, offset), (age, Arc::clone(&piece)));
                 Ok(piece)
             }
             Handed::Ringer { peer, vector } => self.device.ringer(peer, vector).map(Arc::new),
@@ -338,17 +391,17 @@ impl<D: Device> Things<D> {
     }
 
     fn withdraw(&self, withdrawn: Withdrawn) {
-        let Withdrawn { offset, age } = withdrawn;
+        let Withdrawn { window, offset, age } = withdrawn;
         let mut pieces = self.pieces.borrow_mut();
-        if pieces.get(&offset).is_some_and(|(known, _)| *known == age)
-            && let Some((_, piece)) = pieces.remove(&offset)
+        if pieces.get(&(window, offset)).is_some_and(|(known, _)| *known == age)
+            && let Some((_, piece)) = pieces.remove(&(window, offset))
         {
-            self.take_away(&piece);
+            self.take_away(window, &piece);
         }
     }
 
-    fn take_away(&self, piece: &OwnedFd) {
-        if let Err(error) = self.device.withdraw(piece) {
+    fn take_away(&self, window: WindowNumber, piece: &OwnedFd) {
+        if let Err(error) = self.of_window(window, |device| device.withdraw(piece)) {
             tracing::warn!("a piece of the window could not be withdrawn: {error}");
         }
     }
@@ -361,6 +414,8 @@ struct Conversation<D> {
     things: Rc<Things<D>>,
     programs: RefCell<BTreeMap<u32, Rc<Program>>>,
     next: Cell<u32>,
+    /// Windows that the host knows of.
+    told: RefCell<BTreeSet<WindowNumber>>,
 }
 
 /// A message for a program.
@@ -395,7 +450,8 @@ impl Program {
 
 impl<D: Device + 'static> Conversation<D> {
     fn new(talk: Talk, place: Rc<Place>, things: Rc<Things<D>>) -> Rc<Self> {
-        Rc::new(Self { talk, place, things, programs: RefCell::default(), next: Cell::new(1) })
+        let (programs, next, told) = (RefCell::default(), Cell::new(1), RefCell::default());
+        Rc::new(Self { talk, place, things, programs, next, told })
     }
 
     fn end(&self) {
@@ -424,7 +480,7 @@ impl<D: Device + 'static> Conversation<D> {
     fn turn(self: &Rc<Self>) -> bool {
         match self.talk.take(|frame, content| self.heard(frame, content)) {
             Ok(taken) => {
-                if taken > 0 {
+                if self.tell_of_windows() || taken > 0 {
                     self.place.host.ring();
                 }
                 taken == TURN_FRAMES || self.talk.over.get()
@@ -435,6 +491,27 @@ impl<D: Device + 'static> Conversation<D> {
                 true
             }
         }
+    }
+
+    /// Says which windows have come and gone, as far as there is room. True if anything was said.
+    fn tell_of_windows(&self) -> bool {
+        let (commons, mut told) = (self.things.commons.borrow(), self.told.borrow_mut());
+        let here = commons.keys().copied().collect::<BTreeSet<_>>();
+        let gone = told.difference(&here).map(|window| (FrameKind::Unplugged, *window));
+        let come = here.difference(&told).map(|window| (FrameKind::Plugged, *window));
+        let news: Vec<_> = gone.chain(come).collect();
+        let mut said = false;
+        for (kind, window) in news {
+            if !matches!(self.talk.send(Frame { kind, connection: 0 }, &window.emit()), Ok(true)) {
+                break; // The next turn goes on; or it is over.
+            }
+            said = true;
+            match kind {
+                FrameKind::Plugged => drop(told.insert(window)),
+                _ => drop(told.remove(&window)),
+            }
+        }
+        said
     }
 
     /// One frame; what was wrong with it, if it is none of a host's.
@@ -457,7 +534,9 @@ impl<D: Device + 'static> Conversation<D> {
             (FrameKind::Withdrawn, _) => {
                 self.things.withdraw(Withdrawn::parse(content).map_err(|error| error.to_string())?);
             }
-            (FrameKind::Open, _) => return Err("it opens a connection".to_owned()),
+            (FrameKind::Open | FrameKind::Plugged | FrameKind::Unplugged, _) => {
+                return Err(format!("a host does not say {kind:?}"));
+            }
         }
         Ok(())
     }
@@ -581,6 +660,14 @@ mod tests {
 
         fn hang_up(&self) -> io::Result<OwnedFd> {
             self.listen(0)
+        }
+
+        fn beside(&self, _known: &BTreeSet<WindowNumber>) -> Vec<(WindowNumber, Self)> {
+            Vec::new()
+        }
+
+        fn is_gone(&self) -> bool {
+            false
         }
     }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use isthmus_channel::crossing::Frame;
 use isthmus_layout::border::{
     ANSWER_WORD, CALL_WORD, CROSSING, FRAME_BYTES_MAX, FrameKind, GUEST_BEAT_WORD, Handed, MAGIC, MAGIC_WORD, Open,
-    Packet, TAKEN_STEP, UNTAKEN_MAX, VERSION, VERSION_WORD,
+    Packet, TAKEN_STEP, UNTAKEN_MAX, VERSION, VERSION_WORD, WindowNumber,
 };
 use isthmus_layout::channel::Direction;
 use isthmus_platform::seqpacket;
@@ -129,6 +129,8 @@ impl Border {
             guest.heard = (daemon && beats).then_some(now);
             false
         });
+        // Whoever calls now says anew which windows it has.
+        self.server.with(|broker| broker.no_window_shown(self.estate.number()));
     }
 
     fn with_view(&self, act: impl FnOnce(&mut GuestView, u64) -> bool) -> bool {
@@ -156,8 +158,8 @@ impl Border {
 
     /// There is no daemon in the guest that could hand pieces on.
     fn tell_nobody(&self) -> bool {
-        while self.estate.withdrawn().is_some() {
-            self.estate.told();
+        while let Some(withdrawn) = self.estate.withdrawn() {
+            self.estate.told(withdrawn);
         }
         false
     }
@@ -227,6 +229,12 @@ impl Conversation {
             FrameKind::Closed => {
                 let program = self.programs.borrow_mut().remove(&connection);
                 program.inspect(|program| program.close());
+                Ok(())
+            }
+            FrameKind::Plugged | FrameKind::Unplugged => {
+                let window = WindowNumber::parse(content).map_err(|error| error.to_string())?;
+                let (guest, there) = (self.estate.number(), kind == FrameKind::Plugged);
+                self.server.with(|broker| broker.window_shown(guest, window, there));
                 Ok(())
             }
             FrameKind::Taken | FrameKind::Withdrawn => Err(format!("a guest does not say {kind:?}")),
@@ -327,7 +335,7 @@ impl Conversation {
     fn is_current(&self, packet: &[u8]) -> bool {
         Packet::parse(packet).is_ok_and(|packet| {
             packet.handed.iter().all(|handed| match *handed {
-                Handed::Piece { offset, age, .. } => self.estate.holds(offset, age),
+                Handed::Piece { window, offset, age, .. } => self.estate.holds(window, offset, age),
                 Handed::Ringer { .. } | Handed::Listener { .. } => true,
             })
         })
@@ -351,7 +359,7 @@ impl Conversation {
             if !self.talk.send(frame, &withdrawn.emit())? {
                 return Ok(false);
             }
-            self.estate.told();
+            self.estate.told(withdrawn);
             self.estate.call();
         }
         Ok(true)

@@ -1,7 +1,9 @@
 //! Making and ending channels between two attached domains.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use isthmus_layout::border::WindowNumber;
 use isthmus_layout::channel::{Direction, SlabSize};
 use isthmus_layout::control::{
     ChannelClosed, ChannelOffer, ChannelOpen, ChannelRefused, RequestChannel, RequestSerial,
@@ -14,10 +16,35 @@ use super::home::{BoardFds, Home, NewBoard};
 use super::{Broker, Refusal, SessionId};
 use crate::directory::boards::Reserved;
 use crate::directory::channels::{Channel, End, Stage};
-use crate::ground::{Ground, Item, Rings};
+use crate::ground::{CommonWindow, Ground, Item, Rings};
 
 /// Messages that a domain has not taken yet, from which on its peers cannot put more there.
 pub(super) const PEERS_BACKLOG_MAX: usize = 64;
+
+/// What two domains have memory in common by.
+enum Common {
+    /// They are on one ground.
+    Ground(Ground),
+    /// Their guests have a window in common.
+    Window(Arc<CommonWindow>),
+}
+
+impl Common {
+    fn rings(&self, most: SlabSize) -> Result<Rings, Refusal> {
+        match self {
+            Self::Ground(ground) => ground.rings(most),
+            Self::Window(window) => Rings::of(most, |size| window.memory(size)),
+        }
+    }
+
+    /// Where boards for it lie.
+    fn window(&self) -> WindowNumber {
+        match self {
+            Self::Ground(_) => WindowNumber::OWN,
+            Self::Window(window) => window.number(),
+        }
+    }
+}
 
 /// One end of a channel in the making.
 struct Prepared {
@@ -37,18 +64,29 @@ impl Broker {
     ) {
         let RequestChannel { peer, attempt } = *request;
         if let Err(refusal) = self.offer(domain, peer, attempt, serial) {
-            let reason = refusal.reason;
-            self.note(id, reason, &refusal.text);
-            if self.directory.get(peer).is_some() && peer != domain {
-                self.directory.acquaintance(domain, peer).refused = Some(reason);
-            }
-            let last = !may_try_again(reason) || u32::from(attempt) >= CHANNEL_TRIES;
-            self.send(id, serial, ChannelRefused { peer, reason, last }.into(), Vec::new());
+            self.refuse_request(id, serial, (domain, peer), attempt, &refusal);
         }
     }
 
-    /// Makes a channel and offers it to both, or says why not.
-    fn offer(
+    pub(super) fn refuse_request(
+        &mut self,
+        id: SessionId,
+        serial: Option<RequestSerial>,
+        (domain, peer): (DomainId, DomainId),
+        attempt: u8,
+        refusal: &Refusal,
+    ) {
+        let reason = refusal.reason;
+        self.note(id, reason, &refusal.text);
+        if self.directory.get(peer).is_some() && peer != domain {
+            self.directory.acquaintance(domain, peer).refused = Some(reason);
+        }
+        let last = !may_try_again(reason) || u32::from(attempt) >= CHANNEL_TRIES;
+        self.send(id, serial, ChannelRefused { peer, reason, last }.into(), Vec::new());
+    }
+
+    /// Makes a channel and offers it to both, or says why not; or has what it takes made, and does so then.
+    pub(super) fn offer(
         &mut self,
         connector: DomainId,
         listener: DomainId,
@@ -62,7 +100,16 @@ impl Broker {
             return Err(Reason::NoSuchDomain.into());
         };
         self.policy.channel(&ours, &theirs)?;
-        let ground = self.common_ground(connector, listener)?;
+        let common = match self.common_ground(connector, listener) {
+            Ok(ground) => Common::Ground(ground),
+            Err(_) => match self.common_window(connector, listener)? {
+                Some(window) => Common::Window(window),
+                None => {
+                    self.wait_for_window((connector, listener), attempt, serial);
+                    return Ok(());
+                }
+            },
+        };
         match self.channel_of(connector, listener) {
             Some(channel) if self.channels.get(channel).is_some_and(|channel| channel.stage != Stage::Open) => {
                 return Ok(()); // Both asked at once, or one twice: the offer that is under way answers.
@@ -74,8 +121,8 @@ impl Broker {
             return Err(Reason::ChannelNoAnswer.into());
         }
         let most = self.slab_for(connector, listener, attempt);
-        let (connector, listener) = self.prepare_both(connector, listener)?;
-        let mut rings = match ground.rings(most) {
+        let (connector, listener) = self.prepare_both(connector, listener, &common)?;
+        let mut rings = match common.rings(most) {
             Ok(rings) => rings,
             Err(refusal) => {
                 self.give_back(&connector.end);
@@ -111,9 +158,9 @@ impl Broker {
         if a.ground.number() == b.ground.number() { Ok(a.ground.clone()) } else { Err(Reason::NoCommonMemory.into()) }
     }
 
-    fn prepare_both(&mut self, a: DomainId, b: DomainId) -> Result<(Prepared, Prepared), Refusal> {
-        let first = self.prepare(a, b)?;
-        match self.prepare(b, a) {
+    fn prepare_both(&mut self, a: DomainId, b: DomainId, common: &Common) -> Result<(Prepared, Prepared), Refusal> {
+        let first = self.prepare(a, b, common)?;
+        match self.prepare(b, a, common) {
             Ok(second) => Ok((first, second)),
             Err(refusal) => {
                 self.give_back(&first.end);
@@ -123,7 +170,7 @@ impl Broker {
     }
 
     /// A place for `peer` on one of `domain`'s boards, and the board if there is none yet.
-    fn prepare(&mut self, domain: DomainId, peer: DomainId) -> Result<Prepared, Refusal> {
+    fn prepare(&mut self, domain: DomainId, peer: DomainId, common: &Common) -> Result<Prepared, Refusal> {
         let owner = self.directory.get(peer).ok_or(Reason::NoSuchDomain)?.owner;
         let most = self.directory.limits().channels;
         let entry = self.directory.get_mut(domain).ok_or(Reason::NoSuchDomain)?;
@@ -131,13 +178,16 @@ impl Broker {
             let text = format!("{} has {most} channels, the most one domain may have", entry.name);
             return Err(Refusal::new(Reason::ChannelsFull, text));
         }
-        let Reserved { board, place, new_board } = entry.boards.reserve(owner)?;
+        let Reserved { board, place, new_board } = entry.boards.reserve(owner, common.window())?;
         let (end, own) = (End { domain, board, place }, entry.owner == owner);
         let room = self.has_room_for_board();
         let home = self.homes.get_mut(&domain).expect("every domain has a home");
         match home.boards.get(&board).filter(|_| !new_board) {
             Some(known) => Ok(Prepared { end, board: known.clone(), listener: None }),
-            None => match NewBoard::new(own, room, &home.ground, domain) {
+            None => match match common {
+                Common::Ground(ground) => NewBoard::new(own, room, ground, domain),
+                Common::Window(window) => NewBoard::common(window, &home.ground, domain),
+            } {
                 Ok(new) => {
                     home.boards.insert(board, new.peers.clone());
                     Ok(Prepared { end, board: new.peers, listener: Some(new.listener) })
@@ -354,8 +404,7 @@ impl Broker {
 #[derive(Debug)]
 pub(crate) struct Lingering {
     /// Nobody else's as long as it is here.
-    #[expect(dead_code, reason = "is held")]
-    memory: Item,
+    pub(super) memory: Item,
     /// Who has not said that it is done with it.
     until: BTreeSet<DomainId>,
 }

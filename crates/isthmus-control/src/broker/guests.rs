@@ -17,6 +17,10 @@ pub(crate) struct GuestView {
     pub(crate) socket: String,
     pub(crate) window_bytes: u64,
     pub(crate) vectors: u16,
+    /// Its monitor, if the daemon was given one.
+    pub(crate) monitor: Option<String>,
+    /// Bytes of a window that it has in common with another guest.
+    pub(crate) common_bytes: u64,
     /// Its window, while it has its device.
     pub(crate) estate: Option<Arc<Estate>>,
     /// Whether a daemon after this one will find it.

@@ -12,7 +12,7 @@ use isthmus_platform::Doorbell;
 use isthmus_service::{BoardNumber, DomainCounters, WorkerIndex};
 
 use super::{Refusal, SessionId};
-use crate::ground::{Ground, Item, descriptor};
+use crate::ground::{CommonWindow, Ground, Item, descriptor};
 
 /// A board of a domain, as it is handed to peers: its memory, and what rings for it.
 #[derive(Clone, Debug)]
@@ -43,6 +43,13 @@ impl NewBoard {
     pub(super) fn own(ground: &Ground, domain: DomainId) -> Result<Self, Refusal> {
         let (listener, ringer) = ground.domain_bell(domain)?;
         let memory = ground.memory(board::SIZE)?;
+        Ok(Self { peers: BoardFds { memory, ringer }, listener })
+    }
+
+    /// For peers in another guest, in the window that both guests have in common.
+    pub(super) fn common(window: &Arc<CommonWindow>, ground: &Ground, domain: DomainId) -> Result<Self, Refusal> {
+        let (listener, ringer) = window.bell(domain, ground.number())?;
+        let memory = window.memory(board::SIZE)?;
         Ok(Self { peers: BoardFds { memory, ringer }, listener })
     }
 

@@ -12,7 +12,9 @@ use super::mx::Boards;
 use super::parse::Reader;
 use super::places::{Dir, Listen, LogFilter, SocketPath};
 use super::policy::{Attach, Rules};
-use super::setting::{Cpus, Grants, Integer, Micros, Millis, PowerOfTwoKib, Seconds, Setting, Talk, WaitMode};
+use super::setting::{
+    Cpus, Grants, Integer, Micros, Millis, PowerOfTwoKib, PowerOfTwoMib, Seconds, Setting, Talk, WaitMode,
+};
 
 // table: Type { key: Type = "default, as a variable would give it", when a change counts; }
 // {runtime} stands for a folder which depends on whose daemon it is (`Places`).
@@ -92,6 +94,12 @@ table! {
         /// Guests whose programs attach to this daemon. Each needs a device, which `isthmus guest xml <name>` prints, and in it the
         /// driver and `isthmusd --guest`. In a variable: `ISTHMUS_DAEMON_KVM_GUEST='[{ name = "web", user = "ann" }]'`.
         guest: Guests = "[]", Restart;
+        /// The window that two guests share whose `monitor` the daemon has: what channels between their programs are in.
+        common_mib: PowerOfTwoMib<1, 4096> = "32", Restart;
+        /// How long such a window stays when no channel is in it.
+        common_idle_s: Seconds<1, 604800> = "60", Restart;
+        /// How long monitors, and after them the guests, may take until both guests have such a window.
+        plug_timeout_s: Seconds<1, 3600> = "60", Restart;
     }
     /// Counters for Prometheus.
     metrics: Metrics {

@@ -44,7 +44,8 @@ impl Setting for Guests {
         let mut seen = BTreeSet::new();
         for (member, guest) in &guests {
             let socket = guest.socket.as_ref().map(|socket| format!("the socket {}", socket.path().display()));
-            let named = [Some(format!("the name {}", guest.name.0)), socket];
+            let monitor = guest.monitor.as_ref().map(|monitor| format!("the monitor {}", monitor.path().display()));
+            let named = [Some(format!("the name {}", guest.name.0)), socket, monitor];
             for found in named.into_iter().flatten().filter(|named| !seen.insert(named.clone())) {
                 findings.push(member.finding(Wrong::Repeated { key: item.key.clone(), found }, None));
             }
@@ -101,6 +102,7 @@ pub struct KvmGuest {
     socket: Option<SocketPath>,
     window_mib: Option<Window>,
     vectors: Option<Vectors>,
+    monitor: Option<SocketPath>,
 }
 
 type Window = PowerOfTwoMib<1, 4096>;
@@ -111,7 +113,7 @@ const WINDOW_BYTES: u64 = 64 << 20;
 const VECTORS: u16 = 16;
 
 impl KvmGuest {
-    const FIELDS: [Field; 5] = [
+    const FIELDS: [Field; 6] = [
         Field {
             name: "name",
             expected: GuestName::expected,
@@ -142,6 +144,12 @@ impl KvmGuest {
             default: "`16`",
             text: "Vectors of its device: one is the daemons', each of the others wakes one domain of the guest.",
         },
+        Field {
+            name: "monitor",
+            expected: SocketPath::expected,
+            default: "none: its messages to other guests go through this daemon",
+            text: "A monitor of its QEMU (QMP) that nobody else uses. Into two guests that have one the daemon plugs a window which only these two share, when they first talk.",
+        },
     ];
 
     const NAMES: &'static [&'static str] = &names(&Self::FIELDS);
@@ -153,6 +161,12 @@ impl KvmGuest {
             Some(socket) => socket.path().to_owned(),
             None => daemon.with_file_name(format!("guest-{}.sock", self.name.0)),
         }
+    }
+
+    /// A monitor of its QEMU.
+    #[must_use]
+    pub fn monitor(&self) -> Option<&Path> {
+        self.monitor.as_ref().map(SocketPath::path)
     }
 
     /// Bytes of its window.
@@ -186,6 +200,7 @@ impl Setting for KvmGuest {
             socket: fields.get("socket", findings),
             window_mib: fields.get("window_mib", findings),
             vectors: fields.get("vectors", findings),
+            monitor: fields.get("monitor", findings),
         };
         (findings.len() == before).then_some(guest)
     }
@@ -197,6 +212,7 @@ impl Setting for KvmGuest {
             ("socket", self.socket.as_ref().map(Setting::to_toml)),
             ("window_mib", self.window_mib.as_ref().map(Setting::to_toml)),
             ("vectors", self.vectors.as_ref().map(Setting::to_toml)),
+            ("monitor", self.monitor.as_ref().map(Setting::to_toml)),
         ];
         let fields = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
         toml::Value::Table(fields.collect())

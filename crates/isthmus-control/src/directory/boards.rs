@@ -1,6 +1,7 @@
 //! A domain's boards and the places on them. The daemon assigns both; the domain only hears of them.
 
 use isthmus_layout::board::Place;
+use isthmus_layout::border::WindowNumber;
 use isthmus_layout::control::{BoardIndex, Owner};
 use isthmus_layout::limits::{BOARD_PLACES, BOARDS_MAX};
 use isthmus_layout::reason::Reason;
@@ -57,8 +58,11 @@ impl Places {
 #[derive(Debug)]
 struct Slot {
     owner: Owner,
+    /// Which of a guest's windows it lies in.
+    window: WindowNumber,
     places: Places,
-    /// False for a board from before a restart whose ringing end only its peers have: it cannot be offered to others.
+    /// False for a board from before a restart whose ringing end only its peers have, and for one whose window is gone: it cannot be
+    /// offered to others.
     offered: bool,
 }
 
@@ -69,7 +73,7 @@ pub struct Reserved {
     pub board: BoardIndex,
     /// The place on it.
     pub place: Place,
-    /// True if the board has to be made: there was none for this owner.
+    /// True if the board has to be made: there was none for this owner in this window.
     pub new_board: bool,
 }
 
@@ -83,15 +87,16 @@ impl Boards {
     /// The board that a domain begins with.
     pub fn new(own: Owner) -> Self {
         let mut slots = [const { None }; BOARDS_MAX];
-        slots[0] = Some(Slot { owner: own, places: Places::default(), offered: true });
+        let (places, window) = (Places::default(), WindowNumber::OWN);
+        slots[0] = Some(Slot { owner: own, window, places, offered: true });
         Self { slots }
     }
 
-    /// Takes a place for a channel with a domain of `owner`. Where there is no board for that owner, one that nobody uses any more
-    /// gives way, or a new one is made.
-    pub fn reserve(&mut self, owner: Owner) -> Result<Reserved, Reason> {
-        let known =
-            self.slots.iter().position(|slot| slot.as_ref().is_some_and(|slot| slot.owner == owner && slot.offered));
+    /// Takes a place for a channel with a domain of `owner`, in this window. Where there is no board for both, one that nobody uses any
+    /// more gives way, or a new one is made.
+    pub fn reserve(&mut self, owner: Owner, window: WindowNumber) -> Result<Reserved, Reason> {
+        let fits = |slot: &Slot| slot.owner == owner && slot.window == window && slot.offered;
+        let known = self.slots.iter().position(|slot| slot.as_ref().is_some_and(fits));
         let idle = |slot: &Option<Slot>| slot.as_ref().is_none_or(|slot| slot.places.count() == 0);
         let index = match known {
             Some(index) => index,
@@ -99,7 +104,7 @@ impl Boards {
                 let free = self.slots.iter().position(Option::is_none);
                 let index =
                     free.or_else(|| Some(1 + self.slots[1..].iter().position(idle)?)).ok_or(Reason::BoardsFull)?;
-                self.slots[index] = Some(Slot { owner, places: Places::default(), offered: true });
+                self.slots[index] = Some(Slot { owner, window, places: Places::default(), offered: true });
                 index
             }
         };
@@ -115,7 +120,7 @@ impl Boards {
         if slot.is_some() {
             return Err(Reason::RequestInvalid);
         }
-        *slot = Some(Slot { owner, places: Places::default(), offered: false });
+        *slot = Some(Slot { owner, window: WindowNumber::OWN, places: Places::default(), offered: false });
         Ok(())
     }
 
@@ -129,6 +134,18 @@ impl Boards {
     pub fn give_back(&mut self, board: BoardIndex, place: Place) {
         let slot = self.slots[usize::from(board.number())].as_mut().expect("a board with channels stays");
         slot.places.give_back(place);
+    }
+
+    /// A window is gone: the boards in it, which are offered to nobody from now on.
+    pub fn retire(&mut self, window: WindowNumber) -> Vec<BoardIndex> {
+        let mut retired = Vec::new();
+        for (index, slot) in (0..).zip(&mut self.slots) {
+            if let Some(slot) = slot.as_mut().filter(|slot| slot.window == window && slot.offered) {
+                slot.offered = false;
+                retired.extend(BoardIndex::new(index));
+            }
+        }
+        retired
     }
 
     /// How many boards there are.
@@ -149,23 +166,37 @@ mod tests {
     #[test]
     fn each_owner_has_a_board_and_each_channel_a_place() {
         let mut boards = Boards::new(Owner(7));
-        let own = boards.reserve(Owner(7)).unwrap();
+        let own = boards.reserve(Owner(7), WindowNumber::OWN).unwrap();
         assert_eq!((own.board.number(), own.place.number(), own.new_board), (0, 2, false));
-        let other = boards.reserve(Owner(8)).unwrap();
+        let other = boards.reserve(Owner(8), WindowNumber::OWN).unwrap();
         assert_eq!((other.board.number(), other.place.number(), other.new_board), (1, 2, true));
-        let next = boards.reserve(Owner(8)).unwrap();
+        let next = boards.reserve(Owner(8), WindowNumber::OWN).unwrap();
         assert_eq!((next.board.number(), next.place.number(), next.new_board), (1, 3, false));
         boards.give_back(other.board, other.place);
-        assert_eq!(boards.reserve(Owner(8)).unwrap().place.number(), 2);
+        assert_eq!(boards.reserve(Owner(8), WindowNumber::OWN).unwrap().place.number(), 2);
+    }
+
+    #[test]
+    fn each_window_has_boards_of_its_own_until_it_is_gone() {
+        let mut boards = Boards::new(Owner(7));
+        let common = boards.reserve(Owner(7), WindowNumber(3)).unwrap();
+        assert_eq!((common.board.number(), common.new_board), (1, true));
+        assert!(!boards.reserve(Owner(7), WindowNumber(3)).unwrap().new_board);
+        assert_eq!(boards.reserve(Owner(7), WindowNumber::OWN).unwrap().board.number(), 0);
+        assert_eq!(boards.retire(WindowNumber(3)), [common.board]);
+        boards.give_back(common.board, common.place);
+        let next = boards.reserve(Owner(7), WindowNumber(3)).unwrap();
+        assert_eq!((next.board.number(), next.new_board), (2, true));
     }
 
     #[test]
     fn a_board_without_channels_gives_way() {
         let mut boards = Boards::new(Owner(0));
-        let taken: Vec<_> = (1..BOARDS_MAX as u32).map(|owner| boards.reserve(Owner(owner)).unwrap()).collect();
-        assert_eq!(boards.reserve(Owner(99)), Err(Reason::BoardsFull));
+        let taken: Vec<_> =
+            (1..BOARDS_MAX as u32).map(|owner| boards.reserve(Owner(owner), WindowNumber::OWN).unwrap()).collect();
+        assert_eq!(boards.reserve(Owner(99), WindowNumber::OWN), Err(Reason::BoardsFull));
         boards.give_back(taken[4].board, taken[4].place);
-        let reserved = boards.reserve(Owner(99)).unwrap();
+        let reserved = boards.reserve(Owner(99), WindowNumber::OWN).unwrap();
         assert_eq!((reserved.board, reserved.new_board), (taken[4].board, true));
     }
 
@@ -173,9 +204,9 @@ mod tests {
     fn places_run_out() {
         let mut boards = Boards::new(Owner(0));
         for _ in u32::from(Place::FIRST)..BOARD_PLACES {
-            boards.reserve(Owner(0)).unwrap();
+            boards.reserve(Owner(0), WindowNumber::OWN).unwrap();
         }
-        assert_eq!(boards.reserve(Owner(0)), Err(Reason::PlacesFull));
+        assert_eq!(boards.reserve(Owner(0), WindowNumber::OWN), Err(Reason::PlacesFull));
     }
 
     #[test]
@@ -187,7 +218,7 @@ mod tests {
         boards.adopt_place(board, place).unwrap();
         assert_eq!(boards.adopt_place(board, place), Err(Reason::RequestInvalid));
         assert_eq!(boards.adopt_place(BoardIndex::new(3).unwrap(), place), Err(Reason::RequestInvalid));
-        let fresh = boards.reserve(Owner(5)).unwrap();
+        let fresh = boards.reserve(Owner(5), WindowNumber::OWN).unwrap();
         assert_eq!((fresh.board.number(), fresh.new_board), (2, true));
     }
 }

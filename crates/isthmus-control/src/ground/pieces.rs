@@ -6,11 +6,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use isthmus_layout::border::Withdrawn;
+use isthmus_layout::border::{WindowNumber, Withdrawn};
 
 /// The spans of a window.
 #[derive(Debug)]
 pub(super) struct Pieces {
+    window: WindowNumber,
     /// By their first byte; no two touch. First fit.
     free: BTreeMap<u64, u64>,
     /// By their first byte, with which use of it it is.
@@ -22,9 +23,9 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    pub(super) fn new(start: u64, bytes: u64) -> Self {
+    pub(super) fn new(window: WindowNumber, start: u64, bytes: u64) -> Self {
         let free = BTreeMap::from([(start, bytes)]);
-        Self { free, held: BTreeMap::new(), withdrawn: VecDeque::new(), age: 0, bytes }
+        Self { window, free, held: BTreeMap::new(), withdrawn: VecDeque::new(), age: 0, bytes }
     }
 
     /// The first byte of a span of so many, and which use of it this is.
@@ -47,15 +48,15 @@ impl Pieces {
     /// What [`Self::take`] gave is used no longer.
     pub(super) fn let_go(&mut self, at: u64, bytes: u64) {
         let Some(age) = self.held.remove(&at) else { return };
-        self.withdrawn.push_back((Withdrawn { offset: at, age }, bytes));
+        self.withdrawn.push_back((Withdrawn { window: self.window, offset: at, age }, bytes));
     }
 
-    /// What the guest has to be told of next.
-    pub(super) fn withdrawn(&self) -> Option<Withdrawn> {
-        self.withdrawn.front().map(|(withdrawn, _)| *withdrawn)
+    /// What a guest has to be told of next that was told of so many.
+    pub(super) fn withdrawn(&self, told: usize) -> Option<Withdrawn> {
+        self.withdrawn.get(told).map(|(withdrawn, _)| *withdrawn)
     }
 
-    /// It was told of that.
+    /// All who see the window were told of the first.
     pub(super) fn told(&mut self) {
         let Some((Withdrawn { offset: mut at, .. }, mut bytes)) = self.withdrawn.pop_front() else { return };
         if let Some(after) = self.free.remove(&(at + bytes)) {
@@ -86,7 +87,7 @@ mod tests {
         fn spans_never_overlap_and_come_back_once_they_were_told_of(
             steps in prop::collection::vec((1_u64..9, any::<prop::sample::Index>(), 0..3), 1..200),
         ) {
-            let mut pieces = Pieces::new(64, 100);
+            let mut pieces = Pieces::new(WindowNumber::OWN, 64, 100);
             let mut held: Vec<(u64, u32, u64)> = Vec::new();
             let mut untold: Vec<(u64, u64)> = Vec::new();
             for (bytes, which, step) in steps {
@@ -107,7 +108,7 @@ mod tests {
                         untold.push((at, bytes));
                     }
                     _ => {
-                        prop_assert_eq!(pieces.withdrawn().map(|next| next.offset), untold.first().map(|next| next.0));
+                        prop_assert_eq!(pieces.withdrawn(0).map(|next| next.offset), untold.first().map(|next| next.0));
                         pieces.told();
                         untold.drain(..untold.len().min(1));
                     }
@@ -116,7 +117,7 @@ mod tests {
                 prop_assert_eq!(pieces.used(), lengths.sum::<u64>());
             }
             held.into_iter().for_each(|(at, _, bytes)| pieces.let_go(at, bytes));
-            while pieces.withdrawn().is_some() {
+            while pieces.withdrawn(0).is_some() {
                 pieces.told();
             }
             prop_assert_eq!(pieces.take(100).map(|(at, _)| at), Some(64));

@@ -27,7 +27,7 @@ pub(crate) fn configured(guest: &str, window_mib: u64, vectors: u16) -> String {
 
 /// A machine with a device, and what a daemon in it does; by hand.
 pub(crate) struct Guest {
-    _qemu: OwnedFd,
+    pub(crate) qemu: OwnedFd,
     window: OwnedFd,
     pub(crate) memory: Window,
     pub(crate) crossing: Crossing<Window>,
@@ -73,7 +73,7 @@ impl Guest {
         let bytes = rustix::fs::fstat(&window).unwrap().st_size.unsigned_abs();
         let memory = map(&window, 0, bytes);
         let crossing = Crossing::new(map(&window, CROSSING_AT, CROSSING.size().0), Direction::One);
-        Self { _qemu: qemu, window, memory, crossing, outward, inward, serial: RequestSerial::new(1).unwrap(), call: 0 }
+        Self { qemu, window, memory, crossing, outward, inward, serial: RequestSerial::new(1).unwrap(), call: 0 }
     }
 
     /// Its daemon has called, and was answered.

@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 
 use isthmus_channel::crossing::Frame;
 use isthmus_layout::border::{
-    ANSWER_WORD, CROSSING_AT, FRAME_BYTES_MAX, FrameKind, Handed, Open, PIECES_AT, Packet, UNTAKEN_MAX, Withdrawn,
+    ANSWER_WORD, CROSSING_AT, FRAME_BYTES_MAX, FrameKind, Handed, Open, PIECES_AT, Packet, UNTAKEN_MAX, WindowNumber,
+    Withdrawn,
 };
 use isthmus_layout::control::*;
 use isthmus_layout::limits::SLAB_BYTES_MIN;
@@ -65,7 +66,7 @@ fn what_a_guest_lets_go_is_empty_when_another_one_gets_it() {
     let bed = bed();
     let mut guest = Guest::start(&bed);
     let (_, handed) = guest.attach(1, "one").unwrap();
-    let Handed::Piece { offset, bytes, age } = handed[0] else { panic!("{handed:?}") };
+    let Handed::Piece { offset, bytes, age, .. } = handed[0] else { panic!("{handed:?}") };
     guest.frame(FrameKind::Closed, 1, &[]);
     until_domains(&bed, 0);
     guest.memory.copy_in(offset + bytes - 8, b"a secret");
@@ -205,7 +206,7 @@ fn nonsense_ends_a_conversation_and_nothing_else() {
         (FrameKind::Packet, 1, &empty),
         (FrameKind::Packet, 1, &long),
         (FrameKind::Taken, 1, b""),
-        (FrameKind::Withdrawn, 0, &Withdrawn { offset: PIECES_AT, age: 1 }.emit()),
+        (FrameKind::Withdrawn, 0, &Withdrawn { window: WindowNumber::OWN, offset: PIECES_AT, age: 1 }.emit()),
     ];
     for (kind, connection, content) in nonsense {
         guest.attach(1, "solver").unwrap();

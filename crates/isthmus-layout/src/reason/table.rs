@@ -476,4 +476,20 @@ reasons! {
     241 GuestVectorsFull, "guest-vectors-full", Refusal:
     "the guest's device has no vector left to wake another domain by";
     "Raise `vectors` of the guest in the host's configuration, or end domains that are not needed.";
+
+    244 NoMonitor, "no-monitor", Fallback:
+    "the two domains are in different guests, and the daemon was not given the monitors of both";
+    "Name the monitor of each guest (`monitor` of `[[kvm.guest]]`); the daemon then plugs a window into both that only these two share.";
+
+    245 WindowPending, "window-pending", Fallback:
+    "the window that the two guests share is being plugged into both";
+    "None needed: messages take the ordinary path until it is there.";
+
+    246 WindowRefused, "window-refused", Fallback:
+    "a monitor did not plug the window that two guests share, or a guest did not take it in time";
+    "The daemon's log has the details: the monitor's socket, a free slot that can be plugged into, the driver and the daemon in the guest.";
+
+    247 WindowGone, "window-gone", Ended:
+    "the window that two guests shared is gone";
+    "Send again: messages take the ordinary path, and the next window may be made.";
 }

@@ -263,28 +263,43 @@ fn a_border_stands_as_documented() {
         (FrameKind::Closed, "both", "none: the connection is over"),
         (FrameKind::Taken, "host", "none: 8 more messages of the connection were taken"),
         (FrameKind::Withdrawn, "host", "a piece; of no connection"),
+        (FrameKind::Plugged, "guest", "a common window that the guest has now; of no connection"),
+        (FrameKind::Unplugged, "guest", "one that it has no longer; of no connection"),
     ] {
         assert_eq!(FrameKind::from_code(kind.code()), Some(kind));
         writeln!(frames, "| {} | `{kind:?}` | {from} | {content} |", kind.code()).unwrap();
     }
     write!(frames, "\n{rest}").unwrap();
-    // Each number is looked for where the table says.
+    let handed = handed();
+    holds("border.md", &[("window", window), ("head", head), ("frames", frames), ("handed", handed)]);
+}
+
+/// What is handed: each number is looked for where the table says.
+fn handed() -> String {
     let bytes = |handed| border::Packet { handed: vec![handed], message: &[] }.emit()[1..].to_vec();
-    let piece = bytes(Handed::Piece { offset: 0x0807_0605_0403_0201, bytes: 0x1817_1615_1413_1211, age: 0x2423_2221 });
+    let piece = bytes(Handed::Piece {
+        window: border::WindowNumber(0x0605),
+        offset: 0x0807_0605_0403_0201,
+        bytes: 0x1817_1615_1413_1211,
+        age: 0x2423_2221,
+    });
     let (ringer, listener) = (Handed::Ringer { peer: 0x0201, vector: 0x1211 }, Handed::Listener { vector: 0x1211 });
-    assert_eq!((&piece[..4], &piece[4..8]), (&[1, 0, 0, 0][..], &[0x21, 0x22, 0x23, 0x24][..]));
+    assert_eq!((&piece[..4], &piece[4..8]), (&[1, 0, 5, 6][..], &[0x21, 0x22, 0x23, 0x24][..]));
     assert_eq!((piece[8], piece[16], piece.len()), (1, 0x11, 24));
     assert_eq!(bytes(ringer)[..8], [2, 0, 1, 2, 0x11, 0x12, 0, 0]);
     assert_eq!(bytes(listener)[..8], [3, 0, 0, 0, 0x11, 0x12, 0, 0]);
-    let handed = rows(
+    rows(
         "offset | bytes | meaning",
         &[
             (0, 2, "1: a piece; 2: what rings a vector of a peer; 3: where rings of a vector of the guest's are heard"),
-            (2, 2, "of 2: the peer: 0 is the host, 1 the guest itself"),
+            (
+                2,
+                2,
+                "of 1: the window: 0 is the guest's own; of 2: the peer: 0 is the host, 1 the guest itself, others are other guests",
+            ),
             (4, 4, "of 1: its age, which tells uses of the same bytes apart; of 2 and 3: the vector"),
             (8, 8, "of 1: its first byte in the window"),
             (16, 8, "of 1: its bytes"),
         ],
-    );
-    holds("border.md", &[("window", window), ("head", head), ("frames", frames), ("handed", handed)]);
+    )
 }

@@ -13,6 +13,7 @@ use isthmus_platform::parcel::{self, Content};
 use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::SealFlags;
+use std::collections::{BTreeSet, VecDeque};
 
 /// What a parcel of a guest's connection begins with; then the numbers of vectors toward the host and toward the guest.
 const LABEL: &str = "isthmus guest 1";
@@ -38,7 +39,7 @@ impl IvshmemServer {
     /// The connection of the guest that is there, with this half of its, to be kept by somebody who outlives us; none if there is no such
     /// connection.
     pub fn keep(&self, guest: &Guest) -> Result<Option<[OwnedFd; 2]>, PlatformError> {
-        let Some(Connection::Settled { socket }) = &self.connection else { return Ok(None) };
+        let Some(Connection::Settled { socket, .. }) = &self.connection else { return Ok(None) };
         let bells = guest.inward.iter().chain(&guest.outward);
         let fds: Vec<_> = [socket, &guest.window].into_iter().chain(bells).map(AsFd::as_fd).collect();
         let label = format!("{LABEL} {} {}", guest.inward.len(), guest.outward.len());
@@ -66,7 +67,7 @@ impl IvshmemServer {
         let process = process.map(|peer| peer.pid.as_raw_nonzero().get());
         epoll::add(&self.ready, &socket, epoll::EventData::new_u64(1), SETTLED)
             .map_err(|source| PlatformError::Refused { operation: "waiting for a connection", source })?;
-        self.connection = Some(Connection::Settled { socket });
+        self.connection = Some(Connection::Settled { socket, news: VecDeque::new(), peers: BTreeSet::new() });
         Ok(Some(Guest { window, size, outward, inward, process }))
     }
 }

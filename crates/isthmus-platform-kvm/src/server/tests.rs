@@ -399,3 +399,37 @@ fn what_was_kept_by_somebody_else_is_refused() {
         assert!(matches!(bed.server.resume(&parcel[0]), Err(ResumeError::Window)));
     }
 }
+
+#[test]
+fn a_guest_that_is_introduced_is_rung_without_the_host_until_it_goes() {
+    let mut bed = Bed::new();
+    bed.server.introduce(7, Vec::new());
+    assert!(!bed.server.is_heard(), "nobody is there");
+    let qemu = bed.connect();
+    let _guest = bed.guest();
+    let plugged = qemu.plug();
+    assert!(bed.server.is_heard());
+    let bells = [event().unwrap(), event().unwrap()];
+    let ringers = bells.iter().map(|bell| bell.try_clone().unwrap()).collect();
+    bed.server.introduce(7, ringers);
+    assert!(!bed.server.is_heard());
+    assert!(bed.is_ready());
+    assert!(bed.server.poll().is_none());
+    bed.quiet();
+    assert!(!bed.server.is_heard(), "it has read nothing");
+    for bell in bells {
+        let (7, Some(ringer)) = qemu.message() else { panic!("no bell") };
+        Doorbell::from(ringer).ring();
+        assert!(Doorbell::from(bell).wait(Duration::ZERO));
+    }
+    assert!(bed.server.is_heard());
+    // Who was not introduced does not go.
+    bed.server.part(8);
+    bed.server.part(7);
+    bed.server.part(7);
+    assert!(bed.server.poll().is_none());
+    assert!(matches!(qemu.message(), (7, None)));
+    assert!(bed.server.is_heard());
+    drop((qemu, plugged));
+    assert_eq!(bed.departure(), Departure::Closed);
+}

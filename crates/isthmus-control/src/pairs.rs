@@ -1,0 +1,392 @@
+//! Makes the windows that two guests have in common, and takes them away: one task for each.
+//!
+//! ```text
+//!   Wanted ──► memory ──► bells of each guest to the other's device ──► plugged into both ──► both show it ──► open
+//!                                                     │ by their monitors                          nobody uses it for a while,
+//!                                                     ▼                                            a guest is gone  │
+//!                                                  refused ──────────────► unplugged from both ◄────────────────────┘
+//! ```
+//!
+//! The broker decides who is wanted ([`Broker`](crate::broker::Broker)); here is the waiting: for monitors, for guests, for time. A monitor
+//! that refuses, hangs or lies, and a guest that does not take its window, end in a refusal after a time limit, and nothing else waits
+//! for them. A guest that does not let its window go keeps memory that nobody else gets, and gets no other window with that peer
+//! before it has.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use isthmus_layout::RegionSize;
+use isthmus_layout::control::Name;
+use isthmus_layout::reason::Reason;
+use isthmus_platform_kvm::{CommonDevice, GUEST};
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::oneshot;
+use tokio::task::spawn_local;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use crate::broker::{Look, Wanted};
+use crate::ground::{CommonWindow, Estate};
+use crate::qmp::{Monitor, MonitorError};
+use crate::server::Server;
+use crate::watched::watched;
+
+/// How often a device that is to go is asked for again: a guest's kernel takes its time.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// What the names of devices begin with.
+const NAMES: &str = "isthmus-";
+
+/// How long domains may take what was left for them in a window that goes, and how often it is looked whether they have.
+const LINGER: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How many times of these the guest itself is asked once more.
+const ASK_EVERY: u32 = 20;
+
+/// Ports that a device is tried at.
+const PORTS_MAX: usize = 8;
+
+/// For the server of a guest's device.
+#[derive(Debug)]
+pub(crate) enum Neighbour {
+    /// Another guest, and what rings its vectors; answered when the guest's machine knows.
+    Comes {
+        /// Its number among the device's peers.
+        peer: u16,
+        /// In the order of the vectors.
+        bells: Vec<OwnedFd>,
+        /// Told when it is known.
+        known: oneshot::Sender<()>,
+    },
+    /// It is none any more.
+    Goes {
+        /// Its number.
+        peer: u16,
+    },
+}
+
+/// A guest as far as windows are made for it.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// Its monitor.
+    pub(crate) monitor: PathBuf,
+    /// The server of its device.
+    pub(crate) device: UnboundedSender<Neighbour>,
+}
+
+/// How windows are made.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// Bytes of each.
+    pub(crate) size: RegionSize,
+    /// How long one stays that nobody uses.
+    pub(crate) idle: Duration,
+    /// How long it may take until both guests show theirs.
+    pub(crate) limit: Duration,
+    /// Guests with a monitor.
+    pub(crate) places: BTreeMap<Name, Place>,
+    /// Tells devices of this daemon from those of others.
+    pub(crate) mark: String,
+}
+
+/// Makes windows as long as there is somebody who wants any.
+pub(crate) async fn serve(server: Server, plan: Plan, mut wanted: UnboundedReceiver<Wanted>) {
+    let plan = Arc::new(plan);
+    while let Some(wanted) = wanted.recv().await {
+        spawn_local(Making { server: server.clone(), plan: Arc::clone(&plan), wanted }.run());
+    }
+}
+
+/// One window's life.
+struct Making {
+    server: Server,
+    plan: Arc<Plan>,
+    wanted: Wanted,
+}
+
+impl Making {
+    async fn run(self) {
+        let (key, number, names) = (self.wanted.key, self.wanted.number, self.names());
+        let mut plugged = Vec::new();
+        let made = timeout(self.plan.limit, self.make(&mut plugged)).await;
+        let made = made.unwrap_or_else(|_| Err(format!("not both have shown it within {:?}", self.plan.limit)));
+        let refused = made.is_err();
+        match made {
+            Ok(window) => {
+                tracing::info!(guests = names, window = number.0, "they have a window in common");
+                let why = self.watch(&window, &plugged).await;
+                tracing::info!(guests = names, window = number.0, "their common window goes: {why}");
+                self.server
+                    .with(|broker| broker.pair_ends(key, Reason::WindowGone, "the window before has to go first"));
+            }
+            Err(text) => {
+                tracing::warn!(guests = names, "they get no window in common: {text}");
+                self.server.with(|broker| broker.pair_ends(key, Reason::WindowRefused, &text));
+            }
+        }
+        // What was sent last may still lie in it.
+        let until = Instant::now() + LINGER;
+        while self.server.with(|broker| broker.pair_lingers(key)) && Instant::now() < until {
+            sleep(LOOK).await;
+        }
+        self.server.with(|broker| broker.pair_is_left(key));
+        self.part();
+        let limit = self.plan.limit;
+        let leaving: Vec<_> =
+            plugged.into_iter().map(|plugged| spawn_local(async move { plugged.unplug(limit).await })).collect();
+        for leaving in leaving {
+            let _ = leaving.await; // It ends when its device is gone.
+        }
+        self.server.with(|broker| broker.pair_over(key, refused));
+    }
+
+    fn names(&self) -> String {
+        let [one, other] = &self.wanted.guests;
+        format!("{} and {}", one.name(), other.name())
+    }
+
+    /// Each guest, the other one, and where windows are made for the first.
+    fn sides(&self) -> Result<[(&Arc<Estate>, &Arc<Estate>, &Place); 2], String> {
+        let [one, other] = &self.wanted.guests;
+        let place = |guest: &Arc<Estate>| {
+            let place = self.plan.places.get(guest.name());
+            place.ok_or_else(|| format!("guest {} has no monitor", guest.name()))
+        };
+        Ok([(one, other, place(one)?), (other, one, place(other)?)])
+    }
+
+    /// Has both guests show a new window. What has to be unplugged is in `plugged`, whatever comes of it and whenever it is given up.
+    async fn make(&self, plugged: &mut Vec<Plugged>) -> Result<Arc<CommonWindow>, String> {
+        let Wanted { number, guests, .. } = &self.wanted;
+        let window = CommonWindow::new(*number, guests.clone(), self.plan.size).map_err(|refusal| refusal.text)?;
+        let sides = self.sides()?;
+        for (guest, other, place) in sides {
+            let peer = other.peer().ok_or_else(|| format!("guest {} has come too often", other.name()))?;
+            let bells = other.bells().map_err(|error| error.to_string())?;
+            let (known, is_known) = oneshot::channel();
+            let told = place.device.send(Neighbour::Comes { peer, bells, known }).is_ok() && is_known.await.is_ok();
+            told.then_some(()).ok_or_else(|| format!("guest {} is not there any more", guest.name()))?;
+        }
+        let mut sockets = Vec::new();
+        for (guest, _, place) in sides {
+            let (device, socket) = CommonDevice::new(number.0 + GUEST, &*window).map_err(|error| error.to_string())?;
+            let id = format!("{NAMES}{}-{}-{}", self.plan.mark, number.0, guest.number().0);
+            plugged.push(Plugged { id, monitor: place.monitor.clone(), device });
+            sockets.push(socket);
+        }
+        // One after the other: two guests may have one processor.
+        for ((plugged, socket), (guest, ..)) in plugged.iter().zip(sockets).zip(sides) {
+            let refused = |error| format!("the monitor of guest {}: {error}", guest.name());
+            plugged.plug(socket, &self.plan.mark).await.map_err(refused)?;
+        }
+        loop {
+            match self.look() {
+                Look::Used | Look::Idle => return Ok(window),
+                Look::Parted => return Err("one of them is not there any more".to_owned()),
+                Look::Unshown => self.wanted.changed.notified().await,
+            }
+        }
+    }
+
+    fn look(&self) -> Look {
+        self.server.with(|broker| broker.look_at_pair(self.wanted.key))
+    }
+
+    /// Waits until the window has to go, and says why.
+    async fn watch(&self, window: &Arc<CommonWindow>, plugged: &[Plugged]) -> &'static str {
+        let Plan { idle, limit, .. } = *self.plan;
+        let (mut quiet, mut before) = (Instant::now(), Look::Unshown);
+        loop {
+            let look = self.look();
+            if before == Look::Unshown && look != Look::Unshown {
+                self.server.with(|broker| broker.pair_open(self.wanted.key, window));
+            }
+            if std::mem::replace(&mut before, look) != look || look == Look::Used {
+                quiet = Instant::now();
+            }
+            let patience = match look {
+                Look::Parted => return "one of them is not there any more",
+                Look::Unshown if quiet.elapsed() >= limit => return "one of them does not show it any more",
+                Look::Idle if quiet.elapsed() >= idle => return "nobody uses it",
+                Look::Unshown => limit,
+                Look::Idle | Look::Used => idle,
+            };
+            tokio::select! {
+                () = self.wanted.changed.notified() => {}
+                () = plugged[0].gone() => return "its device is gone",
+                () = plugged[1].gone() => return "its device is gone",
+                () = sleep_until(quiet + patience) => {}
+            }
+        }
+    }
+
+    /// The guests' devices ring one another no more.
+    fn part(&self) {
+        for (_, other, place) in self.sides().into_iter().flatten() {
+            if let Some(peer) = other.peer() {
+                let _ = place.device.send(Neighbour::Goes { peer }); // Else the daemon ends.
+            }
+        }
+    }
+}
+
+/// A device that shows a window, from before it is plugged.
+struct Plugged {
+    /// What QEMU calls it, and its character device.
+    id: String,
+    monitor: PathBuf,
+    device: CommonDevice,
+}
+
+impl Plugged {
+    /// Plugs it into its guest, with this end of its socket.
+    async fn plug(&self, socket: OwnedFd, mark: &str) -> Result<(), MonitorError> {
+        let mut monitor = Monitor::connect(&self.monitor).await?;
+        for left in left_behind(&monitor.command("query-chardev", json!({})).await?, mark) {
+            tracing::debug!(device = left, "a daemon before has left it");
+            for command in ["device_del", "chardev-remove"] {
+                // While its guest thinks about it the character device is refused; the next window asks again.
+                match monitor.command(command, json!({ "id": left })).await {
+                    Ok(_) | Err(MonitorError::Refused { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        monitor.hand(&self.id, socket.as_fd()).await?;
+        drop(socket);
+        let address = json!({ "type": "fd", "data": { "str": self.id } });
+        let backend = json!({ "type": "socket", "data": { "server": false, "addr": address } });
+        monitor.command("chardev-add", json!({ "id": self.id, "backend": backend })).await?;
+        let mut refused = match self.add(&mut monitor, None).await {
+            Err(refused @ MonitorError::Refused { .. }) => refused,
+            done => return done,
+        };
+        // Machines of the kind q35 have slots to plug into behind root ports alone.
+        for port in free_ports(&monitor.command("query-pci", json!({})).await?) {
+            match self.add(&mut monitor, Some(&port)).await {
+                Err(again @ MonitorError::Refused { .. }) => refused = again,
+                done => return done,
+            }
+        }
+        Err(refused)
+    }
+
+    async fn add(&self, monitor: &mut Monitor, port: Option<&str>) -> Result<(), MonitorError> {
+        let mut device = json!({ "driver": "ivshmem-doorbell", "id": self.id, "chardev": self.id, "vectors": 1 });
+        if let Some(port) = port {
+            device["bus"] = port.into();
+        }
+        monitor.command("device_add", device).await.map(drop)
+    }
+
+    /// Waits until it is gone.
+    async fn gone(&self) {
+        let hangs_up = |fd: io::Result<OwnedFd>| fd.and_then(watched);
+        match hangs_up(self.device.as_fd().try_clone_to_owned()) {
+            Ok(socket) => {
+                while !self.device.is_gone() {
+                    match socket.readable().await {
+                        Ok(mut ready) => ready.clear_ready(),
+                        Err(_) => return sleep(AGAIN).await,
+                    }
+                }
+            }
+            Err(_) => {
+                while !self.device.is_gone() {
+                    sleep(AGAIN).await;
+                }
+            }
+        }
+    }
+
+    /// Unplugs it, and returns when it is gone. A guest may take as long as it likes, and keep it for ever.
+    async fn unplug(&self, limit: Duration) {
+        let (begun, mut tries, mut told) = (Instant::now(), 0_u32, false);
+        while !self.device.is_gone() {
+            let tried = timeout(limit, self.try_to_unplug(tries)).await;
+            tries += 1;
+            if !told && begun.elapsed() >= limit {
+                told = true;
+                let why = tried.map_or_else(
+                    |_| "its monitor does not answer".to_owned(),
+                    |tried| match tried {
+                        Ok(()) => "its machine keeps it".to_owned(),
+                        Err(error) => error.to_string(),
+                    },
+                );
+                tracing::warn!(device = self.id, "a guest does not let go of a window: {why}");
+            }
+            let pause = if told { limit } else { AGAIN };
+            tokio::select! {
+                () = self.gone() => {}
+                () = sleep(pause) => {}
+            }
+        }
+    }
+
+    async fn try_to_unplug(&self, tries: u32) -> Result<(), MonitorError> {
+        let mut monitor = Monitor::connect(&self.monitor).await?;
+        if tries.is_multiple_of(ASK_EVERY) {
+            match monitor.command("device_del", json!({ "id": self.id })).await {
+                // It is not there any more, was not plugged, or is on its way already.
+                Ok(_) | Err(MonitorError::Refused { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        // Refused as long as the device is there.
+        monitor.command("chardev-remove", json!({ "id": self.id })).await.map(drop)
+    }
+}
+
+/// Character devices of windows that another daemon has made.
+fn left_behind(chardevs: &Value, mark: &str) -> Vec<String> {
+    let labels = chardevs.as_array().into_iter().flatten().filter_map(|chardev| chardev["label"].as_str());
+    let of_others = |label: &&str| {
+        label.strip_prefix(NAMES).is_some_and(|rest| rest.split_once('-').is_some_and(|(of, _)| of != mark))
+    };
+    labels.filter(of_others).take(PORTS_MAX).map(str::to_owned).collect()
+}
+
+/// Root ports that nothing is plugged into, by the names of their buses.
+fn free_ports(pci: &Value) -> Vec<String> {
+    let buses = pci.as_array().into_iter().flatten();
+    let devices = buses.filter_map(|bus| bus["devices"].as_array()).flatten();
+    let free = devices.filter(|device| {
+        device["pci_bridge"].is_object() && device["pci_bridge"]["devices"].as_array().is_none_or(Vec::is_empty)
+    });
+    let named = free.filter_map(|device| device["qdev_id"].as_str()).filter(|id| !id.is_empty());
+    named.take(PORTS_MAX).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_have_left_is_known_by_its_name() {
+        let chardevs = json!([
+            { "label": "isthmus" }, { "label": "isthmus-5a-1-7" }, { "label": "isthmus-77-2-9" }, { "label": "serial0" }, 5
+        ]);
+        assert_eq!(left_behind(&chardevs, "77"), ["isthmus-5a-1-7"]);
+        assert_eq!(left_behind(&json!(null), "77"), [""; 0]);
+    }
+
+    #[test]
+    fn a_free_port_is_a_bridge_with_a_name_and_nothing_behind_it() {
+        let bridge = |id: &str, behind: Value| json!({ "qdev_id": id, "pci_bridge": { "bus": {}, "devices": behind } });
+        let devices = json!([
+            { "qdev_id": "vga" },
+            bridge("port1", json!([{ "qdev_id": "net" }])),
+            bridge("", json!([])),
+            bridge("port2", json!([])),
+            { "qdev_id": "port3", "pci_bridge": { "bus": {} } },
+        ]);
+        assert_eq!(free_ports(&json!([{ "bus": 0, "devices": devices }])), ["port2", "port3"]);
+        assert_eq!(free_ports(&json!({ "bus": "nonsense" })), [""; 0]);
+    }
+}

@@ -1,0 +1,224 @@
+//! A monitor of QEMU's: commands and their answers, a line of JSON each (QMP), over a Unix socket.
+//!
+//! ```text
+//!   connect ──► greeting ──► qmp_capabilities ──► command, answer ──► … ──► closed
+//! ```
+//!
+//! A connection is for a few commands and closed after them. Nothing that is said is believed further than it is needed: lines have a
+//! longest length, events are passed over, an answer has the number of its command. How long all of it may take is the caller's to say.
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::Path;
+
+use isthmus_platform::seqpacket::{self, SendError};
+use serde_json::{Value, json};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+
+/// Bytes of the longest line that is read. What a monitor tells of all PCI devices of a large machine has some 100 KiB.
+const LINE_BYTES_MAX: usize = 1 << 20;
+
+/// Events that are passed over while an answer is waited for.
+const EVENTS_MAX: usize = 1024;
+
+/// Why a command came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MonitorError {
+    /// Nobody answers there, or nobody who may be asked.
+    #[error("connecting: {0}")]
+    Connect(#[source] io::Error),
+    /// The connection broke.
+    #[error("{0}")]
+    Broken(#[source] io::Error),
+    /// It is closed.
+    #[error("it has hung up")]
+    Closed,
+    /// What it says is no answer of a monitor's.
+    #[error("it makes no sense: {0}")]
+    Nonsense(String),
+    /// It says no.
+    #[error("{command}: {text}")]
+    Refused {
+        /// To what.
+        command: &'static str,
+        /// With these words.
+        text: String,
+    },
+}
+
+/// A connection to a monitor.
+#[derive(Debug)]
+pub(crate) struct Monitor {
+    socket: UnixStream,
+    /// What came and is not a whole line yet.
+    came: Vec<u8>,
+    serial: u64,
+}
+
+impl Monitor {
+    /// Connects, and waits until commands are taken. Where another one is connected already, that is as long as it stays.
+    pub(crate) async fn connect(path: &Path) -> Result<Self, MonitorError> {
+        let socket = UnixStream::connect(path).await.map_err(MonitorError::Connect)?;
+        let mut monitor = Self { socket, came: Vec::new(), serial: 0 };
+        let greeting = monitor.line().await?;
+        if greeting.get("QMP").is_none() {
+            return Err(MonitorError::Nonsense(clipped(&greeting.to_string())));
+        }
+        monitor.command("qmp_capabilities", json!({})).await?;
+        Ok(monitor)
+    }
+
+    /// Gives a command, and returns what it answers.
+    pub(crate) async fn command(&mut self, name: &'static str, arguments: Value) -> Result<Value, MonitorError> {
+        self.command_with(name, arguments, &[]).await
+    }
+
+    /// Has the monitor know a descriptor by a name, until a command takes it or this connection ends.
+    pub(crate) async fn hand(&mut self, name: &str, descriptor: BorrowedFd<'_>) -> Result<(), MonitorError> {
+        self.command_with("getfd", json!({ "fdname": name }), &[descriptor]).await.map(drop)
+    }
+
+    async fn command_with(
+        &mut self,
+        command: &'static str,
+        arguments: Value,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<Value, MonitorError> {
+        self.serial += 1;
+        let line = json!({ "execute": command, "arguments": arguments, "id": self.serial });
+        self.send(format!("{line}\n").as_bytes(), descriptors).await?;
+        for _ in 0..EVENTS_MAX {
+            let mut said = self.line().await?;
+            if said.get("event").is_some() || said.get("id") != Some(&json!(self.serial)) {
+                continue;
+            }
+            if let Some(error) = said.get("error") {
+                let text = error.get("desc").and_then(Value::as_str).unwrap_or("it does not say why");
+                return Err(MonitorError::Refused { command, text: clipped(text) });
+            }
+            return match said.get_mut("return") {
+                Some(answer) => Ok(answer.take()),
+                None => Err(MonitorError::Nonsense(clipped(&said.to_string()))),
+            };
+        }
+        Err(MonitorError::Nonsense(format!("no answer to {command} among {EVENTS_MAX} lines")))
+    }
+
+    async fn send(&mut self, line: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), MonitorError> {
+        let refused = |error| match error {
+            SendError::Full => io::ErrorKind::WouldBlock.into(),
+            SendError::Closed => io::ErrorKind::BrokenPipe.into(),
+            other => io::Error::other(other.to_string()),
+        };
+        loop {
+            self.socket.writable().await.map_err(MonitorError::Broken)?;
+            // A line is short, and there is none before it that was not answered: it finds room as a whole.
+            let sent = self.socket.try_io(Interest::WRITABLE, || {
+                seqpacket::send(self.socket.as_fd(), line, descriptors).map_err(refused)
+            });
+            match sent {
+                Ok(()) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(MonitorError::Broken(error)),
+            }
+        }
+    }
+
+    async fn line(&mut self) -> Result<Value, MonitorError> {
+        loop {
+            if let Some(end) = self.came.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = self.came.drain(..=end).collect();
+                let nonsense = |_| MonitorError::Nonsense(clipped(&String::from_utf8_lossy(&line)));
+                return serde_json::from_slice(&line).map_err(nonsense);
+            }
+            if self.came.len() > LINE_BYTES_MAX {
+                return Err(MonitorError::Nonsense(format!("a line of more than {LINE_BYTES_MAX} bytes")));
+            }
+            self.socket.readable().await.map_err(MonitorError::Broken)?;
+            match self.socket.try_read_buf(&mut self.came) {
+                Ok(0) => return Err(MonitorError::Closed),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(MonitorError::Broken(error)),
+            }
+        }
+    }
+}
+
+/// As much as stands in a log line.
+fn clipped(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    const GREETING: &str = "{\"QMP\": {\"version\": {}, \"capabilities\": []}}\n";
+
+    /// Connects to a monitor that greets with these words and gives these answers, one to each line, and gives one command.
+    fn asked(greeting: &str, answers: &[&str]) -> Result<Value, MonitorError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("qmp");
+        let listener = UnixListener::bind(&path).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut to, _) = listener.accept().unwrap();
+                let from = BufReader::new(to.try_clone().unwrap());
+                let _ = to.write_all(greeting.as_bytes());
+                for (answer, _) in answers.iter().zip(from.lines()) {
+                    let _ = to.write_all(answer.as_bytes());
+                }
+            });
+            runtime.block_on(async { Monitor::connect(&path).await?.command("query-status", json!({})).await })
+        })
+    }
+
+    #[test]
+    fn events_and_answers_to_others_are_passed_over() {
+        let answer =
+            "{\"event\": \"STOP\", \"data\": {}}\n{\"return\": 1, \"id\": 77}\n{\"return\": {\"a\": 2}, \"id\": 2}\n";
+        assert_eq!(asked(GREETING, &["{\"return\": {}, \"id\": 1}\n", answer]).unwrap(), json!({ "a": 2 }));
+    }
+
+    #[test]
+    fn a_no_is_passed_on_with_its_words() {
+        let answer = "{\"error\": {\"class\": \"GenericError\", \"desc\": \"Bus 'pcie.0' does not support hotplugging\"}, \"id\": 2}\n";
+        let refused = asked(GREETING, &["{\"return\": {}, \"id\": 1}\n", answer]).unwrap_err();
+        assert_eq!(refused.to_string(), "query-status: Bus 'pcie.0' does not support hotplugging");
+    }
+
+    #[test]
+    fn whatever_else_a_monitor_says_is_an_error() {
+        let first = "{\"return\": {}, \"id\": 1}\n";
+        for (greeting, answers) in [
+            ("", &[][..]),
+            ("SSH-2.0-OpenSSH_9.2\r\n", &[]),
+            ("{\"hello\": 1}\n", &[]),
+            (GREETING, &["\n"]),
+            (GREETING, &[first, "{\"id\": 2}\n"]),
+            (GREETING, &[first, "{\"return\": "]),
+            (GREETING, &[first, "[]\n[]\n"]),
+        ] {
+            let error = asked(greeting, answers).unwrap_err();
+            assert!(
+                matches!(error, MonitorError::Closed | MonitorError::Nonsense(_) | MonitorError::Broken(_)),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn lines_without_end_and_events_without_end_are_given_up() {
+        let first = "{\"return\": {}, \"id\": 1}\n";
+        let long = "x".repeat(2 * LINE_BYTES_MAX);
+        assert!(matches!(asked(GREETING, &[first, &long]).unwrap_err(), MonitorError::Nonsense(_)));
+        let events = "{\"event\": \"STOP\"}\n".repeat(EVENTS_MAX);
+        assert!(matches!(asked(GREETING, &[first, &events]).unwrap_err(), MonitorError::Nonsense(_)));
+    }
+}

@@ -1,0 +1,139 @@
+//! Two guests with a window in common: their programs talk past the host's daemon.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use isthmus_guests::{Guest, Hosted, Kit, Monitors};
+use serde_json::Value;
+
+/// Guests of one test at a time: an emulated processor takes a whole one.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+fn hosted(monitors: Monitors) -> Option<(Hosted, MutexGuard<'static, ()>)> {
+    let alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    match Kit::find().and_then(|kit| Hosted::start_with(&kit, monitors)) {
+        Ok(mut hosted) => {
+            hosted.guests.iter_mut().for_each(|guest| drop(guest.run("by window")));
+            Some((hosted, alone))
+        }
+        Err(why) => {
+            println!("skipped: {why}");
+            None
+        }
+    }
+}
+
+/// Starts the serving side, and returns its endpoint.
+#[track_caller]
+fn serve(server: &mut Guest, program: &str) -> String {
+    let said = server.run(&format!("serve {program}"));
+    let endpoint = said.iter().find_map(|line| line.strip_prefix("endpoint "));
+    endpoint.unwrap_or_else(|| panic!("{said:?}")).to_owned()
+}
+
+fn print(what: &str, lines: &[String]) {
+    println!("# {what}");
+    lines.iter().for_each(|line| println!("{line}"));
+}
+
+/// Half round trip in µs of a size, as `mx_pingpong` tells it.
+fn half_us(lines: &[String], bytes: &str) -> f64 {
+    let row = lines.iter().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let row = row.into_iter().find(|row| row.len() == 3 && row[0] == bytes).unwrap();
+    row[1].parse().unwrap()
+}
+
+/// The one pair of domains there is: its path, the reason for it, and messages that went by its channel.
+fn path(listed: &str) -> Option<(String, String, u64)> {
+    let listed: Value = serde_json::from_str(listed).unwrap();
+    let pair = listed["pairs"].as_array().unwrap().first()?;
+    let directions = pair["channel"]["directions"].as_array();
+    let messages = directions.into_iter().flatten().filter_map(|direction| direction["messages"].as_u64()).sum();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    Some((text(&pair["path"]), text(&pair["reason"]["reason"]), messages))
+}
+
+/// Has a program of `guest1` send to one of `guest0` until the messages go by a channel; they go on. Who sends hears that its receiver is gone.
+fn until_channel(hosted: &mut Hosted) {
+    let endpoint = serve(&mut hosted.guests[0], "mx_stream -w");
+    hosted.guests[1].begin(&format!("mx_stream -w -r {endpoint} -s 65536 -N 10000000"));
+    hosted.isthmus_until(&["channel", "list", "--json"], |listed| {
+        path(listed).is_some_and(|(path, _, messages)| path == "channel" && messages > 100)
+    });
+}
+
+/// The server ends, and the client with an error.
+fn end_both(hosted: &mut Hosted) {
+    hosted.guests[0].begin("kill $served_pid; served");
+    hosted.guests[0].end();
+    assert_ne!(hosted.guests[1].end().code, 0);
+}
+
+/// Round trips between the guests, each size's bytes looked at.
+fn measure(hosted: &mut Hosted, how: &str, through: &str) -> Vec<String> {
+    let endpoint = serve(&mut hosted.guests[0], &format!("mx_pingpong {how}"));
+    let client = &mut hosted.guests[1];
+    let lines = client.run(&format!("mx_pingpong {how} {through} -r {endpoint} -n 50 -W 10 -v -S 0 -E 65536"));
+    assert_eq!(lines.len(), 1 + 1 + 17, "{lines:?}");
+    hosted.guests[0].run("served");
+    lines
+}
+
+const MANNERS: [(&str, &str); 2] = [("", "both sides polling"), ("-w", "both sides sleeping")];
+
+#[test]
+fn programs_of_two_guests_talk_past_the_daemon() {
+    let Some((mut hosted, _alone)) = hosted(Monitors::Both) else { return };
+    until_channel(&mut hosted);
+    end_both(&mut hosted);
+    let common = MANNERS.map(|(how, manner)| {
+        let lines = measure(&mut hosted, how, "");
+        print(&format!("guest to guest by a window of theirs, {manner}"), &lines);
+        lines
+    });
+
+    // The same programs, each guest with a whole daemon of its own behind a card.
+    let [server, client] = &mut hosted.guests;
+    for guest in [&mut *server, &mut *client] {
+        guest.run("by isthmus && daemon");
+    }
+    client.run("until isthmus peer list | grep -q guest0:0; do usleep 20000; done");
+    for ((how, manner), common) in MANNERS.into_iter().zip(common) {
+        let bridged = measure(&mut hosted, how, "-d guest0:0");
+        print(&format!("guest to guest by virtio-net, a daemon in each, {manner}"), &bridged);
+        let (ours, theirs) = (half_us(&common, "8"), half_us(&bridged, "8"));
+        println!("# 8 B, {manner}: 1/{:.1} of bridged ({ours} and {theirs} us)", theirs / ours);
+    }
+}
+
+#[test]
+fn a_guest_that_is_switched_off_takes_the_window_with_it_and_the_other_one_goes_on() {
+    let Some((mut hosted, _alone)) = hosted(Monitors::Both) else { return };
+    until_channel(&mut hosted);
+    hosted.guests[0].kill();
+    let done = hosted.guests[1].end();
+    print("the survivor", &done.lines);
+    assert_ne!(done.code, 0);
+    let survivor = &mut hosted.guests[1];
+    survivor.run("while test -e /dev/isthmus1; do usleep 20000; done");
+    let endpoint = serve(survivor, "mx_pingpong -w");
+    survivor.run(&format!("mx_pingpong -w -r {endpoint} -n 1 -W 1 -v -S 1 -E 65536"));
+    survivor.run("served");
+    let bad = ["BUG", "WARNING", "Oops", "Call Trace", "general protection", "unable to handle", "hung task"];
+    let said = survivor.run("dmesg");
+    assert!(said.iter().all(|line| bad.iter().all(|word| !line.contains(word))), "{said:?}");
+    let listed: Value = serde_json::from_str(&hosted.isthmus(&["guest", "list", "--json"])).unwrap();
+    assert_eq!((&listed["guests"][0]["used_bytes"], &listed["guests"][1]["daemon"]), (&Value::Null, &true.into()));
+}
+
+#[test]
+fn without_a_monitor_that_answers_messages_go_through_the_daemon_and_it_is_said_why() {
+    let Some((mut hosted, _alone)) = hosted(Monitors::OneAndAnEmptyPlace) else { return };
+    let endpoint = serve(&mut hosted.guests[0], "mx_stream -w");
+    hosted.guests[1].begin(&format!("mx_stream -w -r {endpoint} -s 65536 -N 10000000"));
+    hosted.isthmus_until(&["channel", "list", "--json"], |listed| {
+        path(listed).is_some_and(|(path, reason, _)| path == "ordinary" && reason == "window-refused")
+    });
+    end_both(&mut hosted);
+    measure(&mut hosted, "-w", "");
+}
