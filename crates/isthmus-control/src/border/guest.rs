@@ -142,12 +142,7 @@ impl<D: Device + 'static> Guest<D> {
         let gone = watched(self.device.hang_up()?)?;
         let incoming = watched(listener.as_fd().try_clone_to_owned()?)?;
         let mut calling = Calling::new(Rc::clone(&place));
-        let things = Rc::new(Things {
-            device: self.device,
-            commons: RefCell::default(),
-            pieces: RefCell::default(),
-            listeners: RefCell::default(),
-        });
+        let things = Rc::new(Things::new(self.device));
         let mut conversation: Option<Rc<Conversation<D>>> = None;
         let mut host = Host::new(place.head.clone());
         let mut again = interval(BEAT);
@@ -333,6 +328,11 @@ struct Things<D> {
 }
 
 impl<D: Device> Things<D> {
+    fn new(device: D) -> Self {
+        let (commons, pieces, listeners) = (RefCell::default(), RefCell::default(), RefCell::default());
+        Self { device, commons, pieces, listeners }
+    }
+
     /// All that was handed before is nobody's.
     fn start_anew(&self) {
         for ((window, _), (_, piece)) in std::mem::take(&mut *self.pieces.borrow_mut()) {
