@@ -218,7 +218,7 @@ impl Daemon {
 async fn plugged() -> Device {
     loop {
         tokio::time::sleep(LOOK_AGAIN).await;
-        if let Some(device) = Device::nodes().iter().find_map(|node| Device::open(node).ok()) {
+        if let Some(device) = Device::of_host().and_then(|node| Device::open(&node).ok()) {
             return device;
         }
     }

@@ -74,8 +74,8 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
-    /// Memory for two rings and two slabs of `most` bytes each; with smaller slabs where so much is not to be had.
-    pub(crate) fn made(most: SlabSize, memory: impl Fn(RegionSize) -> Result<Item, Refusal>) -> Result<Self, Refusal> {
+    /// Two rings and two slabs of `most` bytes each in memory that is made so; with smaller slabs where so much is not to be had.
+    pub(crate) fn of(most: SlabSize, memory: impl Fn(RegionSize) -> Result<Item, Refusal>) -> Result<Self, Refusal> {
         let (mut slab, mut refused) = (most, None);
         loop {
             let refusal = match memory(Geometry { slab }.size()) {
@@ -176,7 +176,7 @@ impl Ground {
 
     /// Zeroed memory for two rings and two slabs.
     pub(crate) fn rings(&self, most: SlabSize) -> Result<Rings, Refusal> {
-        Rings::made(most, |size| self.memory(size))
+        Rings::of(most, |size| self.memory(size))
     }
 
     /// What rings a worker: where the worker hears it, and what rings it.

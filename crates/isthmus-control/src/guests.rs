@@ -36,9 +36,6 @@ use crate::watched::watched;
 /// QEMU opens it; the guest of whoever else does would be taken for this one.
 const SOCKET_MODE: u32 = 0o600;
 
-/// How often it is looked whether a guest's machine has taken what it was told: nothing else says so.
-const HEARD: Duration = Duration::from_millis(2);
-
 /// Where a guest's device is served.
 struct Place {
     plan: KvmGuest,
@@ -46,6 +43,9 @@ struct Place {
     /// Who is there since before this daemon was.
     resumed: Option<Guest>,
 }
+
+/// How often it is looked whether a guest's machine has taken what it was told: nothing else says so.
+const HEARD: Duration = Duration::from_millis(2);
 
 /// Where guests' devices are served, before anybody is.
 pub(crate) struct Guests {
@@ -87,13 +87,12 @@ impl Guests {
         // Machines may still know guests of a daemon before by their numbers.
         let epoch = server.with(|broker| broker.settings.epoch);
         let numbers = Rc::new(std::cell::Cell::new(1 + u32::from(epoch as u16 / 4)));
-        let keeper = Rc::new(keeper);
+        let (keeper, size) = (Rc::new(keeper), RegionSize(u64::from(kvm.common_mib.get()) << 20));
+        let mut places = std::collections::BTreeMap::new();
         for name in self.stale {
             let keeper = Rc::clone(&keeper);
             spawn_local(async move { keeper.forget(&name).await });
         }
-        let mut monitored = std::collections::BTreeMap::new();
-        let size = RegionSize(u64::from(kvm.common_mib.get()) << 20);
         for place in self.places {
             let plan = &place.plan;
             let view = GuestView {
@@ -112,8 +111,8 @@ impl Guests {
             server.with(|broker| broker.add_guest(plan.name.name().clone(), view));
             let (device, neighbours) = unbounded_channel();
             if let Some(monitor) = plan.monitor() {
-                let place = pairs::Place { monitor: monitor.to_owned(), device };
-                monitored.insert(plan.name.name().clone(), place);
+                let monitor = monitor.to_owned();
+                places.insert(plan.name.name().clone(), pairs::Place { monitor, device });
             }
             let (server, numbers, keeper) = (server.clone(), Rc::clone(&numbers), Rc::clone(&keeper));
             spawn_local(async move {
@@ -123,13 +122,13 @@ impl Guests {
                 }
             });
         }
-        if !monitored.is_empty() {
+        if !places.is_empty() {
             let (sends, wanted) = unbounded_channel();
             server.with(|broker| broker.make_windows_by(sends));
             let mark = format!("{epoch:x}");
             let seconds = |seconds| Duration::from_secs(u64::from(seconds));
             let (idle, limit) = (seconds(kvm.common_idle_s.get()), seconds(kvm.plug_timeout_s.get()));
-            spawn_local(pairs::serve(server.clone(), Plan { size, idle, limit, places: monitored, mark }, wanted));
+            spawn_local(pairs::serve(server.clone(), Plan { size, idle, limit, places, mark }, wanted));
         }
     }
 }

@@ -11,8 +11,8 @@
 //!       capture ── frames on their way to a program that asked for them
 //!       border ──── programs of guests, by the window a guest shares with us; also what a guest's own daemon is
 //!         ground ── where a domain's memory and bells come from: files of this host, or a guest's window     guests ── QEMU's side
-//!         keeper ── what of guests outlives this daemon
 //!           pairs ── windows that two guests have in common, by qmp ── a monitor of QEMU's
+//!         keeper ── what of guests outlives this daemon
 //!       answer ─── reports as JSON (schema), metrics as text
 //! ```
 //!

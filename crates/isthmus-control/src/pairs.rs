@@ -44,6 +44,10 @@ type Side<'a> = (&'a Arc<Estate>, &'a Arc<Estate>, &'a Place);
 /// What the names of devices begin with.
 const NAMES: &str = "isthmus-";
 
+/// How long domains may take what was left for them in a window that goes, and how often it is looked whether they have.
+const LINGER: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(20);
+
 /// How many times of these the guest itself is asked once more.
 const ASK_EVERY: u32 = 20;
 
@@ -128,6 +132,12 @@ impl Making {
                 self.server.with(|broker| broker.pair_ends(key, Reason::WindowRefused, &text));
             }
         }
+        // What was sent last may still lie in it.
+        let until = Instant::now() + LINGER;
+        while self.server.with(|broker| broker.pair_lingers(key)) && Instant::now() < until {
+            sleep(LOOK).await;
+        }
+        self.server.with(|broker| broker.pair_is_left(key));
         self.part();
         let limit = self.plan.limit;
         let leaving: Vec<_> =

@@ -77,12 +77,17 @@ endpoints_max = 255
 [[mx.board]]
 dialect = "mx"
 links = [{ interface = "eth0", kind = "xdp" }]
+[kvm]
+common_mib = 16
+common_idle_s = 5
+plug_timeout_s = 20
 [[kvm.guest]]
 name = "web"
 user = "ann"
 socket = "/srv/web.sock"
 window_mib = 128
 vectors = 32
+monitor = "/srv/web.qmp"
 [[kvm.guest]]
 name = "db"
 user = 1001
@@ -110,6 +115,7 @@ fn load_gives_typed_values() {
     assert_eq!(guests.iter().map(|guest| guest.window_bytes() >> 20).collect::<Vec<_>>(), [128, 64]);
     assert_eq!(guests.iter().map(|guest| guest.vectors()).collect::<Vec<_>>(), [32, 16]);
     assert_eq!(guests[0].socket(daemon), Path::new("/srv/web.sock"));
+    assert_eq!(guests.iter().map(|guest| guest.monitor()).collect::<Vec<_>>(), [Some(Path::new("/srv/web.qmp")), None]);
     assert_eq!(guests[1].socket(daemon), Path::new("/srv/isthmus/guest-db.sock"));
     let Attach::Users(users) = &config.policy.attach else { panic!("a list") };
     assert_eq!(users.iter().map(|user| user.uid).collect::<Vec<_>>(), [1000, 1001, 4_294_967_294]);

@@ -65,10 +65,9 @@ impl Hosted {
         system::write(kit, &content, folder, &files);
         let daemon = daemon(&scratch, monitors);
         let guests = [0, 1].map(|number| {
-            let given = monitors == Monitors::Both || monitors == Monitors::OneAndAnEmptyPlace && number == 0;
-            let given = given.then(|| monitor_device(&daemons_monitor(folder, number))).into_iter().flatten();
-            let window = window::device(&daemon, number);
-            let devices: Vec<String> = devices(folder, number, 0).into_iter().chain(window).chain(given).collect();
+            let daemons = given(monitors, number).then(|| ["-qmp".to_owned(), monitor_of_daemon(&scratch, number)]);
+            let devices = devices(folder, number, 0).into_iter().chain(window::device(&daemon, number));
+            let devices: Vec<String> = devices.chain(daemons.into_iter().flatten()).collect();
             Guest::boot(kit, number, &files, &devices)
         });
         let mut hosted = Self { guests, daemon, scratch };
@@ -126,7 +125,7 @@ impl Hosted {
 
     /// A daemon as another host has one: it knows the same guests.
     pub fn another_daemon(scratch: &Scratch) -> Daemon {
-        daemon(scratch, Monitors::Nobodys)
+        daemon(scratch)
     }
 
     /// What `isthmus guest list` says of one of them.
@@ -166,30 +165,32 @@ fn monitor(number: u32, moves: u32) -> String {
     format!("monitor{number}.{moves}")
 }
 
-/// The monitor that the daemon is given.
-fn daemons_monitor(folder: &Path, number: u32) -> PathBuf {
-    folder.join(format!("monitor{number}"))
-}
-
-/// For QEMU.
-fn monitor_device(at: &Path) -> [String; 2] {
-    ["-qmp".to_owned(), format!("unix:{},server=on,wait=off", at.display())]
-}
-
 /// What a guest has besides its window.
 fn devices(folder: &Path, number: u32, moves: u32) -> Vec<String> {
-    let monitor = monitor_device(&folder.join(monitor(number, moves)));
+    let monitor = folder.join(monitor(number, moves));
+    let monitor = ["-qmp".to_owned(), format!("unix:{},server=on,wait=off", monitor.display())];
     card(folder, number, MTU).into_iter().chain(monitor).collect()
+}
+
+/// Whether the daemon's monitor of a guest is there.
+fn given(monitors: Monitors, number: u32) -> bool {
+    monitors == Monitors::Both || monitors == Monitors::OneAndAnEmptyPlace && number == 0
+}
+
+/// Where the monitor is that the daemon is given: nobody else uses it.
+fn place_of_monitor(scratch: &Scratch, number: u32) -> String {
+    scratch.join(format!("daemons{number}")).display().to_string()
+}
+
+fn monitor_of_daemon(scratch: &Scratch, number: u32) -> String {
+    format!("unix:{},server=on,wait=off", place_of_monitor(scratch, number))
 }
 
 /// The host's daemon.
 fn daemon(scratch: &Scratch, monitors: Monitors) -> Daemon {
-    let guest = |number| {
-        let monitor = match monitors {
-            Monitors::Nobodys => String::new(),
-            _ => format!("monitor = \"{}\"\n", daemons_monitor(scratch.path(), number).display()),
-        };
-        window::config(number) + &monitor
+    let guest = |number| match monitors {
+        Monitors::Nobodys => window::config(number),
+        _ => format!("{}monitor = \"{}\"\n", window::config(number), place_of_monitor(scratch, number)),
     };
     let config =
         format!("[daemon]\nsocket = \"{{socket}}\"\nruntime_dir = \"{{state}}\"\n{}", [0, 1].map(guest).concat());

@@ -25,8 +25,8 @@ fn hosted(monitors: Monitors) -> Option<(Hosted, MutexGuard<'static, ()>)> {
 
 /// Starts the serving side, and returns its endpoint.
 #[track_caller]
-fn serve(server: &mut Guest, how: &str) -> String {
-    let said = server.run(&format!("serve mx_pingpong {how}"));
+fn serve(server: &mut Guest, program: &str) -> String {
+    let said = server.run(&format!("serve {program}"));
     let endpoint = said.iter().find_map(|line| line.strip_prefix("endpoint "));
     endpoint.unwrap_or_else(|| panic!("{said:?}")).to_owned()
 }
@@ -53,14 +53,10 @@ fn path(listed: &str) -> Option<(String, String, u64)> {
     Some((text(&pair["path"]), text(&pair["reason"]["reason"]), messages))
 }
 
-/// More messages than the window's making takes, so that it is there before they are over; and long ones: who waits for a short one does not
-/// hear that its sender is gone.
-const LONG: &str = "-n 100000 -W 0 -S 1048576 -E 1048576";
-
-/// Has two programs talk until their messages go by a channel; they go on.
+/// Has a program of `guest1` send to one of `guest0` until the messages go by a channel; they go on. Who sends hears that its receiver is gone.
 fn until_channel(hosted: &mut Hosted) {
-    let endpoint = serve(&mut hosted.guests[0], "");
-    hosted.guests[1].begin(&format!("mx_pingpong -r {endpoint} {LONG}"));
+    let endpoint = serve(&mut hosted.guests[0], "mx_stream -w");
+    hosted.guests[1].begin(&format!("mx_stream -w -r {endpoint} -s 65536 -N 10000000"));
     hosted.isthmus_until(&["channel", "list", "--json"], |listed| {
         path(listed).is_some_and(|(path, _, messages)| path == "channel" && messages > 100)
     });
@@ -75,7 +71,7 @@ fn end_both(hosted: &mut Hosted) {
 
 /// Round trips between the guests, each size's bytes looked at.
 fn measure(hosted: &mut Hosted, how: &str, through: &str) -> Vec<String> {
-    let endpoint = serve(&mut hosted.guests[0], how);
+    let endpoint = serve(&mut hosted.guests[0], &format!("mx_pingpong {how}"));
     let client = &mut hosted.guests[1];
     let lines = client.run(&format!("mx_pingpong {how} {through} -r {endpoint} -n 50 -W 10 -v -S 0 -E 65536"));
     assert_eq!(lines.len(), 1 + 1 + 17, "{lines:?}");
@@ -108,9 +104,11 @@ fn programs_of_two_guests_talk_past_the_daemon() {
         let (ours, theirs) = (half_us(&common, "8"), half_us(&bridged, "8"));
         println!("# 8 B, {manner}: 1/{:.1} of bridged ({ours} and {theirs} us)", theirs / ours);
     }
+}
 
-    // Switched off in the middle: an error for the other one's program, whose guest loses the window and goes on.
-    hosted.guests.iter_mut().for_each(|guest| drop(guest.run("by window")));
+#[test]
+fn a_guest_that_is_switched_off_takes_the_window_with_it_and_the_other_one_goes_on() {
+    let Some((mut hosted, _alone)) = hosted(Monitors::Both) else { return };
     until_channel(&mut hosted);
     hosted.guests[0].kill();
     let done = hosted.guests[1].end();
@@ -118,7 +116,7 @@ fn programs_of_two_guests_talk_past_the_daemon() {
     assert_ne!(done.code, 0);
     let survivor = &mut hosted.guests[1];
     survivor.run("while test -e /dev/isthmus1; do usleep 20000; done");
-    let endpoint = serve(survivor, "-w");
+    let endpoint = serve(survivor, "mx_pingpong -w");
     survivor.run(&format!("mx_pingpong -w -r {endpoint} -n 1 -W 1 -v -S 1 -E 65536"));
     survivor.run("served");
     let bad = ["BUG", "WARNING", "Oops", "Call Trace", "general protection", "unable to handle", "hung task"];
@@ -131,8 +129,8 @@ fn programs_of_two_guests_talk_past_the_daemon() {
 #[test]
 fn without_a_monitor_that_answers_messages_go_through_the_daemon_and_it_is_said_why() {
     let Some((mut hosted, _alone)) = hosted(Monitors::OneAndAnEmptyPlace) else { return };
-    let endpoint = serve(&mut hosted.guests[0], "-w");
-    hosted.guests[1].begin(&format!("mx_pingpong -w -r {endpoint} {LONG}"));
+    let endpoint = serve(&mut hosted.guests[0], "mx_stream -w");
+    hosted.guests[1].begin(&format!("mx_stream -w -r {endpoint} -s 65536 -N 10000000"));
     hosted.isthmus_until(&["channel", "list", "--json"], |listed| {
         path(listed).is_some_and(|(path, reason, _)| path == "ordinary" && reason == "window-refused")
     });

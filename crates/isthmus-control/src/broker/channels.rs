@@ -33,7 +33,7 @@ impl Common {
     fn rings(&self, most: SlabSize) -> Result<Rings, Refusal> {
         match self {
             Self::Ground(ground) => ground.rings(most),
-            Self::Window(window) => Rings::made(most, |size| window.memory(size)),
+            Self::Window(window) => Rings::of(most, |size| window.memory(size)),
         }
     }
 

@@ -272,6 +272,27 @@ impl Broker {
         self.answer_waiting(key);
     }
 
+    /// True as long as a domain has not said that it is done with what was left for it there.
+    pub(crate) fn pair_lingers(&self, key: PairKey) -> bool {
+        let number = self.pairs.known.get(&key).map(|pair| pair.number);
+        self.lingering.values().any(|lingering| lingering.memory.common() == number && number.is_some())
+    }
+
+    /// Nobody is waited for any more: what is in the window is nobody's.
+    pub(crate) fn pair_is_left(&mut self, key: PairKey) {
+        let Some(number) = self.pairs.known.get(&key).map(|pair| pair.number) else { return };
+        self.lingering.retain(|_, lingering| lingering.memory.common() != Some(number));
+        for (&domain, home) in &mut self.homes {
+            if key.0.contains(&home.ground.number())
+                && let Some(known) = self.directory.get_mut(domain)
+            {
+                for board in known.boards.retire(number) {
+                    home.boards.remove(&board);
+                }
+            }
+        }
+    }
+
     /// Nothing of it is plugged in any more. Where it was refused, the monitors are left alone for a while.
     pub(crate) fn pair_over(&mut self, key: PairKey, refused: bool) {
         let pause = self.now.saturating_add(PAUSE);
@@ -302,7 +323,7 @@ impl Broker {
         }
     }
 
-    /// Ends all channels in a window, and forgets the boards there.
+    /// Ends all channels in a window.
     fn end_pair(&mut self, key: PairKey, reason: Reason) {
         let Some(number) = self.pairs.known.get(&key).map(|pair| pair.number) else { return };
         let inside = self
@@ -312,16 +333,6 @@ impl Broker {
         let inside: Vec<ChannelId> = inside.map(|channel| channel.id).collect();
         for channel in inside {
             self.end_channel(channel, None, reason);
-        }
-        self.lingering.retain(|_, lingering| lingering.memory.common() != Some(number));
-        for (&domain, home) in &mut self.homes {
-            if key.0.contains(&home.ground.number())
-                && let Some(known) = self.directory.get_mut(domain)
-            {
-                for board in known.boards.retire(number) {
-                    home.boards.remove(&board);
-                }
-            }
         }
     }
 }
