@@ -97,6 +97,7 @@ fn guests(broker: &Broker) -> Vec<GuestRow> {
         GuestRow {
             name: name.to_string(),
             uid: guest.uid,
+            platform: Some(guest.platform.to_owned()),
             socket: guest.socket.clone(),
             window_bytes: guest.window_bytes,
             used_bytes: guest.estate.as_ref().map(|estate| estate.used()),

@@ -119,13 +119,15 @@ reports! {
         name: String,
         /// Whose its domains are.
         uid: u32,
-        /// Where its QEMU finds its device.
+        /// `kvm` or `xen`.
+        platform: Option<String>,
+        /// Where its QEMU finds its device; of a guest of Xen, where it says in XenStore that it is there, once it does.
         socket: String,
-        /// Bytes of its window.
+        /// Bytes of its window; of a guest of Xen, at most.
         window_bytes: u64,
-        /// Those that its domains have; none while it has no device.
+        /// Those that are taken; none while it has no device, or has not granted a window.
         used_bytes: Option<u64>,
-        /// Vectors of its device.
+        /// Vectors of its device, or bells toward it.
         vectors: u16,
         /// Whether its own daemon is there.
         daemon: bool,
