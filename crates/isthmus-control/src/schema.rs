@@ -135,7 +135,7 @@ reports! {
         state: Option<String>,
         /// Seconds since its daemon was heard.
         heard_s: Option<u64>,
-        /// Whether it keeps its device when this daemon is started again.
+        /// Whether it keeps its device when this daemon is started again; none for those that have no device.
         kept: Option<bool>,
         /// Why the last connection for its device came to nothing; none once another one did not.
         refused: Option<String>,

@@ -66,6 +66,11 @@ impl GuestView {
         self.heard.filter(|_| self.daemon).map(|heard| now.saturating_sub(heard))
     }
 
+    /// Whether a daemon after this one will find its device, if it has one. A guest of Xen has none, and makes another window.
+    pub(crate) fn device_is_kept(&self) -> Option<bool> {
+        self.estate.as_ref().filter(|_| self.platform == "kvm").map(|_| self.kept)
+    }
+
     pub(crate) fn state(&self, now: u64) -> GuestState {
         let silent = self.unheard_for(now).is_some_and(|unheard| unheard >= SILENT_NS);
         match (&self.estate, self.daemon) {

@@ -68,7 +68,7 @@ mod tests {
             pace.heard(went());
             pace.heard(came(offer));
         }
-        assert_eq!(pace.due(now), vec![(); 98].iter().map(|()| went()).collect::<Vec<_>>());
+        assert_eq!(pace.due(now), (0..98).map(|_| went()).collect::<Vec<_>>());
         assert_eq!(pace.due(now + COMES_EVERY / 2), []);
         assert_eq!(pace.due(now + COMES_EVERY), [came(99)], "the last that it said");
         pace.heard(went());
