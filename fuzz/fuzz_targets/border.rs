@@ -2,6 +2,7 @@
 //! same again when it is emitted.
 #![no_main]
 
+use isthmus_layout::border::lots::{Lot, Wanted};
 use isthmus_layout::border::{FrameKind, Open, Packet, WindowNumber, Withdrawn};
 use libfuzzer_sys::fuzz_target;
 
@@ -26,6 +27,16 @@ fuzz_target!(|input: &[u8]| {
         Some(FrameKind::Plugged | FrameKind::Unplugged) => {
             if let Ok(window) = WindowNumber::parse(content) {
                 assert_eq!(window.emit(), content);
+            }
+        }
+        Some(FrameKind::Wanted) => {
+            if let Ok(wanted) = Wanted::parse(content) {
+                assert_eq!(wanted.emit(), content);
+            }
+        }
+        Some(FrameKind::Lot) => {
+            if let Ok(lot) = Lot::parse(content) {
+                assert_eq!(lot.emit(), content);
             }
         }
         Some(FrameKind::Closed | FrameKind::Taken) | None => {}

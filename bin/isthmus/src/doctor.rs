@@ -4,6 +4,7 @@
 //! daemon ── does it answer, whose is it, do the versions fit, is its folder safe
 //! pair ──── two domains: attach, talk to oneself, talk to each other, get a channel, send large messages
 //! guest ─── the device, its driver, how its window is cached; where there is one
+//! xen ───── nodes, grants, whom domain 0 lets attach; in a domain of Xen
 //! memory ── sealed files, buffers moved onto shared pages, limits, huge pages
 //! process ─ descriptors, CPUs to spin on, variables, what the system forbids and we do not need
 //! ```
@@ -16,6 +17,7 @@ mod guest;
 mod memory;
 mod pair;
 mod process;
+mod xen;
 
 use std::path::PathBuf;
 
@@ -97,6 +99,7 @@ pub(crate) fn run(output: Output, socket: Option<PathBuf>) -> Result<Ended> {
         }
     }
     guest::check(&mut findings);
+    xen::check(&mut findings);
     memory::check(&mut findings);
     process::check(&mut findings);
     let severity = findings.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Ok);

@@ -31,11 +31,12 @@ fn text(guests: &[GuestRow]) -> String {
     let mut table = Table::new(&[
         ("guest", Lean::Left),
         ("user", Lean::Right),
+        ("on", Lean::Left),
         ("state", Lean::Left),
         ("heard", Lean::Right),
         ("kept", Lean::Left),
         ("domains", Lean::Right),
-        ("window", Lean::Right),
+        ("bytes", Lean::Right),
         ("used", Lean::Right),
         ("vectors", Lean::Right),
         ("socket", Lean::Left),
@@ -44,6 +45,7 @@ fn text(guests: &[GuestRow]) -> String {
         table.row(vec![
             guest.name.clone(),
             guest.uid.to_string(),
+            guest.platform.clone().unwrap_or_else(|| "kvm".to_owned()),
             state(guest).to_owned(),
             guest.heard_s.map_or_else(|| "-".to_owned(), |heard_s| format!("{heard_s} s")),
             kept(guest).to_owned(),
@@ -94,6 +96,9 @@ pub(crate) fn xml(output: Output, socket: Option<PathBuf>, name: &str, qemu: boo
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         Misuse(format!("the daemon's configuration has no guest {name} ([[kvm.guest]]); it has {known}"))
     })?;
+    if guest.platform.as_deref() == Some("xen") {
+        return Err(Misuse(format!("{name} is a guest of Xen and needs no device: isthmus guest allow {name}")).into());
+    }
     let device = device(guest, ports);
     let shown = || match qemu {
         true => format!("{}\n", device.qemu.join(" ")),
@@ -158,6 +163,7 @@ mod tests {
         GuestRow {
             name: "web".to_owned(),
             uid: 1000,
+            platform: Some("kvm".to_owned()),
             socket: "/run/a,b/it's&web.sock".to_owned(),
             window_bytes: 64 << 20,
             used_bytes: Some(3 << 20),
@@ -199,11 +205,11 @@ mod tests {
     fn a_list_says_what_of_a_guest_is_there() {
         let text = text(&[guest()]);
         let row: Vec<&str> = text.lines().nth(1).unwrap_or_default().split_whitespace().collect();
-        assert_eq!(row[..6], ["web", "1000", "silent", "7", "s", "yes"], "{text}");
+        assert_eq!(row[..7], ["web", "1000", "kvm", "silent", "7", "s", "yes"], "{text}");
         assert!(text.ends_with("came to nothing: a guest is connected already\n"), "{text}");
-        let older = GuestRow { state: None, heard_s: None, kept: None, refused: None, ..guest() };
+        let older = GuestRow { platform: None, state: None, heard_s: None, kept: None, refused: None, ..guest() };
         let text = super::text(&[older]);
         let row: Vec<&str> = text.lines().nth(1).unwrap_or_default().split_whitespace().collect();
-        assert_eq!(row[..5], ["web", "1000", "there", "-", "-"], "{text}");
+        assert_eq!(row[..6], ["web", "1000", "kvm", "there", "-", "-"], "{text}");
     }
 }

@@ -12,10 +12,11 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Parser;
 use isthmus_control::config::{self, Inputs, Loaded, Role};
-use isthmus_control::daemon::{Daemon, DaemonError, Options};
+use isthmus_control::daemon::{Daemon, DaemonError, Options, Way};
 use isthmus_layout::reason::Reason;
 use isthmus_platform::activation::{self, Given};
 use isthmus_platform_kvm::Device;
+use isthmus_platform_xen::Devices;
 
 /// Introduces domains of one host to one another and carries what cannot go directly.
 #[derive(Debug, Parser)]
@@ -24,7 +25,7 @@ struct Arguments {
     /// Serve this user alone, in its own runtime directory
     #[arg(long)]
     user: bool,
-    /// Serve a guest: its programs meet at its host's daemon, which this one reaches by the guest's device
+    /// Serve a guest: its programs meet at its host's daemon, which this one reaches by the guest's device, or by grants of Xen's
     #[arg(long, conflicts_with = "user")]
     guest: bool,
     /// With --guest: the node of the device; else the first that has a daemon at its other side
@@ -58,13 +59,15 @@ impl Arguments {
         Inputs::of_this_process(role, self.config.clone(), sets)
     }
 
-    /// The device of a guest's daemon; none for that of a host.
-    fn device(&self) -> Result<Option<PathBuf>> {
+    /// By what a guest's daemon reaches its host; none for that of a host.
+    fn way(&self) -> Result<Option<Way>> {
         if !self.guest {
             return Ok(None);
         }
-        let found = self.device.clone().or_else(Device::of_host);
-        found.map(Some).context("there is no device of the isthmus driver here; `isthmus doctor` says what is missing")
+        let found = self.device.clone().or_else(Device::of_host).map(Way::Device);
+        let found = found.or_else(|| Devices::check().is_ok().then_some(Way::Xen));
+        let missing = "there is no device of the isthmus driver here, nor Xen's; `isthmus doctor` says what is missing";
+        found.map(Some).context(missing)
     }
 
     fn load(&self) -> Result<Loaded, String> {
@@ -110,7 +113,7 @@ fn run(arguments: Arguments, mut given: Given) -> Result<ExitCode> {
     options.socket = given.sockets.pop();
     options.kept = given.kept;
     options.store = activation::store().context("reaching the service manager")?;
-    options.guest = arguments.device()?;
+    options.guest = arguments.way()?;
     options.reload = Some(Box::new(move || arguments.load()));
     let daemon = match Daemon::open(options) {
         Err(DaemonError::Socket(error)) if detached && error.reason() == Some(Reason::DaemonSocketTaken) => {

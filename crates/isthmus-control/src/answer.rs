@@ -97,6 +97,7 @@ fn guests(broker: &Broker) -> Vec<GuestRow> {
         GuestRow {
             name: name.to_string(),
             uid: guest.uid,
+            platform: Some(guest.platform.to_owned()),
             socket: guest.socket.clone(),
             window_bytes: guest.window_bytes,
             used_bytes: guest.estate.as_ref().map(|estate| estate.used()),
@@ -104,7 +105,7 @@ fn guests(broker: &Broker) -> Vec<GuestRow> {
             daemon: guest.daemon,
             state: Some(guest.state(broker.now).name().to_owned()),
             heard_s: guest.unheard_for(broker.now).map(|unheard| unheard / NANOSECONDS),
-            kept: guest.estate.as_ref().map(|_| guest.kept),
+            kept: guest.device_is_kept(),
             refused: guest.refused.clone(),
             domains: broker.homes.values().filter(is_in).count() as u32,
             monitor: guest.monitor.clone(),
@@ -115,7 +116,7 @@ fn guests(broker: &Broker) -> Vec<GuestRow> {
 }
 
 fn guests_unkept(broker: &Broker) -> u32 {
-    broker.guests().values().filter(|guest| guest.estate.is_some() && !guest.kept).count() as u32
+    broker.guests().values().filter(|guest| guest.device_is_kept() == Some(false)).count() as u32
 }
 
 fn domains(broker: &Broker) -> Domains {

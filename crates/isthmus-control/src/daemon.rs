@@ -20,6 +20,7 @@ use isthmus_channel::Wait as Waiting;
 use isthmus_layout::channel::SlabSize;
 use isthmus_layout::control::{Name, Spoken};
 use isthmus_platform_kvm::{Device, DeviceError, MemoryType};
+use isthmus_platform_xen::Devices;
 use isthmus_service::{Command, Event, Options as ServiceOptions, Permit, Service, StartError};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -27,7 +28,7 @@ use tokio::sync::mpsc;
 
 use crate::border::guest::{self, Guest};
 use crate::broker::{Broker, DataPlane, Facts, Settings};
-use crate::config::{Attach, Config, Loaded, WaitMode};
+use crate::config::{Attach, Config, KvmGuest, Loaded, WaitMode, XenGuest};
 use crate::directory::{Directory, Limits};
 use crate::guests::Guests;
 use crate::host::host;
@@ -40,6 +41,8 @@ use crate::scrape::Scrape;
 use crate::server::{Ended, Server, Stop};
 use crate::socket::{Listener, Reach, SocketError};
 use crate::tickets::Tickets;
+use crate::xen;
+use crate::xen::backend::Backend;
 
 /// How a daemon is to be.
 pub struct Options {
@@ -53,12 +56,21 @@ pub struct Options {
     pub reload: Option<Reload>,
     /// Listens to SIGTERM, SIGINT and SIGHUP.
     pub signals: bool,
-    /// The device by which it reaches its host, if it is the daemon of a guest.
-    pub guest: Option<PathBuf>,
+    /// By what it reaches its host, if it is the daemon of a guest.
+    pub guest: Option<Way>,
     /// Descriptors that a daemon before this one has left, by the names under which they were kept.
     pub kept: Vec<(String, OwnedFd)>,
     /// A datagram socket on which descriptors can be left for a daemon after this one, as systemd takes them; without it none are.
     pub store: Option<OwnedFd>,
+}
+
+/// By what the daemon of a guest reaches its host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// A device of QEMU's, by its node.
+    Device(PathBuf),
+    /// Grants to a backend that XenStore tells of.
+    Xen,
 }
 
 /// Reads the configuration again; says why not.
@@ -137,50 +149,53 @@ impl Daemon {
     /// Serves until told to stop. `ready` is called when it does. Once its sockets are open, this thread and those that it starts have
     /// no capability left but for AF_XDP links, and cannot get any.
     pub fn run(self, ready: impl FnOnce()) -> Result<Ended, DaemonError> {
+        self.run_in(Devices, ready)
+    }
+
+    /// The same in a domain of Xen's that is made up.
+    pub fn run_in(self, kernel: impl xen::Domain, ready: impl FnOnce()) -> Result<Ended, DaemonError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(system("starting the control plane"))?;
         let local = tokio::task::LocalSet::new();
-        runtime.block_on(local.run_until(self.serve(ready)))
+        runtime.block_on(local.run_until(self.serve(kernel, ready)))
     }
 
-    async fn serve(self, ready: impl FnOnce()) -> Result<Ended, DaemonError> {
+    async fn serve(self, kernel: impl xen::Domain, ready: impl FnOnce()) -> Result<Ended, DaemonError> {
         match self.options.guest.clone() {
-            Some(device) => self.serve_guest(&device, ready).await,
-            None => self.serve_host(ready).await,
+            Some(way) => self.serve_guest(&way, kernel, ready).await,
+            None => self.serve_host(kernel, ready).await,
         }
     }
 
     /// The programs of a guest, for whom its host decides.
-    async fn serve_guest(self, device: &Path, ready: impl FnOnce()) -> Result<Ended, DaemonError> {
+    async fn serve_guest(
+        self,
+        way: &Way,
+        kernel: impl xen::Domain,
+        ready: impl FnOnce(),
+    ) -> Result<Ended, DaemonError> {
         let Self { options, listener, stop } = self;
         let uid = rustix::process::geteuid().as_raw();
         let policy = Policy::new(options.loaded.config.policy.clone(), uid);
         if options.signals {
             stop_signals(&stop).map_err(system("listening to signals"))?;
         }
-        let mut device = Device::open(device)?;
-        ready();
-        loop {
-            tell_of(&device);
-            let ended = Guest::new(device, policy.clone()).run(&listener, &stop).await.map_err(system("serving"))?;
-            if ended == guest::Ended::Stopped {
-                return Ok(Ended::Stopped);
+        match way {
+            Way::Device(path) => {
+                let device = Device::open(path)?;
+                ready();
+                serve_devices(device, &listener, &policy, &stop).await
             }
-            tracing::warn!("the device is gone; programs attach again when there is another one");
-            let next = async {
-                tokio::select! {
-                    plugged = plugged() => Some(plugged),
-                    () = stop.stopped() => None,
-                }
-            };
-            match guest::turn_away(&listener, next).await.map_err(system("serving"))? {
-                Some(plugged) => device = plugged,
-                None => return Ok(Ended::Stopped),
+            Way::Xen => {
+                ready();
+                xen::frontend::serve(kernel, &listener, &policy, &stop).await
             }
         }
+        .map_err(system("serving"))?;
+        Ok(Ended::Stopped)
     }
 
-    async fn serve_host(self, ready: impl FnOnce()) -> Result<Ended, DaemonError> {
+    async fn serve_host(self, kernel: impl xen::Domain, ready: impl FnOnce()) -> Result<Ended, DaemonError> {
         let Self { mut options, listener, stop } = self;
         let config = options.loaded.config.clone();
         let socket = config.daemon.socket.path();
@@ -188,6 +203,10 @@ impl Daemon {
         let guests = Guests::open(config.kvm.guest.as_slice(), socket, config.daemon.workers.get() as u16, kept);
         let guests = guests.map_err(DaemonError::Guests)?;
         let keeper = Keeper::over(options.store.take()).map_err(system("reaching the service manager"))?;
+        let of_xen = match config.xen.guest.as_slice() {
+            [] => None,
+            plans => Some(backend(kernel, plans, config.kvm.guest.as_slice())?),
+        };
         let mut tickets = tickets(&config)?;
         let (told, events) = mpsc::unbounded_channel::<Event>();
         let (opened, service, scrape) = match service(&config, &tickets, told) {
@@ -200,6 +219,7 @@ impl Daemon {
             }
         };
         let broker = broker(&options, opened, tickets, Box::new(service))?;
+        let sizes = broker.sizes();
         let server =
             Server::new(broker, config.limits.handshake_timeout_ms.duration(), config.daemon.idle_exit_s.duration());
         if let Some(scrape) = scrape {
@@ -209,8 +229,32 @@ impl Daemon {
             signals(&server, &stop, options.reload).map_err(system("listening to signals"))?;
         }
         guests.serve(&server, socket, &config.kvm, keeper);
+        if let Some(backend) = of_xen {
+            backend.serve(&server, config.daemon.workers.get() as u16, sizes).map_err(DaemonError::Guests)?;
+        }
         ready();
         server.run(listener, events, stop).await.map_err(system("serving"))
+    }
+}
+
+/// By one device after the other, until it is stopped.
+async fn serve_devices(mut device: Device, listener: &Listener, policy: &Policy, stop: &Stop) -> io::Result<()> {
+    loop {
+        tell_of(&device);
+        if Guest::new(device, policy.clone()).run(listener, stop).await? == guest::Ended::Stopped {
+            return Ok(());
+        }
+        tracing::warn!("the device is gone; programs attach again when there is another one");
+        let next = async {
+            tokio::select! {
+                plugged = plugged() => Some(plugged),
+                () = stop.stopped() => None,
+            }
+        };
+        match guest::turn_away(listener, next).await? {
+            Some(plugged) => device = plugged,
+            None => return Ok(()),
+        }
     }
 }
 
@@ -221,6 +265,14 @@ async fn plugged() -> Device {
         if let Some(device) = Device::of_host().and_then(|node| Device::open(&node).ok()) {
             return device;
         }
+    }
+}
+
+/// What guests of Xen are served by. Reports know guests by their names.
+fn backend<K: xen::Domain>(kernel: K, plans: &[XenGuest], others: &[KvmGuest]) -> Result<Backend<K>, DaemonError> {
+    match plans.iter().find(|plan| others.iter().any(|other| other.name == plan.name)) {
+        Some(twice) => Err(DaemonError::Guests(format!("two guests are called {}", twice.name.name()))),
+        None => Backend::open(kernel, plans).map_err(DaemonError::Guests),
     }
 }
 

@@ -2,7 +2,9 @@
 //!
 //! ```text
 //!   Ground::Host ───► memory files, event descriptors          handed over as descriptors
-//!   Ground::Guest ──► Estate: a window, vectors of its device   handed over as places (isthmus_layout::border)
+//!   Ground::Guest ──► Estate: a window, vectors                 handed over as places (isthmus_layout::border)
+//!                       └ Land: Sheet   a memory file that a device shows to the guest (KVM)
+//!                               Lots    pages that the guest grants, for each piece anew (Xen)
 //!     two of them ──► CommonWindow: what both guests see         the same
 //! ```
 //!
@@ -14,9 +16,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use isthmus_layout::RegionSize;
-use isthmus_layout::border::{
-    CROSSING, CROSSING_AT, CROSSING_VECTOR, Handed, PIECES_AT, WINDOW_BYTES_MIN, WindowNumber, Withdrawn,
-};
+use isthmus_layout::border::lots::Wanted;
+use isthmus_layout::border::{CROSSING, CROSSING_AT, CROSSING_VECTOR, Handed, WindowNumber, Withdrawn};
 use isthmus_layout::channel::{Geometry, SlabSize};
 use isthmus_layout::control::Name;
 use isthmus_layout::ids::DomainId;
@@ -31,10 +32,13 @@ use tokio::sync::Notify;
 use crate::broker::Refusal;
 
 mod common;
+mod lots;
 mod pieces;
+mod sheet;
 use common::CommonPiece;
 pub(crate) use common::CommonWindow;
-use pieces::Pieces;
+pub(crate) use lots::{Lots, Sort};
+pub(crate) use sheet::Sheet;
 
 /// Tells grounds apart: 0 is the host, others are guests, none used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -101,7 +105,7 @@ impl Item {
     pub(crate) fn map(&self, size: RegionSize) -> Result<Window, Refusal> {
         let mapping = match self {
             Self::File(file) => Mapping::new(file, size, Access::ReadWrite),
-            Self::Piece(piece) => piece.estate.map(piece.at, size),
+            Self::Piece(piece) => return piece.estate.land.map(piece.at, size),
             Self::Common(piece) => piece.map(size),
             Self::Bell(_) => unreachable!("a bell is not memory"),
         };
@@ -126,13 +130,12 @@ impl Item {
 
     /// Reads memory without a mapping. False if it is not as long.
     pub(crate) fn look(&self, at: u64, into: &mut [u8]) -> bool {
-        let read = match self {
-            Self::File(file) => rustix::io::pread(file, &mut *into, at),
-            Self::Piece(piece) => rustix::io::pread(&piece.estate.window, &mut *into, piece.at + at),
-            Self::Common(piece) => return piece.look(at, into),
-            Self::Bell(_) => return false,
-        };
-        read == Ok(into.len())
+        match self {
+            Self::File(file) => rustix::io::pread(file, &mut *into, at) == Ok(into.len()),
+            Self::Piece(piece) => piece.estate.land.look(piece.at + at, into),
+            Self::Common(piece) => piece.look(at, into),
+            Self::Bell(_) => false,
+        }
     }
 
     /// What a guest is told instead.
@@ -226,15 +229,61 @@ pub(crate) fn descriptor(bell: &Doorbell) -> Result<OwnedFd, PlatformError> {
     })
 }
 
-/// A guest's window, and the vectors of the device that shows it.
+/// What a guest's window is made of. Places in it are told to the guest, and mean the same to both.
+pub(crate) trait Land: std::fmt::Debug + Send + Sync {
+    /// Our mapping of a part.
+    fn map(&self, at: u64, size: RegionSize) -> Result<Window, Refusal>;
+    /// Reads a part without a mapping of it. False if that cannot be.
+    fn look(&self, at: u64, into: &mut [u8]) -> bool;
+    /// A place of so many bytes, in whole pages, for a piece; and which use of it this is.
+    fn take(&self, bytes: u64) -> Result<(u64, u32), OutOfLand>;
+    /// Makes what was taken zeroes.
+    fn clear(&self, at: u64, bytes: u64) -> Result<(), Refusal>;
+    /// What was taken is no piece any more.
+    fn let_go(&self, at: u64, bytes: u64);
+    /// True as long as this use of a place lasts.
+    fn holds(&self, at: u64, age: u32) -> bool;
+    /// Of what was let go, what the guest is to be told of next.
+    fn withdrawn(&self) -> Option<Withdrawn>;
+    /// It was told of that.
+    fn told(&self);
+    /// Bytes that are taken, among them those that always are.
+    fn used(&self) -> u64;
+
+    /// What the guest is to make, of a window that it makes piece by piece.
+    fn wanted(&self) -> Option<Wanted> {
+        None
+    }
+    /// It was told of that.
+    fn asked(&self) {}
+    /// It has made this, or says with nothing that it cannot. What is wrong with that, if a guest of sense would not say it.
+    fn supply(&self, _place: u64, _grant: &[u8]) -> Result<(), String> {
+        Err("its window is whole".to_owned())
+    }
+    /// Whether there is all that a domain needs to attach, or will not be.
+    fn is_ready(&self) -> bool {
+        true
+    }
+    /// Whether the window can be talked in again once its conversation has ended.
+    fn lasts(&self) -> bool {
+        true
+    }
+}
+
+/// There is no room for another piece of so many bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OutOfLand;
+
+/// A guest's window, and what rings the guest and is rung by it.
 #[derive(Debug)]
 pub struct Estate {
     number: GroundNumber,
     name: Name,
-    window: OwnedFd,
-    pieces: Mutex<Pieces>,
-    /// Wakes whoever tells the guest what is withdrawn.
+    land: Box<dyn Land>,
+    /// Wakes whoever tells the guest what is withdrawn, and what is wanted.
     changed: Notify,
+    /// The guest has made something of what it was to make.
+    supplied: Notify,
     /// Who is woken by which of the guest's vectors.
     vectors: Mutex<BTreeMap<u16, DomainId>>,
     /// Windows that it has in common with others.
@@ -246,21 +295,19 @@ pub struct Estate {
 }
 
 impl Estate {
-    /// Over a window of `bytes` bytes, a sealed memory file, with as many vectors each way as there are event descriptors, two at
-    /// least.
-    pub fn new(
+    /// Over a window, with as many vectors each way as there are event descriptors, two at least.
+    pub(crate) fn new(
         number: GroundNumber,
         name: Name,
-        window: OwnedFd,
-        bytes: u64,
+        land: impl Land + 'static,
         (outward, inward): (Vec<OwnedFd>, Vec<OwnedFd>),
     ) -> Arc<Self> {
-        assert!(bytes >= WINDOW_BYTES_MIN && outward.len() > 1 && inward.len() > 1); // The configuration's limits.
-        let pieces = Mutex::new(Pieces::new(WindowNumber::OWN, PIECES_AT, bytes - PIECES_AT));
-        let (changed, vectors, commons) = (Notify::new(), Mutex::default(), Mutex::default());
+        assert!(outward.len() > 1 && inward.len() > 1); // The configuration's limits.
+        let (changed, supplied) = (Notify::new(), Notify::new());
+        let (vectors, commons) = (Mutex::default(), Mutex::default());
         let bells = |fds: Vec<OwnedFd>| fds.into_iter().map(Doorbell::from).collect();
         let (outward, inward) = (bells(outward), bells(inward));
-        Arc::new(Self { number, name, window, pieces, changed, vectors, commons, outward, inward })
+        Arc::new(Self { number, name, land: Box::new(land), changed, supplied, vectors, commons, outward, inward })
     }
 
     /// Which it is.
@@ -299,13 +346,12 @@ impl Estate {
 
     /// Our mapping of its first page.
     pub(crate) fn head(&self) -> Result<Window, Refusal> {
-        let mapping = self.map(0, RegionSize(u64::from(PAGE_BYTES)));
-        mapping.map(Window::new).map_err(|error| Refusal::from_map(&error))
+        self.land.map(0, RegionSize(u64::from(PAGE_BYTES)))
     }
 
     /// Our mapping of its crossing.
     pub(crate) fn crossing(&self) -> Result<Window, Refusal> {
-        self.map(CROSSING_AT, CROSSING.size()).map(Window::new).map_err(|error| Refusal::from_map(&error))
+        self.land.map(CROSSING_AT, CROSSING.size())
     }
 
     /// Has the guest's daemon look at the crossing.
@@ -330,21 +376,54 @@ impl Estate {
 
     /// Of pieces that were let go, the one that the guest is to be told of next.
     pub(crate) fn withdrawn(&self) -> Option<Withdrawn> {
-        let own = self.pieces().withdrawn(0);
+        let own = self.land.withdrawn();
         own.or_else(|| self.commons().iter().find_map(|common| common.withdrawn(self.number)))
     }
 
     /// It was told of that.
     pub(crate) fn told(&self, withdrawn: Withdrawn) {
         match withdrawn.window {
-            WindowNumber::OWN => self.pieces().told(),
+            WindowNumber::OWN => self.land.told(),
             window => self.commons().iter().filter(|common| common.number() == window).for_each(|common| {
                 common.told(self.number);
             }),
         }
     }
 
-    /// Waits until something may have been withdrawn.
+    /// What the guest is to make next.
+    pub(crate) fn wanted(&self) -> Option<Wanted> {
+        self.land.wanted()
+    }
+
+    /// It was told of that.
+    pub(crate) fn asked(&self) {
+        self.land.asked();
+    }
+
+    /// The guest has made what it was to make, or cannot. What was wrong with that.
+    pub(crate) fn supply(&self, place: u64, grant: &[u8]) -> Result<(), String> {
+        let supplied = self.land.supply(place, grant);
+        self.supplied.notify_waiters();
+        supplied
+    }
+
+    /// Waits until there is all that a domain needs to attach, or is known that there will not be.
+    pub(crate) async fn ready(&self) {
+        loop {
+            let supplied = self.supplied.notified();
+            if self.land.is_ready() {
+                return;
+            }
+            supplied.await;
+        }
+    }
+
+    /// Whether its window can be talked in again once its conversation has ended.
+    pub(crate) fn lasts(&self) -> bool {
+        self.land.lasts()
+    }
+
+    /// Waits until something may have been withdrawn, or may be wanted.
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
@@ -352,7 +431,7 @@ impl Estate {
     /// True as long as a piece is what it was when it was handed out.
     pub(crate) fn holds(&self, window: WindowNumber, offset: u64, age: u32) -> bool {
         match window {
-            WindowNumber::OWN => self.pieces().holds(offset, age),
+            WindowNumber::OWN => self.land.holds(offset, age),
             _ => self.commons().iter().any(|common| common.number() == window && common.holds(offset, age)),
         }
     }
@@ -382,33 +461,26 @@ impl Estate {
         Ok(free)
     }
 
-    fn map(&self, at: u64, size: RegionSize) -> Result<Mapping, isthmus_shm::MapError> {
-        Mapping::window(&self.window, at, size, Access::ReadWrite)
-    }
-
     fn piece(self: &Arc<Self>, size: RegionSize) -> Result<Item, Refusal> {
         let bytes = size.0.next_multiple_of(u64::from(PAGE_BYTES));
-        let (at, age) = self.pieces().take(bytes).ok_or_else(|| {
+        let (at, age) = self.land.take(bytes).map_err(|OutOfLand| {
             let text = format!("the window of guest {} has no room for {bytes} bytes", self.name);
             Refusal::new(Reason::OutOfMemory, text)
         })?;
-        let piece = Item::Piece(Arc::new(Piece { estate: Arc::clone(self), at, bytes, age }));
+        let piece = Piece { estate: Arc::clone(self), at, bytes, age };
+        self.changed.notify_one();
         // What the piece was before, and whatever the guest wrote there since.
-        piece.map(RegionSize(bytes))?.give_back(0, bytes);
-        Ok(piece)
+        self.land.clear(at, bytes)?;
+        Ok(Item::Piece(Arc::new(piece)))
     }
 
     fn vectors(&self) -> MutexGuard<'_, BTreeMap<u16, DomainId>> {
         self.vectors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pieces(&self) -> MutexGuard<'_, Pieces> {
-        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Bytes of its window that are taken: those that are always, and those that are handed out.
     pub(crate) fn used(&self) -> u64 {
-        PIECES_AT + self.pieces().used()
+        self.land.used()
     }
 }
 
@@ -423,7 +495,7 @@ pub struct Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        self.estate.pieces().let_go(self.at, self.bytes);
+        self.estate.land.let_go(self.at, self.bytes);
         self.estate.changed.notify_one();
     }
 }

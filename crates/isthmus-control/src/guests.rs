@@ -27,7 +27,7 @@ use crate::border::host::Border;
 use crate::broker::GuestView;
 use crate::config::{self, KvmGuest};
 use crate::disposal::Given;
-use crate::ground::{Estate, GroundNumber};
+use crate::ground::{Estate, GroundNumber, Sheet};
 use crate::keeper::{Keeper, Kept};
 use crate::pairs::{self, Neighbour, Plan};
 use crate::server::Server;
@@ -97,6 +97,7 @@ impl Guests {
             let plan = &place.plan;
             let view = GuestView {
                 uid: plan.user.uid,
+                platform: "kvm",
                 socket: plan.socket(daemon).display().to_string(),
                 window_bytes: plan.window_bytes(),
                 vectors: plan.vectors(),
@@ -229,7 +230,7 @@ async fn keep(server: &Server, plan: &KvmGuest, keeper: &Keeper, parcel: Result<
 
 fn estate(plan: &KvmGuest, guest: Guest, number: GroundNumber) -> Arc<Estate> {
     let Guest { window, size, outward, inward, .. } = guest;
-    Estate::new(number, plan.name.name().clone(), window, size.0, (outward, inward))
+    Estate::new(number, plan.name.name().clone(), Sheet::new(window, size.0), (outward, inward))
 }
 
 /// For reports: whether the guest has its device.

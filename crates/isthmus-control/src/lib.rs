@@ -10,7 +10,8 @@
 //!         tickets ─── what a later daemon has to know        journal ─ counts and log lines
 //!       capture ── frames on their way to a program that asked for them
 //!       border ──── programs of guests, by the window a guest shares with us; also what a guest's own daemon is
-//!         ground ── where a domain's memory and bells come from: files of this host, or a guest's window     guests ── QEMU's side
+//!         ground ── where a domain's memory and bells come from: files of this host, or a guest's window
+//!         guests ── QEMU's side     xen ── both sides of a window that a guest of Xen grants
 //!           pairs ── windows that two guests have in common, by qmp ── a monitor of QEMU's
 //!         keeper ── what of guests outlives this daemon
 //!       answer ─── reports as JSON (schema), metrics as text
@@ -46,3 +47,4 @@ mod session;
 pub mod socket;
 pub mod tickets;
 mod watched;
+pub mod xen;

@@ -119,13 +119,15 @@ reports! {
         name: String,
         /// Whose its domains are.
         uid: u32,
-        /// Where its QEMU finds its device.
+        /// `kvm` or `xen`.
+        platform: Option<String>,
+        /// Where its QEMU finds its device; of a guest of Xen, where it says in XenStore that it is there, once it does.
         socket: String,
-        /// Bytes of its window.
+        /// Bytes of its window; of a guest of Xen, at most.
         window_bytes: u64,
-        /// Those that its domains have; none while it has no device.
+        /// Those that are taken; none while it has no device, or has not granted a window.
         used_bytes: Option<u64>,
-        /// Vectors of its device.
+        /// Vectors of its device, or bells toward it.
         vectors: u16,
         /// Whether its own daemon is there.
         daemon: bool,
@@ -133,7 +135,7 @@ reports! {
         state: Option<String>,
         /// Seconds since its daemon was heard.
         heard_s: Option<u64>,
-        /// Whether it keeps its device when this daemon is started again.
+        /// Whether it keeps its device when this daemon is started again; none for those that have no device.
         kept: Option<bool>,
         /// Why the last connection for its device came to nothing; none once another one did not.
         refused: Option<String>,

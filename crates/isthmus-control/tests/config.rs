@@ -91,6 +91,14 @@ monitor = "/srv/web.qmp"
 [[kvm.guest]]
 name = "db"
 user = 1001
+[[xen.guest]]
+name = "vm"
+user = "ann"
+window_mib = 16
+vectors = 128
+[[xen.guest]]
+name = "7"
+user = 1001
 [metrics]
 listen = "[::1]:9419"
 "#;
@@ -117,6 +125,11 @@ fn load_gives_typed_values() {
     assert_eq!(guests[0].socket(daemon), Path::new("/srv/web.sock"));
     assert_eq!(guests.iter().map(|guest| guest.monitor()).collect::<Vec<_>>(), [Some(Path::new("/srv/web.qmp")), None]);
     assert_eq!(guests[1].socket(daemon), Path::new("/srv/isthmus/guest-db.sock"));
+    let of_xen = config.xen.guest.as_slice();
+    assert_eq!(of_xen.iter().map(|guest| guest.name.name().as_str()).collect::<Vec<_>>(), ["vm", "7"]);
+    assert_eq!(of_xen.iter().map(|guest| guest.user.uid).collect::<Vec<_>>(), [1000, 1001]);
+    assert_eq!(of_xen.iter().map(|guest| guest.window_bytes() >> 20).collect::<Vec<_>>(), [16, 64]);
+    assert_eq!(of_xen.iter().map(|guest| guest.vectors()).collect::<Vec<_>>(), [128, 64]);
     let Attach::Users(users) = &config.policy.attach else { panic!("a list") };
     assert_eq!(users.iter().map(|user| user.uid).collect::<Vec<_>>(), [1000, 1001, 4_294_967_294]);
 }

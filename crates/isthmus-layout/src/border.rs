@@ -24,6 +24,8 @@ use crate::channel::{Geometry, SlabSize};
 use crate::control::{Field, MalformedControl, Name, Reader};
 use crate::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX, PAGE_BYTES, SLAB_BYTES_MIN};
 
+pub mod lots;
+
 /// What the head page begins with, as two words.
 pub const MAGIC: [u32; 2] = [u32::from_le_bytes(*b"ISTH"), u32::from_le_bytes(*b"WNDW")];
 /// The version of this layout.
@@ -89,6 +91,10 @@ pub enum FrameKind {
     Plugged,
     /// The same of one that it has no longer.
     Unplugged,
+    /// The content is a [`lots::Wanted`]; no connection. To the guest alone.
+    Wanted,
+    /// The content is a [`lots::Lot`]; no connection. To the host alone.
+    Lot,
 }
 
 impl FrameKind {
@@ -102,6 +108,8 @@ impl FrameKind {
             Self::Withdrawn => 5,
             Self::Plugged => 6,
             Self::Unplugged => 7,
+            Self::Wanted => 16,
+            Self::Lot => 17,
         }
     }
 
@@ -115,6 +123,8 @@ impl FrameKind {
             5 => Some(Self::Withdrawn),
             6 => Some(Self::Plugged),
             7 => Some(Self::Unplugged),
+            16 => Some(Self::Wanted),
+            17 => Some(Self::Lot),
             _ => None,
         }
     }

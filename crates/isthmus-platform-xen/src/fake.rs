@@ -52,7 +52,10 @@ impl Host {
     /// A host with a domain 0.
     pub fn new() -> Self {
         let host = Self::default();
-        host.lock().alive.insert(Domid::ZERO);
+        let mut state = host.lock();
+        state.alive.insert(Domid::ZERO);
+        state.store.introduce(Domid::ZERO);
+        drop(state);
         host
     }
 
@@ -88,6 +91,11 @@ impl Host {
     /// How many pages are granted, by anybody to anybody: to find leaks.
     pub fn grants(&self) -> usize {
         self.lock().grants.len()
+    }
+
+    /// How many pages of one domain are granted to others, or still mapped by them.
+    pub fn grants_of(&self, domid: Domid) -> usize {
+        self.lock().grants.of(domid)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

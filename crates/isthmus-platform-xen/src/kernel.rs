@@ -6,6 +6,7 @@
 use crate::store::Wire;
 use crate::{Domid, EvtchnPort, GrantRef};
 use isthmus_shm::{Access, Mapping};
+use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::time::Duration;
 
@@ -53,8 +54,9 @@ pub trait Kernel {
     fn store(&self) -> Result<Self::Wire, Errno>;
 }
 
-/// Pages of ours, granted. While they are mapped somewhere the grants stay, and so do the pages; then both go.
-pub trait Pages {
+/// Pages of ours, granted. While they are mapped somewhere the grants stay, and so do the pages; then both go. Whoever gets the descriptor
+/// maps them, at offset 0, and no other pages.
+pub trait Pages: AsFd {
     /// An end of an event channel.
     type Port;
 
@@ -68,8 +70,8 @@ pub trait Pages {
     fn set_farewell(&self, farewell: Farewell<'_, Self::Port>) -> Result<(), Errno>;
 }
 
-/// An end of an event channel.
-pub trait Port {
+/// An end of an event channel. Its descriptor is to poll: readable when there is an event to wait for.
+pub trait Port: AsFd {
     /// Its number, by which the other domain binds to it.
     fn number(&self) -> EvtchnPort;
 

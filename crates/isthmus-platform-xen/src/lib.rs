@@ -42,6 +42,7 @@ pub mod fake;
 mod grant;
 mod ids;
 pub mod kernel;
+mod offer;
 mod platform;
 pub mod presence;
 #[cfg(test)]
@@ -52,5 +53,6 @@ pub use devices::{DevicePages, DevicePort, DeviceWire, Devices};
 pub use grant::{Grant, GrantFault, INLINE_MAX, Names};
 pub use ids::{Domid, EvtchnPort, GrantRef};
 pub use kernel::{Farewell, Kernel, Pages, Port};
+pub use offer::{Offer, OfferFault};
 pub use platform::{Bell, Xen, XenListener, XenMemory, XenRinger};
 pub use store::{Event, Store, StoreError};

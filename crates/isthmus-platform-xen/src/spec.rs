@@ -4,7 +4,7 @@ use crate::admission::{BACKENDS, BACKENDS_MAX, GUESTS};
 use crate::directory::{self, Level, PAGES_MAX, Place, REFS_MAX};
 use crate::kernel::PAGE_BYTES;
 use crate::presence::{BEAT, FOLLOWED_MAX, LEASE, NODE, OFFER_BYTES_MAX};
-use crate::{Domid, Grant, GrantRef, INLINE_MAX, Names};
+use crate::{Domid, EvtchnPort, Grant, GrantRef, INLINE_MAX, Names, Offer};
 use isthmus_shm::Access;
 
 fn rows(head: &str, rows: &[String]) -> String {
@@ -83,6 +83,37 @@ fn store() -> String {
     )
 }
 
+fn offer() -> String {
+    let from = Domid::new(7).unwrap();
+    let grant = |names| Grant { from, access: Access::ReadWrite, pages: 1, names };
+    let one = grant(Names::Inline(vec![GrantRef(7)]));
+    let offer = Offer {
+        backend: Domid::new(0x0201).unwrap(),
+        incarnation: 0x1817_1615_1413_1211,
+        port: EvtchnPort(0x2423_2221),
+        head: one.clone(),
+        crossing: one.clone(),
+    };
+    let (bytes, len) = (offer.emit(), one.emit().len());
+    assert_eq!(
+        (bytes[2], bytes[4], bytes[12], usize::from(bytes[16]), bytes.len()),
+        (1, 0x11, 0x21, len, 17 + 2 * len)
+    );
+    rows(
+        "| offset | bytes | meaning |",
+        &[
+            format!("| 0 | 1 | {}: `{}` |", bytes[0], bytes[0] as char),
+            format!("| 1 | 1 | version: {} |", bytes[1]),
+            "| 2 | 2 | the backend that it is for |".to_owned(),
+            "| 4 | 8 | the incarnation of that backend's daemon |".to_owned(),
+            "| 12 | 4 | a port of an event channel, to which the backend binds |".to_owned(),
+            "| 16 | 1 | bytes of the grant that follows |".to_owned(),
+            "| 17 | those | the grant of the window's head page |".to_owned(),
+            "| then | to the end | the grant of its crossing |".to_owned(),
+        ],
+    )
+}
+
 fn times() -> String {
     rows(
         "| what | |",
@@ -99,9 +130,14 @@ fn times() -> String {
 fn the_specification_has_the_tables_of_the_code() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/spec/xen.md");
     let mut page = std::fs::read_to_string(path).unwrap();
-    for (name, table) in
-        [("grant", grant()), ("list", list()), ("lists", lists()), ("nodes", store()), ("times", times())]
-    {
+    for (name, table) in [
+        ("grant", grant()),
+        ("list", list()),
+        ("lists", lists()),
+        ("nodes", store()),
+        ("times", times()),
+        ("offer", offer()),
+    ] {
         let mark = format!("<!-- table {name} -->\n");
         let start = page.find(&mark).unwrap_or_else(|| panic!("no table {name}")) + mark.len();
         let end = start + page[start..].find("<!-- end -->").expect("a table ends");

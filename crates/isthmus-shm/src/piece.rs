@@ -3,6 +3,9 @@
 //! What makes such a descriptor as safe to map as a sealed memory file is the driver, so what counts is that it is the driver's:
 //! the kernel says that by the type of the file system it belongs to, which no file system of a user's can take (a FUSE file is of
 //! FUSE's type whatever its server answers). How many bytes there are is then asked of the driver.
+//!
+//! Under Xen a piece is an allocation of the kernel's own driver for pages that are granted to other domains, `xen/gntalloc`. It maps
+//! pages that are there or nothing, and who maps them keeps them.
 
 use crate::window::Access;
 use rustix::fd::AsFd;
@@ -69,9 +72,38 @@ pub fn extent(file: impl AsFd) -> Option<Extent> {
     (raw.abi == ABI).then_some(Extent { bytes: raw.bytes, access, memory_type: raw.memory_type, gone })
 }
 
+/// The name under which the kernel lists the driver for granted pages among its miscellaneous devices, and their common major number.
+const GRANTED: &str = "xen/gntalloc";
+const MISCELLANEOUS: u32 = 10;
+
+/// True of an open file of the driver that allocates granted pages under Xen. The number of its device says so, which the kernel gives to
+/// no other driver; where something else than a driver claims that number (a FUSE file can), the kernel does not open it.
+pub fn is_granted(file: impl AsFd) -> bool {
+    let Ok(found) = rustix::fs::fstat(&file) else { return false };
+    let is_device = rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::CharacterDevice;
+    is_device
+        && rustix::fs::major(found.st_rdev) == MISCELLANEOUS
+        && std::fs::read_to_string("/proc/misc")
+            .is_ok_and(|listed| number_of(&listed, GRANTED) == Some(rustix::fs::minor(found.st_rdev)))
+}
+
+/// The number of a device in the kernel's list: a number and a name in each line.
+fn number_of(listed: &str, name: &str) -> Option<u32> {
+    let found = listed.lines().filter_map(|line| line.trim().split_once(' ')).find(|(_, listed)| listed.trim() == name);
+    found?.0.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_are_found_in_the_kernels_list() {
+        let listed = "122 xen/privcmd\n 58 xen/gntalloc\n  1 psaux\n";
+        assert_eq!(number_of(listed, GRANTED), Some(58));
+        assert_eq!(number_of(listed, "xen/gnt"), None);
+        assert_eq!(number_of("58xen/gntalloc", GRANTED), None);
+    }
 
     #[test]
     #[cfg_attr(miri, ignore = "asks the kernel")]
@@ -79,5 +111,7 @@ mod tests {
         let memory = rustix::fs::memfd_create("piece", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
         assert_eq!([extent(&memory), extent(&event), extent(std::io::stdin())], [None; 3]);
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert!(!is_granted(&memory) && !is_granted(&event) && !is_granted(&null));
     }
 }

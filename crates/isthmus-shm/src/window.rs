@@ -99,6 +99,8 @@ impl Mapping {
         let (have, backing) = match piece::extent(&memory) {
             // What others write there they may write under another kernel, whom no barrier of this one reaches.
             Some(extent) => (extent.bytes, Backing::Pages(None)),
+            // Its driver does not say how many pages there are. It maps as many as it is asked for, or none.
+            None if piece::is_granted(&memory) => (u64::MAX, Backing::Pages(None)),
             None => (sealed_bytes(&memory)?, backing),
         };
         if at.checked_add(size.0).is_none_or(|end| have < end) {
@@ -221,7 +223,7 @@ impl Window {
         }
         // SAFETY: `at` is inside the mapping (both fields are the mapping's, from `new`), which outlives `self`, is page aligned and cannot shrink (its file
         // is sealed; or the driver of the guest's window says how large it is and never takes pages away without others in their
-        // place, see `piece`; or it belongs to a platform that promised so in `adopt`). Other domains reach these bytes by mappings of
+        // place, or that of granted pages leaves them to who maps them, see `piece`; or it belongs to a platform that promised so in `adopt`). Other domains reach these bytes by mappings of
         // their own; this program reaches them by atomics, so no access of ours races with another of ours, and by
         // `Payload`, whose spans are disjoint from the words that atomics are used on.
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(4 * at as usize).cast()) }

@@ -4,6 +4,7 @@
 //!  ┌ QEMU ─────────────────────────────────────────────────────────┐
 //!  │ ┌ domain 0 ─────────────────┐  ┌ a ────────┐  ┌ b ────────┐   │
 //!  │ │ xl, xenstored             │  │ xen-side  │  │ xen-side  │   │
+//!  │ │ isthmusd, mx_…            │  │ isthmusd, mx_…           │   │
 //!  │ │ xen-side      consoles ───┼──┤ hvc0      │  │           │   │
 //!  │ └───────▲───────────────────┘  └───────────┘  └───────────┘   │
 //!  │         │ second serial line        Xen                       │
@@ -25,7 +26,7 @@ use isthmus_testbed::{Launch, Scratch};
 use crate::cpio::Archive;
 use crate::kit::{self, missing};
 use crate::shell::{Done, Shell};
-use crate::system::{loaded, name, read, stripped};
+use crate::system::{loaded, name, programs, read, stripped};
 
 /// Modules that each domain needs, in the order in which it loads them.
 const MODULES: [&str; 5] = ["xen-privcmd", "xenfs", "xen-evtchn", "xen-gntdev", "xen-gntalloc"];
@@ -114,7 +115,9 @@ impl XenKit {
             archive.file("modules/order", order.as_bytes());
             archive
         };
-        let guest = common(include_bytes!("../guest/xen-domu")).finish();
+        let mut guest = common(include_bytes!("../guest/xen-domu"));
+        add_programs(&mut guest, folder, "bin", "");
+        let guest = guest.finish();
         let mut archive = common(include_bytes!("../guest/xen-dom0"));
         archive.file("guest/kernel", &read(&self.kernel));
         archive.file("guest/files", &guest);
@@ -126,22 +129,10 @@ impl XenKit {
             archive.file(&format!("lib/{library}"), &read(&path));
         }
         archive.file("lib64/ld-linux-x86-64.so.2", &read(&self.libraries[0].join("ld-linux-x86-64.so.2")));
-        self.add_command(&mut archive, folder);
+        add_wrapped(&mut archive, folder);
         let path = folder.join("dom0.cpio");
         fs::write(&path, archive.finish()).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         path
-    }
-
-    /// The command line of ours, with the libraries of this machine: domain 0 has those of Debian's Xen, which may be others.
-    fn add_command(&self, archive: &mut Archive, folder: &Path) {
-        let isthmus = isthmus_testbed::binary("isthmus", "isthmus").unwrap_or_else(|error| panic!("{error}"));
-        archive.folder("isthmus");
-        archive.file("isthmus/isthmus", &stripped(&isthmus, folder));
-        for path in loaded(&isthmus).into_values() {
-            archive.file(&format!("isthmus/{}", name(&path)), &read(&path));
-        }
-        let starts = b"#!/bin/sh\nexec /isthmus/ld-linux-x86-64.so.2 --library-path /isthmus /isthmus/isthmus \"$@\"\n";
-        archive.file("bin/isthmus", starts);
     }
 
     /// The libraries that the tools load, and those load, from Debian's packages.
@@ -164,6 +155,32 @@ impl XenKit {
             }
         }
         found
+    }
+}
+
+/// Ours, in `bin` of the archive, and the libraries of this machine in `lib` and where they are loaded from, below `root`.
+fn add_programs(archive: &mut Archive, folder: &Path, bin: &str, root: &str) {
+    let mut libraries = BTreeMap::new();
+    for program in programs() {
+        archive.file(&format!("{bin}/{}", name(&program)), &stripped(&program, folder));
+        libraries.extend(loaded(&program));
+    }
+    for (inside, outside) in libraries {
+        archive.file(&format!("{root}{inside}"), &stripped(&outside, folder));
+    }
+}
+
+/// The same for domain 0, whose own libraries are those of Debian's Xen, which may be others.
+fn add_wrapped(archive: &mut Archive, folder: &Path) {
+    for path in ["isthmus", "isthmus/bin", "isthmus/lib", "isthmus/lib64"] {
+        archive.folder(path);
+    }
+    add_programs(archive, folder, "isthmus/bin", "isthmus/");
+    for program in programs().iter().map(|program| name(program)) {
+        let starts = format!(
+            "#!/bin/sh\nexec /isthmus/lib64/ld-linux-x86-64.so.2 --library-path /isthmus/lib /isthmus/bin/{program} \"$@\"\n"
+        );
+        archive.file(&format!("bin/{program}"), starts.as_bytes());
     }
 }
 
@@ -242,6 +259,41 @@ impl XenMachine {
         let lines = self.run(order);
         assert_eq!(lines.len(), 1, "{order}: {lines:?}");
         lines.into_iter().next().unwrap_or_default()
+    }
+
+    /// Starts a guest, of the kind `pv` or `pvh`, waits until it obeys, and says its number.
+    #[track_caller]
+    pub fn create(&mut self, name: &str, kind: &str) -> u16 {
+        let number = self.say(&format!("create {name} {kind}"));
+        number.parse().unwrap_or_else(|_| panic!("{number}"))
+    }
+
+    /// Has a guest do something, or domain 0, which is called `dom0`, and says what it says.
+    #[track_caller]
+    pub fn on(&mut self, name: &str, order: &str) -> Vec<String> {
+        match name {
+            "dom0" => self.run(order),
+            _ => self.run(&format!("on {name} '{order}'")),
+        }
+    }
+
+    /// How many pages of each domain are mapped by others, as Xen counts them: those of consoles and stores are always there.
+    pub fn grants(&mut self) -> BTreeMap<u16, usize> {
+        let mut counted = BTreeMap::new();
+        let mut whose = None;
+        for line in self.run("grants") {
+            if let Some((_, rest)) = line.split_once("grant-table for remote d") {
+                let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+                let number = digits.parse().unwrap_or_else(|_| panic!("{line}"));
+                whose = Some(number);
+                counted.insert(number, 0);
+            } else if line.contains("[0x") {
+                let whose = whose.expect("a table begins with its domain");
+                *counted.entry(whose).or_insert(0) += 1;
+            }
+        }
+        assert!(counted.len() >= 2, "{counted:?}");
+        counted
     }
 
     /// What Xen and domain 0's kernel said.

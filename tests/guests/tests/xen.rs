@@ -1,8 +1,6 @@
 //! Domains of Xen: what `isthmus-platform-xen` does with the devices of real guests. One machine for all, since it takes long to start.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::collections::BTreeMap;
-
 use isthmus_guests::{XenKit, XenMachine, patience};
 use isthmus_testbed::eventually;
 
@@ -22,21 +20,21 @@ fn domains_of_xen() {
     let mut bed = Bed { xen: XenMachine::boot(&kit), a: 0, b: 0 };
     bed.a = bed.create("a", "pv");
     bed.b = bed.create("b", "pv");
-    let at_first = bed.grants();
+    let at_first = bed.xen.grants();
     bed.check("the conformance suite, domain 0 and a guest", |bed| bed.suite("dom0", "a"));
     bed.check("the conformance suite, two guests", |bed| bed.suite("a", "b"));
     bed.check("more pages than the kernel grants are refused, with the reason", too_many);
     bed.check("a region of many pages, by lists of references", many_pages);
     bed.check("a mapper that is killed says farewell", killed_mapper);
     bed.check("an owner that is killed says farewell, and its pages stay", killed_owner);
-    bed.check("nothing that was granted so far is left", |bed| assert_eq!(bed.grants(), at_first));
+    bed.check("nothing that was granted so far is left", |bed| assert_eq!(bed.xen.grants(), at_first));
     bed.check("a guest is allowed what it may, by domain 0", allowed);
     bed.check("guests are seen to come, start again and fall silent", presence);
     bed.check("a guest that is destroyed is missed by all, and goes when its pages do", destroyed);
     bed.check("after that, everything works with the next guest", |bed| {
         bed.b = bed.create("b", "pv");
         bed.suite("a", "b");
-        let now: Vec<usize> = bed.grants().into_values().collect();
+        let now: Vec<usize> = bed.xen.grants().into_values().collect();
         let then: Vec<usize> = at_first.values().copied().collect();
         assert_eq!(now, then, "pages are left over");
     });
@@ -62,7 +60,7 @@ impl Bed {
     }
 
     fn create(&mut self, name: &str, kind: &str) -> u16 {
-        self.xen.say(&format!("create {name} {kind}")).parse().unwrap()
+        self.xen.create(name, kind)
     }
 
     fn suite(&mut self, one: &str, other: &str) {
@@ -72,13 +70,9 @@ impl Bed {
         assert!(passed >= 28, "{said:#?}");
     }
 
-    /// Has a guest do something, or domain 0, and says what it says.
     #[track_caller]
     fn on(&mut self, name: &str, order: &str) -> Vec<String> {
-        match name {
-            "dom0" => self.xen.run(order),
-            _ => self.xen.run(&format!("on {name} '{order}'")),
-        }
+        self.xen.on(name, order)
     }
 
     /// One lets another one into so many pages, who comes.
@@ -100,23 +94,6 @@ impl Bed {
             "b" => self.b,
             _ => 0,
         }
-    }
-
-    /// How many pages of each domain are mapped by others, as Xen counts them: those of consoles and stores are always there.
-    fn grants(&mut self) -> BTreeMap<u16, usize> {
-        let mut counted = BTreeMap::new();
-        let mut whose = None;
-        for line in self.xen.run("grants") {
-            if let Some((_, rest)) = line.split_once("grant-table for remote d") {
-                let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-                whose = Some(digits.parse().unwrap());
-                counted.insert(digits.parse().unwrap(), 0);
-            } else if line.contains("[0x") {
-                *counted.get_mut(&whose.expect("a table begins with its domain")).unwrap() += 1;
-            }
-        }
-        assert!(counted.len() >= 2, "{counted:?}");
-        counted
     }
 }
 

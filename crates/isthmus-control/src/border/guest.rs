@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use isthmus_channel::crossing::Frame;
 use isthmus_layout::RegionSize;
+use isthmus_layout::border::lots::{Lot, Wanted};
 use isthmus_layout::border::{
     ANSWER_WORD, CALL_WORD, CROSSING, CROSSING_AT, CROSSING_VECTOR, FrameKind, Handed, MAGIC, MAGIC_WORD, Open, Packet,
     SILENT_AFTER_MS, TAKEN_STEP, UNTAKEN_MAX, VERSION, VERSION_WORD, WindowNumber, Withdrawn,
@@ -44,12 +45,20 @@ const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
 
 const SILENT_AFTER: Duration = Duration::from_millis(SILENT_AFTER_MS as u64);
 
+/// Parts of the window that were made and that the host has not been told of: more than a stock, of each size.
+const UNTOLD_MAX: usize = 256;
+
 /// What shows a guest its window.
 pub trait Device: Sized {
+    /// Our mapping of a part of the window.
+    fn window(&self, at: u64, size: RegionSize) -> io::Result<Window> {
+        let piece = self.piece(at, size.0)?;
+        Mapping::new(piece, size, Access::ReadWrite).map(Window::new).map_err(io::Error::other)
+    }
     /// A descriptor that maps these bytes of the window, in whole pages, and nothing else, for reading and writing.
     fn piece(&self, offset: u64, bytes: u64) -> io::Result<OwnedFd>;
-    /// Takes a piece away from whoever maps it.
-    fn withdraw(&self, piece: &OwnedFd) -> io::Result<()>;
+    /// What is at `offset` is no piece any more: takes it away from whoever maps it, if it was ever handed to anybody.
+    fn withdraw(&self, offset: u64, piece: Option<&OwnedFd>) -> io::Result<()>;
     /// A descriptor that rings a vector of a peer when eight bytes are written to it.
     fn ringer(&self, peer: u16, vector: u16) -> io::Result<OwnedFd>;
     /// An event descriptor that counts the rings of a vector of ours from now on, and no other does.
@@ -60,6 +69,15 @@ pub trait Device: Sized {
     fn beside(&self, known: &BTreeSet<WindowNumber>) -> Vec<(WindowNumber, Self)>;
     /// True when it was unplugged.
     fn is_gone(&self) -> bool;
+
+    /// Makes a part of a window that is made piece by piece; what the host needs to map it.
+    fn make(&self, _wanted: Wanted) -> io::Result<Vec<u8>> {
+        Err(io::Error::other("the window is whole"))
+    }
+    /// Whether the host can be called again in this window once a conversation has ended.
+    fn lasts(&self) -> bool {
+        true
+    }
 }
 
 impl Device for isthmus_platform_kvm::Device {
@@ -67,8 +85,8 @@ impl Device for isthmus_platform_kvm::Device {
         Self::piece(self, offset, bytes, Access::ReadWrite).map_err(io::Error::other)
     }
 
-    fn withdraw(&self, piece: &OwnedFd) -> io::Result<()> {
-        Self::withdraw(self, piece).map_err(io::Error::other)
+    fn withdraw(&self, _offset: u64, piece: Option<&OwnedFd>) -> io::Result<()> {
+        piece.map_or(Ok(()), |piece| Self::withdraw(self, piece).map_err(io::Error::other))
     }
 
     fn ringer(&self, peer: u16, vector: u16) -> io::Result<OwnedFd> {
@@ -127,15 +145,12 @@ impl<D: Device + 'static> Guest<D> {
         Self { device, policy }
     }
 
-    /// Serves until it is stopped, or its device is gone. Runs inside a [`LocalSet`](tokio::task::LocalSet).
+    /// Serves until it is stopped, or its device is gone, or a window that does not last is over. Runs inside a
+    /// [`LocalSet`](tokio::task::LocalSet).
     pub async fn run(self, listener: &Listener, stop: &Stop) -> io::Result<Ended> {
-        let map = |at, size: RegionSize| {
-            let piece = self.device.piece(at, size.0)?;
-            Mapping::new(piece, size, Access::ReadWrite).map(Window::new).map_err(io::Error::other)
-        };
         let place = Rc::new(Place {
-            head: map(0, RegionSize(PAGE_BYTES.into()))?,
-            crossing: map(CROSSING_AT, CROSSING.size())?,
+            head: self.device.window(0, RegionSize(PAGE_BYTES.into()))?,
+            crossing: self.device.window(CROSSING_AT, CROSSING.size())?,
             host: Doorbell::from(self.device.ringer(HOST, CROSSING_VECTOR)?),
         });
         let bell = watched(self.device.listen(CROSSING_VECTOR)?)?;
@@ -177,6 +192,9 @@ impl<D: Device + 'static> Guest<D> {
             {
                 tracing::warn!("the host's daemon is not there any more");
                 conversation.take().inspect(|before| before.end());
+                if !things.device.lasts() {
+                    break Ended::Unplugged;
+                }
                 calling = Calling::new(Rc::clone(&place));
             }
             if conversation.is_none() && calling.call() {
@@ -337,8 +355,8 @@ impl<D: Device> Things<D> {
 
     /// All that was handed before is nobody's.
     fn start_anew(&self) {
-        for ((window, _), (_, piece)) in std::mem::take(&mut *self.pieces.borrow_mut()) {
-            self.take_away(window, &piece);
+        for ((window, offset), (_, piece)) in std::mem::take(&mut *self.pieces.borrow_mut()) {
+            self.take_away(window, offset, Some(&piece));
         }
         self.listeners.borrow_mut().clear();
     }
@@ -395,15 +413,13 @@ impl<D: Device> Things<D> {
     fn withdraw(&self, withdrawn: Withdrawn) {
         let Withdrawn { window, offset, age } = withdrawn;
         let mut pieces = self.pieces.borrow_mut();
-        if pieces.get(&(window, offset)).is_some_and(|(known, _)| *known == age)
-            && let Some((_, piece)) = pieces.remove(&(window, offset))
-        {
-            self.take_away(window, &piece);
-        }
+        let is_known = pieces.get(&(window, offset)).is_some_and(|(known, _)| *known == age);
+        let piece = is_known.then(|| pieces.remove(&(window, offset))).flatten();
+        self.take_away(window, offset, piece.as_ref().map(|(_, piece)| &**piece));
     }
 
-    fn take_away(&self, window: WindowNumber, piece: &OwnedFd) {
-        if let Err(error) = self.of_window(window, |device| device.withdraw(piece)) {
+    fn take_away(&self, window: WindowNumber, offset: u64, piece: Option<&OwnedFd>) {
+        if let Err(error) = self.of_window(window, |device| device.withdraw(offset, piece)) {
             tracing::warn!("a piece of the window could not be withdrawn: {error}");
         }
     }
@@ -418,6 +434,9 @@ struct Conversation<D> {
     next: Cell<u32>,
     /// Windows that the host knows of.
     told: RefCell<BTreeSet<WindowNumber>>,
+    /// What was made for the host, and it has not been told.
+    made: RefCell<VecDeque<Vec<u8>>>,
+    making: Notify,
 }
 
 /// A message for a program.
@@ -452,12 +471,16 @@ impl Program {
 
 impl<D: Device + 'static> Conversation<D> {
     fn new(talk: Talk, place: Rc<Place>, things: Rc<Things<D>>) -> Rc<Self> {
-        let (programs, next, told) = (RefCell::default(), Cell::new(1), RefCell::default());
-        Rc::new(Self { talk, place, things, programs, next, told })
+        let (programs, made, told) = (RefCell::default(), RefCell::default(), RefCell::default());
+        let new = Self { talk, place, things, programs, next: Cell::new(1), told, made, making: Notify::new() };
+        let conversation = Rc::new(new);
+        spawn_local(Rc::clone(&conversation).offer());
+        conversation
     }
 
     fn end(&self) {
         self.talk.end();
+        self.making.notify_one();
         let programs = std::mem::take(&mut *self.programs.borrow_mut());
         programs.values().for_each(|program| program.close());
     }
@@ -536,11 +559,39 @@ impl<D: Device + 'static> Conversation<D> {
             (FrameKind::Withdrawn, _) => {
                 self.things.withdraw(Withdrawn::parse(content).map_err(|error| error.to_string())?);
             }
-            (FrameKind::Open | FrameKind::Plugged | FrameKind::Unplugged, _) => {
+            (FrameKind::Wanted, _) => {
+                let wanted = Wanted::parse(content).map_err(|error| error.to_string())?;
+                if self.made.borrow().len() >= UNTOLD_MAX {
+                    return Err(format!("it wants more than {UNTOLD_MAX} pieces at once"));
+                }
+                self.made.borrow_mut().push_back(self.make(wanted));
+                self.making.notify_one();
+            }
+            (FrameKind::Open | FrameKind::Plugged | FrameKind::Unplugged | FrameKind::Lot, _) => {
                 return Err(format!("a host does not say {kind:?}"));
             }
         }
         Ok(())
+    }
+
+    /// What the host is told of something that it wants: nothing if it cannot be made.
+    fn make(&self, wanted: Wanted) -> Vec<u8> {
+        let made = self.things.device.make(wanted).unwrap_or_else(|error| {
+            tracing::warn!(bytes = wanted.bytes, "the window does not grow: {error}");
+            Vec::new()
+        });
+        Lot { place: wanted.place, grant: &made }.emit()
+    }
+
+    /// Tells the host of what was made for it.
+    async fn offer(self: Rc<Self>) {
+        while !self.talk.over.get() {
+            let next = self.made.borrow_mut().pop_front();
+            match next {
+                Some(lot) => drop(self.send(FrameKind::Lot, 0, &lot).await),
+                None => self.making.notified().await,
+            }
+        }
     }
 
     fn packet(&self, program: &Program, packet: &Packet<'_>) {
@@ -647,7 +698,7 @@ mod tests {
             isthmus_platform::local::memory(RegionSize(bytes)).map_err(io::Error::other)
         }
 
-        fn withdraw(&self, _piece: &OwnedFd) -> io::Result<()> {
+        fn withdraw(&self, _offset: u64, _piece: Option<&OwnedFd>) -> io::Result<()> {
             Ok(())
         }
 
@@ -682,9 +733,9 @@ mod tests {
         let policy = Policy::new(load(&inputs).unwrap().config.policy, rustix::process::geteuid().as_raw());
         let program = isthmus_platform::seqpacket::connect(&path).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let guest = Guest::new(Unserved, policy);
         let local = tokio::task::LocalSet::new();
         runtime.block_on(local.run_until(async {
+            let guest = Guest::new(Unserved, policy);
             let serving = spawn_local(async move { guest.run(&listener, &Stop::default()).await });
             let line = Line::new(program).unwrap();
             let (mut message, mut fds) = (vec![0; CONTROL_BYTES_MAX], Vec::new());

@@ -8,14 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use isthmus_channel::crossing::Frame;
+use isthmus_layout::border::lots::Lot;
 use isthmus_layout::border::{
     ANSWER_WORD, CALL_WORD, CROSSING, FRAME_BYTES_MAX, FrameKind, GUEST_BEAT_WORD, Handed, MAGIC, MAGIC_WORD, Open,
     Packet, TAKEN_STEP, UNTAKEN_MAX, VERSION, VERSION_WORD, WindowNumber,
 };
 use isthmus_layout::channel::Direction;
+use isthmus_layout::control::ToDaemon;
 use isthmus_platform::seqpacket;
 use isthmus_shm::{Window, Words as _};
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify, OwnedMutexGuard};
 use tokio::task::spawn_local;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -48,6 +50,7 @@ impl Border {
         for (at, word) in (MAGIC_WORD..).zip(MAGIC).chain([(VERSION_WORD, VERSION)]) {
             head.store(at, word, Ordering::Release);
         }
+        self.estate.call(); // Whose daemon is there already need not look for that again.
         let called = watched(self.estate.called().map_err(io::Error::other)?)?;
         let mut conversation: Option<Rc<Conversation>> = None;
         let mut gone = std::pin::pin!(gone);
@@ -70,13 +73,19 @@ impl Border {
             if let Some(over) = conversation.take_if(|conversation| conversation.talk.over.get()) {
                 over.end();
                 self.show(false, &head);
+                if !self.estate.lasts() {
+                    break;
+                }
                 head.store(ANSWER_WORD, 0, Ordering::Release);
                 self.estate.call();
             }
             let call = head.load(CALL_WORD, Ordering::Acquire);
             if call != heard {
-                heard = call;
+                let is_first = std::mem::replace(&mut heard, call) == 0;
                 conversation.take().inspect(|before| before.end());
+                if !is_first && !self.estate.lasts() {
+                    break;
+                }
                 if call != 0 {
                     conversation = Some(self.answer(call, &head, &crossing));
                 }
@@ -88,6 +97,7 @@ impl Border {
             };
         }
         conversation.inspect(|conversation| conversation.end());
+        self.show(false, &head);
         Ok(())
     }
 
@@ -136,7 +146,10 @@ impl Border {
     fn with_view(&self, act: impl FnOnce(&mut GuestView, u64) -> bool) -> bool {
         self.server.with(|broker| {
             let now = broker.now;
-            broker.guest_mut(self.estate.name()).is_some_and(|guest| act(guest, now))
+            let guest = broker.guest_mut(self.estate.name());
+            let is_ours =
+                |guest: &&mut GuestView| guest.estate.as_ref().is_some_and(|known| Arc::ptr_eq(known, &self.estate));
+            guest.filter(is_ours).is_some_and(|guest| act(guest, now))
         })
     }
 
@@ -153,6 +166,7 @@ impl Border {
             estate: Arc::clone(&self.estate),
             uid: self.uid,
             programs: RefCell::default(),
+            attaching: Arc::default(),
         })
     }
 
@@ -172,6 +186,8 @@ struct Conversation {
     estate: Arc<Estate>,
     uid: u32,
     programs: RefCell<BTreeMap<u32, Rc<Program>>>,
+    /// Held by the one connection whose request to attach is under way, where that may have to wait for what the guest makes.
+    attaching: Arc<Mutex<()>>,
 }
 
 /// A connection of a guest's program.
@@ -184,12 +200,15 @@ struct Program {
     /// Nothing more comes.
     closed: Cell<bool>,
     came: Notify,
+    /// Its request to attach has not been answered.
+    attaching: RefCell<Option<OwnedMutexGuard<()>>>,
 }
 
 impl Program {
     fn close(&self) {
         self.closed.set(true);
         self.came.notify_one();
+        self.attaching.take();
     }
 }
 
@@ -210,7 +229,7 @@ impl Conversation {
                 if taken > 0 {
                     self.estate.call();
                 }
-                let _ = self.tell_of_withdrawn(); // Or it is over.
+                let _ = self.tell_of_pieces(); // Or it is over.
                 taken == TURN_FRAMES || self.talk.over.get()
             }
             Err(text) => {
@@ -237,7 +256,13 @@ impl Conversation {
                 self.server.with(|broker| broker.window_shown(guest, window, there));
                 Ok(())
             }
-            FrameKind::Taken | FrameKind::Withdrawn => Err(format!("a guest does not say {kind:?}")),
+            FrameKind::Lot => {
+                let lot = Lot::parse(content).map_err(|error| error.to_string())?;
+                self.estate.supply(lot.place, lot.grant)
+            }
+            FrameKind::Taken | FrameKind::Withdrawn | FrameKind::Wanted => {
+                Err(format!("a guest does not say {kind:?}"))
+            }
         }
     }
 
@@ -268,7 +293,7 @@ impl Conversation {
         let line = Line::new(ours)?;
         self.server.adopt(theirs, self.uid, open.program, Ground::Guest(Arc::clone(&self.estate)))?;
         let (inbox, closed, came) = (RefCell::default(), Cell::new(false), Notify::new());
-        Ok(Rc::new(Program { number, line, inbox, closed, came }))
+        Ok(Rc::new(Program { number, line, inbox, closed, came, attaching: RefCell::default() }))
     }
 
     fn packet(&self, connection: u32, content: &[u8]) -> Result<(), String> {
@@ -299,6 +324,7 @@ impl Conversation {
                 program.came.notified().await;
                 continue;
             };
+            self.let_attach(&program, &message).await;
             if !program.line.send(&message, &[]).await {
                 return; // The other task sees it, too.
             }
@@ -313,10 +339,23 @@ impl Conversation {
         }
     }
 
+    /// Whoever attaches finds all that is needed for that: one after the other, where the guest has to make it.
+    async fn let_attach(&self, program: &Program, message: &[u8]) {
+        if self.estate.lasts() || !matches!(ToDaemon::parse(message, 0), Ok((_, ToDaemon::Attach(_)))) {
+            return;
+        }
+        let turn = Arc::clone(&self.attaching).lock_owned().await;
+        self.estate.ready().await;
+        if !program.closed.get() {
+            program.attaching.replace(Some(turn));
+        }
+    }
+
     /// From the session to the program.
     async fn pass_up(self: Rc<Self>, program: Rc<Program>) {
         let (mut packet, mut fds) = (vec![0; FRAME_BYTES_MAX], Vec::new());
         while let Some(bytes) = program.line.receive(&mut packet, &mut fds).await {
+            program.attaching.take();
             if !self.is_current(&packet[..bytes]) {
                 program.line.shut_down();
                 break;
@@ -344,7 +383,7 @@ impl Conversation {
     async fn send(&self, kind: FrameKind, connection: u32, content: &[u8]) -> Result<(), Over> {
         loop {
             // What was withdrawn is told of before the same bytes can be handed out again.
-            if self.tell_of_withdrawn()? && self.talk.send(Frame { kind, connection }, content)? {
+            if self.tell_of_pieces()? && self.talk.send(Frame { kind, connection }, content)? {
                 self.estate.call();
                 return Ok(());
             }
@@ -352,14 +391,22 @@ impl Conversation {
         }
     }
 
-    /// False if there was no room for all.
-    fn tell_of_withdrawn(&self) -> Result<bool, Over> {
+    /// Which are pieces no longer, and which are to be made. False if there was no room for all.
+    fn tell_of_pieces(&self) -> Result<bool, Over> {
         while let Some(withdrawn) = self.estate.withdrawn() {
             let frame = Frame { kind: FrameKind::Withdrawn, connection: 0 };
             if !self.talk.send(frame, &withdrawn.emit())? {
                 return Ok(false);
             }
             self.estate.told(withdrawn);
+            self.estate.call();
+        }
+        while let Some(wanted) = self.estate.wanted() {
+            let frame = Frame { kind: FrameKind::Wanted, connection: 0 };
+            if !self.talk.send(frame, &wanted.emit())? {
+                return Ok(false);
+            }
+            self.estate.asked();
             self.estate.call();
         }
         Ok(true)

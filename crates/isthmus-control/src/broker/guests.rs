@@ -4,16 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use isthmus_layout::border::SILENT_AFTER_MS;
+use isthmus_layout::channel::Geometry;
 use isthmus_layout::control::Name;
 
 use super::Broker;
 use crate::ground::Estate;
+use crate::xen::backend::Sizes;
 
 /// A guest of the configuration.
 #[derive(Debug)]
 pub(crate) struct GuestView {
     pub(crate) uid: u32,
-    /// Where its QEMU finds its device.
+    pub(crate) platform: &'static str,
+    /// Where its QEMU finds its device; of a guest of Xen, where it says in XenStore that it is there.
     pub(crate) socket: String,
     pub(crate) window_bytes: u64,
     pub(crate) vectors: u16,
@@ -63,6 +66,11 @@ impl GuestView {
         self.heard.filter(|_| self.daemon).map(|heard| now.saturating_sub(heard))
     }
 
+    /// Whether a daemon after this one will find its device, if it has one. A guest of Xen has none, and makes another window.
+    pub(crate) fn device_is_kept(&self) -> Option<bool> {
+        self.estate.as_ref().filter(|_| self.platform == "kvm").map(|_| self.kept)
+    }
+
     pub(crate) fn state(&self, now: u64) -> GuestState {
         let silent = self.unheard_for(now).is_some_and(|unheard| unheard >= SILENT_NS);
         match (&self.estate, self.daemon) {
@@ -79,6 +87,12 @@ const SILENT_NS: u64 = SILENT_AFTER_MS as u64 * 1_000_000;
 impl Broker {
     pub(crate) fn add_guest(&mut self, name: Name, guest: GuestView) {
         self.guests.insert(name, guest);
+    }
+
+    /// What pieces of guests' windows are as large as.
+    pub(crate) fn sizes(&self) -> Sizes {
+        let size = |slab| Geometry { slab }.size();
+        Sizes { ring: size(self.settings.ring_slab), channel: size(self.settings.slab) }
     }
 
     pub(crate) fn guests(&self) -> &BTreeMap<Name, GuestView> {

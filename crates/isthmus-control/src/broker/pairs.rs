@@ -185,6 +185,9 @@ impl Broker {
 
     /// Whether the daemon has the monitors of both.
     fn may_pair(&self, guests: &[Arc<Estate>; 2]) -> Result<(), Refusal> {
+        if guests.iter().any(|guest| self.guests.get(guest.name()).is_some_and(|view| view.platform == "xen")) {
+            return Err(Refusal::new(Reason::NoCommonMemory, "guests of Xen have no window in common"));
+        }
         let without =
             guests.iter().find(|guest| self.guests.get(guest.name()).is_none_or(|view| view.monitor.is_none()));
         match without {

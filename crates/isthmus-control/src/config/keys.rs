@@ -15,6 +15,7 @@ use super::policy::{Attach, Rules};
 use super::setting::{
     Cpus, Grants, Integer, Micros, Millis, PowerOfTwoKib, PowerOfTwoMib, Seconds, Setting, Talk, WaitMode,
 };
+use super::xen::XenGuests;
 
 // table: Type { key: Type = "default, as a variable would give it", when a change counts; }
 // {runtime} stands for a folder which depends on whose daemon it is (`Places`).
@@ -100,6 +101,12 @@ table! {
         common_idle_s: Seconds<1, 604800> = "60", Restart;
         /// How long monitors, and after them the guests, may take until both guests have such a window.
         plug_timeout_s: Seconds<1, 3600> = "60", Restart;
+    }
+    /// Guests of Xen, where this daemon is in domain 0 or in a driver domain.
+    xen: Xen {
+        /// Guests whose programs attach to this daemon, if domain 0 lets them (`isthmus guest allow <name>`), and have `isthmusd --guest`.
+        /// In a variable: `ISTHMUS_DAEMON_XEN_GUEST='[{ name = "web", user = "ann" }]'`.
+        guest: XenGuests = "[]", Restart;
     }
     /// Counters for Prometheus.
     metrics: Metrics {

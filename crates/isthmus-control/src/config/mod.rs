@@ -39,6 +39,7 @@ mod setting;
 mod show;
 mod suggest;
 mod users;
+mod xen;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -60,6 +61,7 @@ pub use setting::{
 };
 pub use show::{VariableRow, variables, variables_text};
 pub use users::Users;
+pub use xen::{XenGuest, XenGuests};
 
 use gather::{Target, Texts};
 use parse::{Assignments, Reader};

@@ -147,13 +147,13 @@ mod tests {
     use isthmus_platform::Doorbell;
 
     use super::*;
-    use crate::ground::descriptor;
+    use crate::ground::{Sheet, descriptor};
 
     fn guest(number: u32, vectors: usize) -> Arc<Estate> {
         let bells = |count| (0..count).map(|_| descriptor(&Doorbell::new().unwrap()).unwrap()).collect();
         let (name, bytes) = (Name::new(&format!("guest{number}")).unwrap(), 1 << 20);
         let window = local::memory(RegionSize(bytes)).unwrap();
-        Estate::new(GroundNumber(number), name, window, bytes, (bells(vectors), bells(2)))
+        Estate::new(GroundNumber(number), name, Sheet::new(window, bytes), (bells(vectors), bells(2)))
     }
 
     const NUMBER: WindowNumber = WindowNumber(5);

@@ -252,6 +252,14 @@ impl Client {
         }
     }
 
+    /// The same of somebody who may have gone: nothing if that is so.
+    pub(crate) fn ask_anyway(&mut self, message: impl Into<ToDaemon>) -> Option<ToClient> {
+        let packet = message.into().emit(Some(self.serial));
+        self.serial = self.serial.next();
+        let _ = self.send_raw(&packet, &[]);
+        self.receive().ok().map(|heard| heard.message)
+    }
+
     /// The next message that is wanted; others are kept.
     pub(crate) fn hear_that(&mut self, wanted: impl Fn(&Heard) -> bool) -> Heard {
         if let Some(at) = self.kept.iter().position(&wanted) {

@@ -17,3 +17,4 @@ mod pairs;
 mod processes;
 mod reports;
 mod resuming;
+mod xen;

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use isthmus_layout::border::lots::{FIRST_LOT, Lot, Wanted};
 use isthmus_layout::border::{FrameKind, Handed, Open, PIECES_AT, Packet, WindowNumber, Withdrawn};
 use isthmus_layout::control::version::greet;
 use isthmus_layout::control::{Lookup, MessageInfo, Name, RequestSerial, Spoken, ToClient, ToDaemon};
@@ -162,6 +163,8 @@ fn border_seeds() -> Vec<(&'static str, FrameKind, Vec<u8>)> {
         ),
         ("Plugged", FrameKind::Plugged, WindowNumber(3).emit()),
         ("Unplugged", FrameKind::Unplugged, WindowNumber(3).emit()),
+        ("Wanted", FrameKind::Wanted, Wanted { place: FIRST_LOT, bytes: 4096 }.emit()),
+        ("Lot", FrameKind::Lot, Lot { place: FIRST_LOT, grant: b"G\x01\x01\0\x01\0\0\0\x0b\0\0\0" }.emit()),
     ]
 }
 
@@ -178,6 +181,8 @@ fn contents_of_frames_are_all_in_the_corpus() {
             Some(FrameKind::Packet) => Packet::parse(content).is_ok(),
             Some(FrameKind::Withdrawn) => Withdrawn::parse(content).is_ok(),
             Some(FrameKind::Plugged | FrameKind::Unplugged) => WindowNumber::parse(content).is_ok(),
+            Some(FrameKind::Wanted) => Wanted::parse(content).is_ok(),
+            Some(FrameKind::Lot) => Lot::parse(content).is_ok(),
             Some(FrameKind::Closed | FrameKind::Taken) | None => false,
         };
         parsed.extend(is_whole.then_some(code));

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use isthmus_layout::arena;
 use isthmus_layout::board::{self, Place};
-use isthmus_layout::border::{self, FrameKind, Handed};
+use isthmus_layout::border::{self, FrameKind, Handed, lots};
 use isthmus_layout::channel::{self, Direction, Geometry, SlabSize};
 use isthmus_layout::control::{FieldInfo, HEADER_BYTES, MessageInfo, Resume, ToClient, ToDaemon};
 use isthmus_layout::limits;
@@ -265,13 +265,15 @@ fn a_border_stands_as_documented() {
         (FrameKind::Withdrawn, "host", "a piece; of no connection"),
         (FrameKind::Plugged, "guest", "a common window that the guest has now; of no connection"),
         (FrameKind::Unplugged, "guest", "one that it has no longer; of no connection"),
+        (FrameKind::Wanted, "host", "a lot that the guest is to make; of no connection"),
+        (FrameKind::Lot, "guest", "a lot that was made, or was not; of no connection"),
     ] {
         assert_eq!(FrameKind::from_code(kind.code()), Some(kind));
         writeln!(frames, "| {} | `{kind:?}` | {from} | {content} |", kind.code()).unwrap();
     }
     write!(frames, "\n{rest}").unwrap();
     let handed = handed();
-    holds("border.md", &[("window", window), ("head", head), ("frames", frames), ("handed", handed)]);
+    holds("border.md", &[("window", window), ("head", head), ("frames", frames), ("handed", handed), ("lots", made())]);
 }
 
 /// What is handed: each number is looked for where the table says.
@@ -302,4 +304,31 @@ fn handed() -> String {
             (16, 8, "of 1: its bytes"),
         ],
     )
+}
+
+/// What stands in the head page, and in frames, of a window that is made of lots.
+fn made() -> String {
+    let at = |word: u32| 4 * u64::from(word);
+    let words = u64::from(4 * lots::RANG_WORDS);
+    let head = rows(
+        "offset in the head page | bytes | meaning",
+        &[
+            (at(lots::HOST_RANG_WORD), words, "vectors of the guest that the host has rung, a bit each"),
+            (at(lots::GUEST_RANG_WORD), words, "vectors of the host that the guest has rung, a bit each"),
+            (at(lots::GUEST_THERE_WORD), 4, "1 while the guest's daemon is there"),
+            (at(lots::HOST_THERE_WORD), 4, "1 while the host's daemon maps the window"),
+        ],
+    );
+    let wanted = lots::Wanted { place: 0x0807_0605_0403_0201, bytes: 0x1817_1615_1413_1211 }.emit();
+    let lot = lots::Lot { place: 0x0807_0605_0403_0201, grant: b"G" }.emit();
+    assert_eq!((wanted[0], wanted[8], wanted.len(), lot[0], lot[8], lot.len()), (1, 0x11, 16, 1, b'G', 9));
+    let frames = rows(
+        "offset in `Wanted` or `Lot` | bytes | meaning",
+        &[
+            (0, 8, "the place of the lot; the host chooses it, and none twice"),
+            (8, 8, "in `Wanted`: its bytes, in whole pages"),
+            (8, lots::GRANT_BYTES_MAX as u64, "in `Lot`: so many at most: the grant, or nothing if the guest cannot"),
+        ],
+    );
+    format!("{head}\n{frames}")
 }

@@ -7,7 +7,7 @@ use crate::{Domid, EvtchnPort, GrantRef};
 use isthmus_layout::RegionSize;
 use isthmus_platform::{PlatformError, local};
 use isthmus_shm::{Access, Mapping};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,6 +32,10 @@ struct Entry {
 impl Table {
     pub(super) fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    pub(super) fn of(&self, domid: Domid) -> usize {
+        self.entries.keys().filter(|(owner, _)| *owner == domid).count()
     }
 
     pub(super) fn destroy(&mut self, domid: Domid) {
@@ -133,6 +137,12 @@ impl Pages for FakePages {
         let last = Last { file: Arc::clone(&self.own.file), byte_at: farewell.byte_at, speaker, port };
         *self.own.farewell.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
         Ok(())
+    }
+}
+
+impl AsFd for FakePages {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.own.file.as_fd()
     }
 }
 

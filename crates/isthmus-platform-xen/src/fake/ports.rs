@@ -3,8 +3,11 @@
 use super::{Domain, Host};
 use crate::kernel::Port;
 use crate::{Domid, EvtchnPort};
+use rustix::event::EventfdFlags;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[derive(Debug, Default)]
@@ -19,6 +22,24 @@ struct End {
     peer: Domid,
     other: Option<u32>,
     pending: bool,
+    /// Readable while an event is pending.
+    event: Arc<OwnedFd>,
+}
+
+impl End {
+    fn raise(&mut self) {
+        self.pending = true;
+        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes()); // A full counter is readable, too.
+    }
+
+    fn take(&mut self) -> bool {
+        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+        std::mem::take(&mut self.pending)
+    }
+}
+
+fn event() -> Result<Arc<OwnedFd>, Errno> {
+    rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Arc::new)
 }
 
 impl Table {
@@ -32,7 +53,7 @@ impl Table {
     pub(super) fn notify(&mut self, domid: Domid, port: EvtchnPort) {
         let Some(&End { peer, other: Some(other), .. }) = self.ends.get(&(domid, port.0)) else { return };
         if let Some(end) = self.ends.get_mut(&(peer, other)) {
-            end.pending = true;
+            end.raise();
         }
     }
 
@@ -47,23 +68,29 @@ pub struct FakePort {
     host: Host,
     domid: Domid,
     number: EvtchnPort,
+    event: Arc<OwnedFd>,
 }
 
 impl FakePort {
     pub(super) fn listen(domain: &Domain, peer: Domid) -> Result<Self, Errno> {
-        let number = domain.host.lock().ports.add(domain.domid, End { peer, other: None, pending: false });
-        Ok(Self { host: domain.host.clone(), domid: domain.domid, number })
+        let event = event()?;
+        let end = End { peer, other: None, pending: false, event: Arc::clone(&event) };
+        let number = domain.host.lock().ports.add(domain.domid, end);
+        Ok(Self { host: domain.host.clone(), domid: domain.domid, number, event })
     }
 
     pub(super) fn bind(domain: &Domain, peer: Domid, port: EvtchnPort) -> Result<Self, Errno> {
+        let event = event()?;
         let mut state = domain.host.lock();
         let free = |end: &&mut End| end.peer == domain.domid && end.other.is_none();
         state.ports.ends.get_mut(&(peer, port.0)).filter(free).ok_or(Errno::INVAL)?;
         // Something may have been sent before we were there: so there is an event at once.
-        let number = state.ports.add(domain.domid, End { peer, other: Some(port.0), pending: true });
+        let mut end = End { peer, other: Some(port.0), pending: false, event: Arc::clone(&event) };
+        end.raise();
+        let number = state.ports.add(domain.domid, end);
         state.ports.ends.get_mut(&(peer, port.0)).expect("it was there just now").other = Some(number.0);
         domain.host.shared.happened.notify_all();
-        Ok(Self { host: domain.host.clone(), domid: domain.domid, number })
+        Ok(Self { host: domain.host.clone(), domid: domain.domid, number, event })
     }
 
     pub(super) fn domid(&self) -> Domid {
@@ -87,7 +114,7 @@ impl Port for FakePort {
         let mut state = self.host.lock();
         loop {
             let own = state.ports.ends.get_mut(&(self.domid, self.number.0));
-            if own.is_some_and(|own| std::mem::take(&mut own.pending)) {
+            if own.is_some_and(End::take) {
                 return Ok(true);
             }
             let left = end.saturating_duration_since(Instant::now());
@@ -97,6 +124,12 @@ impl Port for FakePort {
             let waited = self.host.shared.happened.wait_timeout(state, left);
             state = waited.map_or_else(|poisoned| poisoned.into_inner().0, |(state, _)| state);
         }
+    }
+}
+
+impl AsFd for FakePort {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
     }
 }
 

@@ -1,0 +1,84 @@
+//! Domains of Xen: the daemon of a guest finds its backend by XenStore and grants it a window; a backend finds its guests there.
+//!
+//! ```text
+//!  guest: frontend                                               domain 0, or a driver domain: backend
+//!    its store's thread ── offer: grants, a port ── XenStore ──► its store's thread
+//!      │ Attach                                                    │ Sighting
+//!    Guest over a Frontend ═══ head, crossing, lots (granted) ═══ Border over an Estate of Lots
+//!    relay ◄────────────────── one event channel ───────────────► relay
+//! ```
+//!
+//! What is said over the crossing is the same as over the window of a device ([`crate::border`]); only where pieces come from and how bells
+//! are rung differs. The library of XenStore waits, so each side has a thread of its own for it, which does nothing else.
+
+pub(crate) mod backend;
+pub(crate) mod frontend;
+mod pace;
+mod relay;
+
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use isthmus_platform_xen::Kernel;
+
+/// How long a store's thread waits for news before it looks whether it is to do something else.
+const TURN: Duration = Duration::from_secs(1);
+
+/// After the store has broken, before it is opened again.
+const STORE_AGAIN: Duration = Duration::from_secs(5);
+
+/// A domain's kernel that several threads can use: what its devices are, and a fake host's domain ([`isthmus_platform_xen::fake`]).
+pub trait Domain: Kernel<Pages: Send, Port: Send> + Clone + Send + Sync + 'static {}
+
+impl<K: Kernel<Pages: Send, Port: Send> + Clone + Send + Sync + 'static> Domain for K {}
+
+/// Ends a store's thread when dropped; that takes up to a [`TURN`], for which nobody waits.
+#[derive(Debug)]
+struct Lifeline(Arc<AtomicBool>);
+
+/// What the thread sees of it.
+#[derive(Clone, Debug)]
+struct Cut(Arc<AtomicBool>);
+
+impl Lifeline {
+    fn new() -> (Self, Cut) {
+        let flag = Arc::new(AtomicBool::new(false));
+        (Self(Arc::clone(&flag)), Cut(flag))
+    }
+}
+
+impl Drop for Lifeline {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Cut {
+    fn is_cut(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Starts a store's thread.
+fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
+}
+
+/// A number that no daemon before has had, very likely.
+fn incarnation() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+fn event() -> io::Result<OwnedFd> {
+    use rustix::event::{EventfdFlags, eventfd};
+    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
+fn duplicate(fd: &OwnedFd) -> io::Result<OwnedFd> {
+    fd.as_fd().try_clone_to_owned()
+}

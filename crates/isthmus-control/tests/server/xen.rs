@@ -1,0 +1,306 @@
+//! Guests of Xen, on a host that is made up: their daemons find the backend, their programs become domains in what they grant, and all
+//! that was granted is given back, whoever dies.
+
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use isthmus_control::config::{self, ConfigFile, Inputs, Role};
+use isthmus_control::daemon::{Daemon, Options, Way};
+use isthmus_control::schema::{Domains, Status};
+use isthmus_control::server::{Ended, Stop};
+use isthmus_layout::control::*;
+use isthmus_layout::reason::Reason;
+use isthmus_layout::{RegionSize, board};
+use isthmus_platform::seqpacket;
+use isthmus_platform_xen::fake::{self, FakeWire, Host};
+use isthmus_platform_xen::kernel::{Kernel as _, Pages as _, Port as _};
+use isthmus_platform_xen::presence::{Announcement, NODE, node_of};
+use isthmus_platform_xen::{Domid, EvtchnPort, Grant, GrantRef, Names, Offer, Store, admission};
+use isthmus_shm::{Access, Mapping};
+use tempfile::TempDir;
+
+use crate::bed::{Client, channel};
+
+/// Longer than anything takes.
+const LONG: Duration = Duration::from_secs(40);
+
+const WEB: u16 = 7;
+
+fn domid(number: u16) -> Domid {
+    Domid::new(number).unwrap()
+}
+
+fn store(domain: &fake::Domain) -> Store<FakeWire> {
+    Store::new(domain.store().unwrap())
+}
+
+#[track_caller]
+fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        match found() {
+            Some(found) => return found,
+            None => assert!(begun.elapsed() < LONG, "{what}"),
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// A daemon in a domain.
+struct Running {
+    folder: TempDir,
+    daemon: Option<(Stop, JoinHandle<Ended>)>,
+}
+
+impl Running {
+    fn start(kernel: fake::Domain, more: &str, way: Option<Way>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().display();
+        let text = format!(
+            "[wait]\nmode = \"sleep\"\n[daemon]\nsocket = \"{run}/isthmus.sock\"\nruntime_dir = \"{run}\"\n{more}"
+        );
+        let file = ConfigFile::Given { path: "test.toml".into(), bytes: text.into_bytes() };
+        let uid = rustix::process::geteuid().as_raw();
+        let loaded = config::load(&Inputs { file, uid, ..Inputs::bare(Role::User) });
+        let loaded = loaded.unwrap_or_else(|error| panic!("{error}"));
+        let (told, ready) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let daemon = Daemon::open(Options { guest: way, signals: false, ..Options::new(loaded) }).unwrap();
+            let stop = daemon.stop();
+            daemon.run_in(kernel, move || told.send(stop).unwrap()).unwrap()
+        });
+        Self { folder, daemon: Some((ready.recv_timeout(LONG).unwrap(), thread)) }
+    }
+
+    /// In domain 0, for a guest of that name, or of more.
+    fn backend(host: &Host, names: &[&str], more: &str) -> Self {
+        let user = rustix::process::geteuid().as_raw();
+        let guest = |name: &&str| format!("[[xen.guest]]\nname = \"{name}\"\nuser = {user}\n{more}");
+        Self::start(host.domain(Domid::ZERO), &names.iter().map(guest).collect::<String>(), None)
+    }
+
+    fn frontend(domain: &fake::Domain) -> Self {
+        Self::start(domain.clone(), "", Some(Way::Xen))
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("isthmus.sock")
+    }
+
+    fn greeted(&self) -> Client {
+        let mut client = Client::new(seqpacket::connect(&self.socket()).unwrap());
+        client.greet();
+        client
+    }
+
+    /// A program's connection, once the host's daemon is there.
+    fn served(&self) -> Client {
+        until("the host is silent", || {
+            let mut client = Client::new(seqpacket::connect(&self.socket()).unwrap());
+            let hello = Hello { magic: Magic, spoken: Spoken::CURRENT, library: Name::new("test 1").unwrap() };
+            match client.ask_anyway(hello)? {
+                ToClient::HelloBack(_) => Some(client),
+                ToClient::Refused(refused) if refused.reason == Reason::HostSilent => None,
+                other => panic!("{other:?}"),
+            }
+        })
+    }
+
+    fn status(&self) -> Status {
+        self.greeted().report(Topic::Status, &[]).unwrap()
+    }
+
+    fn domains(&self) -> Domains {
+        self.greeted().report(Topic::Domains, &[]).unwrap()
+    }
+
+    fn stop(&mut self) {
+        if let Some((stop, thread)) = self.daemon.take() {
+            stop.stop();
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// A guest that domain 0 has named and lets attach to domain 0.
+fn admitted(host: &Host, number: u16, name: &str) -> fake::Domain {
+    let guest = host.start(domid(number));
+    let mut zero = store(&host.domain(Domid::ZERO));
+    zero.write(&format!("/local/domain/{number}/name"), name.as_bytes()).unwrap();
+    admission::carry_out(&mut zero, &admission::allow(domid(number), &[Domid::ZERO]).unwrap()).unwrap();
+    guest
+}
+
+fn attached(client: &mut Client, name: &str) -> crate::bed::Welcomed {
+    client.attach(Some(name)).unwrap()
+}
+
+#[test]
+fn programs_of_a_guest_attach_and_meet() {
+    let host = Host::new();
+    let guest = admitted(&host, WEB, "web");
+    let (frontend, backend) = (Running::frontend(&guest), Running::backend(&host, &["web"], ""));
+    let (mut a, mut b) = (frontend.served(), frontend.served());
+    let (ours, theirs) = (attached(&mut a, "a"), attached(&mut b, "b"));
+    assert_eq!(ours.fds.len(), 5);
+    // Each descriptor of memory maps what it is for.
+    for fd in [&theirs.fds[0], &theirs.fds[1], &theirs.fds[3]] {
+        Mapping::new(fd, board::SIZE, Access::ReadWrite).unwrap();
+    }
+    let [(offer, fds), _] = channel(&mut a, &mut b, theirs.id());
+    assert_eq!(offer.peer, theirs.id());
+    Mapping::new(&fds[0], RegionSize(4096), Access::ReadWrite).unwrap();
+    let listed = backend.domains();
+    assert_eq!(listed.domains.iter().map(|domain| domain.guest.as_deref()).collect::<Vec<_>>(), [Some("web"); 2]);
+    let shown = backend.status().guests.unwrap();
+    assert!(shown[0].daemon && shown[0].domains == 2 && shown[0].used_bytes.is_some(), "{shown:?}");
+    assert_eq!(shown[0].socket, node_of(domid(WEB)));
+    // A peer of the host has no memory in common with them.
+    let mut outside = backend.greeted();
+    let outside_id = attached(&mut outside, "outside").id();
+    a.say(RequestChannel { peer: outside_id, attempt: 1 }, &[]);
+    let heard = a.hear_that(|heard| matches!(heard.message, ToClient::ChannelRefused(_)));
+    assert!(matches!(heard.message, ToClient::ChannelRefused(refused) if refused.reason == Reason::NoCommonMemory));
+    // A program that goes takes its pieces with it; the next one finds others.
+    drop(b);
+    until("b stays", || (backend.domains().domains.len() == 2).then_some(()));
+    attached(&mut frontend.served(), "b");
+}
+
+#[test]
+fn more_programs_than_are_in_stock_attach_at_once() {
+    let host = Host::new();
+    let guest = admitted(&host, WEB, "web");
+    let (frontend, _backend) = (Running::frontend(&guest), Running::backend(&host, &["web"], ""));
+    let mut clients: Vec<Client> = (0..12).map(|_| frontend.served()).collect();
+    let serials: Vec<RequestSerial> =
+        clients.iter_mut().map(|client| client.say(Attach { name: None, resume: None }, &[])).collect();
+    for (client, serial) in clients.iter_mut().zip(serials) {
+        let heard = client.hear_that(|heard| heard.serial == Some(serial));
+        assert!(matches!(heard.message, ToClient::Welcome(_)), "{heard:?}");
+    }
+}
+
+#[test]
+fn a_window_has_no_more_than_it_may_have() {
+    let host = Host::new();
+    let guest = admitted(&host, WEB, "web");
+    let (frontend, _backend) = (Running::frontend(&guest), Running::backend(&host, &["web"], "window_mib = 1\n"));
+    let (mut first, mut second) = (frontend.served(), frontend.served());
+    attached(&mut first, "first");
+    assert_eq!(second.attach(Some("second")).err(), Some(Reason::OutOfMemory));
+    drop(first);
+    until("what the first had does not come back", || frontend.served().attach(Some("third")).ok());
+}
+
+#[test]
+fn a_guest_that_is_destroyed_leaves_nothing() {
+    let host = Host::new();
+    let (web, other) = (admitted(&host, WEB, "web"), admitted(&host, 8, "other"));
+    let backend = Running::backend(&host, &["web", "other"], "");
+    let (frontend, beside) = (Running::frontend(&web), Running::frontend(&other));
+    let (mut a, mut b) = (frontend.served(), beside.served());
+    attached(&mut a, "a");
+    attached(&mut b, "b");
+    host.destroy(domid(WEB));
+    until("its program stays", || (backend.domains().domains.len() == 1).then_some(()));
+    until("its window stays", || {
+        backend.status().guests.unwrap().iter().all(|row| row.name != "web" || row.used_bytes.is_none()).then_some(())
+    });
+    until("its pages stay", || (host.grants_of(domid(WEB)) == 0).then_some(()));
+    b.hears_nothing();
+    // Its number is another one's: who has it is not let in for it.
+    let next = host.start(domid(WEB));
+    drop(frontend);
+    let again = Running::frontend(&next);
+    assert!(backend.status().guests.unwrap().iter().all(|row| row.name != "web" || !row.daemon));
+    admission::carry_out(&mut store(&host.domain(Domid::ZERO)), &admission::allow(domid(WEB), &[Domid::ZERO]).unwrap())
+        .unwrap();
+    store(&host.domain(Domid::ZERO)).write(&format!("/local/domain/{WEB}/name"), b"web").unwrap();
+    attached(&mut again.served(), "a");
+}
+
+#[test]
+fn a_guests_daemon_comes_back_and_so_does_the_backend() {
+    let host = Host::new();
+    let guest = admitted(&host, WEB, "web");
+    let mut backend = Running::backend(&host, &["web"], "");
+    let mut frontend = Running::frontend(&guest);
+    let mut a = frontend.served();
+    attached(&mut a, "a");
+    frontend.stop();
+    a.ended();
+    until("its program stays", || backend.domains().domains.is_empty().then_some(()));
+    until("its pages stay", || (host.grants() == 0).then_some(()));
+    let frontend = Running::frontend(&guest);
+    let mut a = frontend.served();
+    attached(&mut a, "a");
+    backend.stop();
+    a.ended();
+    let _backend = Running::backend(&host, &["web"], "");
+    attached(&mut frontend.served(), "a");
+}
+
+#[test]
+fn who_is_forbidden_is_gone() {
+    let host = Host::new();
+    let guest = admitted(&host, WEB, "web");
+    let (frontend, backend) = (Running::frontend(&guest), Running::backend(&host, &["web"], ""));
+    let mut a = frontend.served();
+    attached(&mut a, "a");
+    let mut zero = store(&host.domain(Domid::ZERO));
+    admission::carry_out(&mut zero, &admission::forbid(domid(WEB), &[Domid::ZERO])).unwrap();
+    a.ended();
+    until("its program stays", || backend.domains().domains.is_empty().then_some(()));
+    until("its pages stay", || (host.grants() == 0).then_some(()));
+}
+
+#[test]
+fn whatever_a_guest_offers_the_backend_goes_on() {
+    let host = Host::new();
+    let (liar, honest) = (admitted(&host, 8, "liar"), admitted(&host, WEB, "web"));
+    let backend = Running::backend(&host, &["liar", "web"], "");
+    let mut zero = store(&host.domain(Domid::ZERO));
+    let its = until("the backend does not say that it is there", || {
+        let said = zero.read(NODE).ok()?;
+        u64::from_str_radix(str::from_utf8(&said).unwrap().split(' ').nth(2)?, 16).ok()
+    });
+    let from = domid(8);
+    let pages = |count| liar.offer(Domid::ZERO, count, Access::ReadWrite).unwrap();
+    let inline = |refs: &[GrantRef]| Grant {
+        from,
+        access: Access::ReadWrite,
+        pages: refs.len() as u32,
+        names: Names::Inline(refs.to_vec()),
+    };
+    let listed = |pages, first| Grant { from, access: Access::ReadWrite, pages, names: Names::Listed(first) };
+    let (head, body, port) = (pages(1), pages(16), liar.listen(Domid::ZERO).unwrap());
+    let offer = |head, crossing, port| Offer { backend: Domid::ZERO, incarnation: its, port, head, crossing }.emit();
+    let good = inline(head.refs());
+    let offers = [
+        b"nonsense".to_vec(),
+        offer(good.clone(), inline(body.refs()), port.number()), // A crossing that is too small.
+        offer(good.clone(), listed(70, body.refs()[0]), port.number()), // A list that is none.
+        offer(inline(&[GrantRef(4_000_000)]), good.clone(), port.number()),
+        offer(good.clone(), good.clone(), EvtchnPort(4_000_000)),
+        Offer { backend: domid(5), incarnation: its, port: port.number(), head: good.clone(), crossing: good.clone() }
+            .emit(),
+    ];
+    let (mut own, honest) = (store(&liar), Running::frontend(&honest));
+    for (incarnation, offer) in (1..).zip(offers) {
+        let mut announcement = Announcement::new(incarnation, offer, &[Domid::ZERO]).unwrap();
+        announcement.renew(&mut own, Instant::now()).unwrap();
+        attached(&mut honest.served(), "a");
+    }
+    own.write(NODE, &[0xff; 2000]).unwrap();
+    attached(&mut honest.served(), "a");
+    let shown = backend.status().guests.unwrap();
+    assert!(shown.iter().all(|row| row.name != "liar" || (!row.daemon && row.used_bytes.is_none())), "{shown:?}");
+}

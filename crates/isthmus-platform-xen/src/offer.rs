@@ -1,0 +1,121 @@
+//! What a guest's daemon offers to its backend, in its advertisement (docs/spec/xen.md): a window, and the port by which it is woken.
+
+use crate::grant::{Grant, GrantFault};
+use crate::{Domid, EvtchnPort};
+
+const VERSION: u8 = 1;
+const HEAD_BYTES: usize = 16;
+
+/// A guest offers a window to a backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Whom it is for.
+    pub backend: Domid,
+    /// The incarnation of the daemon that it is for. What was offered to another one is nothing to this one.
+    pub incarnation: u64,
+    /// Where the guest hears the backend.
+    pub port: EvtchnPort,
+    /// The window's head page.
+    pub head: Grant,
+    /// The window's crossing.
+    pub crossing: Grant,
+}
+
+/// This is no offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OfferFault {
+    /// Of another version, or none at all.
+    #[error("no offer that we can read")]
+    Unknown,
+    /// One of its grants.
+    #[error(transparent)]
+    Grant(#[from] GrantFault),
+}
+
+impl Offer {
+    /// Its bytes.
+    pub fn emit(&self) -> Vec<u8> {
+        let head = self.head.emit();
+        let mut bytes = vec![b'W', VERSION];
+        bytes.extend(self.backend.number().to_le_bytes());
+        bytes.extend(self.incarnation.to_le_bytes());
+        bytes.extend(self.port.0.to_le_bytes());
+        bytes.push(head.len() as u8); // A grant that names its references has 72 bytes at most.
+        bytes.extend(head);
+        bytes.extend(self.crossing.emit());
+        bytes
+    }
+
+    /// An offer of `from`'s.
+    pub fn parse(bytes: &[u8], from: Domid) -> Result<Self, OfferFault> {
+        let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or(OfferFault::Unknown)?;
+        let &[b'W', VERSION, backend0, backend1, ref numbers @ ..] = head else { return Err(OfferFault::Unknown) };
+        let backend = Domid::new(u16::from_le_bytes([backend0, backend1])).ok_or(OfferFault::Unknown)?;
+        let (incarnation, port) = numbers.split_at(8);
+        let (Ok(incarnation), Ok(port)) = (incarnation.try_into(), port.try_into()) else {
+            return Err(OfferFault::Unknown);
+        };
+        let (&len, rest) = rest.split_first().ok_or(OfferFault::Unknown)?;
+        let (head, crossing) = rest.split_at_checked(len.into()).ok_or(OfferFault::Unknown)?;
+        Ok(Self {
+            backend,
+            incarnation: u64::from_le_bytes(incarnation),
+            port: EvtchnPort(u32::from_le_bytes(port)),
+            head: Grant::parse(head, from)?,
+            crossing: Grant::parse(crossing, from)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::presence::OFFER_BYTES_MAX;
+    use crate::{GrantRef, INLINE_MAX, Names};
+    use isthmus_shm::Access;
+    use proptest::prelude::*;
+
+    fn offer() -> Offer {
+        let from = Domid::new(7).unwrap();
+        let grant = |pages, names| Grant { from, access: Access::ReadWrite, pages, names };
+        Offer {
+            backend: Domid::new(5).unwrap(),
+            incarnation: 0x0102_0304_0506_0708,
+            port: EvtchnPort(9),
+            head: grant(1, Names::Inline(vec![GrantRef(11)])),
+            crossing: grant(70, Names::Listed(GrantRef(258))),
+        }
+    }
+
+    #[test]
+    fn an_offer_begins_as_the_specification_says() {
+        let bytes = offer().emit();
+        assert_eq!(bytes[..16], *b"W\x01\x05\0\x08\x07\x06\x05\x04\x03\x02\x01\x09\0\0\0");
+        assert_eq!(bytes[16..18], *b"\x0cG");
+        assert_eq!(Offer::parse(&bytes, Domid::new(7).unwrap()), Ok(offer()));
+        let refs = Names::Inline(vec![GrantRef(u32::MAX); INLINE_MAX]);
+        let largest = Grant { pages: INLINE_MAX as u32, names: refs, ..offer().head };
+        let largest = Offer { head: largest.clone(), crossing: largest, ..offer() };
+        assert_eq!(Offer::parse(&largest.emit(), Domid::new(7).unwrap()), Ok(largest.clone()));
+        assert!(largest.emit().len() <= OFFER_BYTES_MAX);
+    }
+
+    #[test]
+    fn an_offer_cut_anywhere_is_refused() {
+        let bytes = offer().emit();
+        (0..bytes.len()).for_each(|cut| assert!(Offer::parse(&bytes[..cut], Domid::ZERO).is_err(), "{cut}"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..80), honest in 0..30_usize) {
+            let mut bytes = bytes;
+            let head = offer().emit();
+            let same = honest.min(bytes.len());
+            bytes[..same].copy_from_slice(&head[..same]);
+            if let Ok(offer) = Offer::parse(&bytes, Domid::ZERO) {
+                prop_assert_eq!(offer.emit(), bytes);
+            }
+        }
+    }
+}
