@@ -168,3 +168,29 @@ fn restart(doctor: &Doctor) -> Finding {
     Finding::note(id, tried, "it could not keep its key: domains attach anew when it is restarted")
         .remedy("Let the daemon write to `daemon.runtime_dir`, and see its log.")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Severity;
+
+    #[test]
+    fn guests_that_nobody_keeps_are_a_note_with_a_remedy() {
+        let of = |guests_unkept| Doctor {
+            schema: 1,
+            fds_max: 1024,
+            fds: 10,
+            nobody_uid: None,
+            domains_unseen: 0,
+            channels_unseen: 0,
+            resumable: true,
+            guests_unkept,
+        };
+        for silent in [None, Some(0)] {
+            assert!(guests(&of(silent)).is_none());
+        }
+        let found = guests(&of(Some(2))).expect("a finding");
+        assert_eq!((found.id, found.severity), ("daemon.guests", Severity::Note));
+        assert!(found.result.starts_with("2 guests") && found.remedy.is_some());
+    }
+}
