@@ -143,7 +143,11 @@ enum isth_reason {
     ISTH_REASON_MX_PARTNERS_FULL      = 234, /* the MX endpoint knows as many endpoints of other hosts as it may */
     ISTH_REASON_MX_NO_LINKS           = 235, /* the MX board has no links to other hosts, so no frames pass it */
     ISTH_REASON_HOST_SILENT           = 240, /* this daemon serves a guest, and its host's daemon does not answer */
-    ISTH_REASON_GUEST_VECTORS_FULL    = 241  /* the guest's device has no vector left to wake another domain by */
+    ISTH_REASON_GUEST_VECTORS_FULL    = 241, /* the guest's device has no vector left to wake another domain by */
+    ISTH_REASON_NO_MONITOR            = 244, /* the two domains are in different guests, and the daemon was not given the monitors of both */
+    ISTH_REASON_WINDOW_PENDING        = 245, /* the window that the two guests share is being plugged into both */
+    ISTH_REASON_WINDOW_REFUSED        = 246, /* a monitor did not plug the window that two guests share, or a guest did not take it in time */
+    ISTH_REASON_WINDOW_GONE           = 247  /* the window that two guests shared is gone */
 };
 
 /**

@@ -125,7 +125,7 @@ impl Hosted {
 
     /// A daemon as another host has one: it knows the same guests.
     pub fn another_daemon(scratch: &Scratch) -> Daemon {
-        daemon(scratch)
+        daemon(scratch, Monitors::Nobodys)
     }
 
     /// What `isthmus guest list` says of one of them.

@@ -13,7 +13,6 @@ use isthmus_platform::parcel::{self, Content};
 use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::SealFlags;
-use std::collections::{BTreeSet, VecDeque};
 
 /// What a parcel of a guest's connection begins with; then the numbers of vectors toward the host and toward the guest.
 const LABEL: &str = "isthmus guest 1";
