@@ -72,7 +72,6 @@ fn what_is_asked_for_finds_room_before_a_slow_line() {
     a.done(200);
     b.done(200);
     let forth = wire.counters(Direction::Forth).unwrap();
-    eprintln!("{forth:?}");
     assert!(10 * forth.full <= forth.offered, "{forth:?}");
     a.leave();
     b.leave();
