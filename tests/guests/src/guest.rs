@@ -83,6 +83,14 @@ impl Guest {
         self.shell.kill();
     }
 
+    /// Starts a program that serves, and returns the endpoint that it says. The order `served` waits for its end.
+    #[track_caller]
+    pub fn serve(&mut self, program: &str) -> String {
+        let said = self.run(&format!("serve {program}"));
+        let endpoint = said.iter().find_map(|line| line.strip_prefix("endpoint "));
+        endpoint.unwrap_or_else(|| panic!("{said:?}")).to_owned()
+    }
+
     /// Gives an order that has to end well, and returns what it says.
     #[track_caller]
     pub fn run(&mut self, order: &str) -> Vec<String> {

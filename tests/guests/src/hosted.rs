@@ -65,7 +65,7 @@ impl Hosted {
         system::write(kit, &content, folder, &files);
         let daemon = daemon(&scratch, monitors);
         let guests = [0, 1].map(|number| {
-            let daemons = given(monitors, number).then(|| ["-qmp".to_owned(), monitor_of_daemon(&scratch, number)]);
+            let daemons = given(monitors, number).then(|| window::monitor(folder, number));
             let devices = devices(folder, number, 0).into_iter().chain(window::device(&daemon, number));
             let devices: Vec<String> = devices.chain(daemons.into_iter().flatten()).collect();
             Guest::boot(kit, number, &files, &devices)
@@ -177,20 +177,11 @@ fn given(monitors: Monitors, number: u32) -> bool {
     monitors == Monitors::Both || monitors == Monitors::OneAndAnEmptyPlace && number == 0
 }
 
-/// Where the monitor is that the daemon is given: nobody else uses it.
-fn place_of_monitor(scratch: &Scratch, number: u32) -> String {
-    scratch.join(format!("daemons{number}")).display().to_string()
-}
-
-fn monitor_of_daemon(scratch: &Scratch, number: u32) -> String {
-    format!("unix:{},server=on,wait=off", place_of_monitor(scratch, number))
-}
-
 /// The host's daemon.
 fn daemon(scratch: &Scratch, monitors: Monitors) -> Daemon {
     let guest = |number| match monitors {
         Monitors::Nobodys => window::config(number),
-        _ => format!("{}monitor = \"{}\"\n", window::config(number), place_of_monitor(scratch, number)),
+        _ => window::config(number) + &window::monitored(scratch.path(), number),
     };
     let config =
         format!("[daemon]\nsocket = \"{{socket}}\"\nruntime_dir = \"{{state}}\"\n{}", [0, 1].map(guest).concat());
@@ -199,7 +190,7 @@ fn daemon(scratch: &Scratch, monitors: Monitors) -> Daemon {
 
 /// A guest's window: what the host's daemon, and what QEMU is told of it.
 pub(crate) mod window {
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
 
     use isthmus_testbed::Daemon;
 
@@ -214,6 +205,21 @@ pub(crate) mod window {
     pub(crate) fn config(number: u32) -> String {
         let user = rustix::process::geteuid().as_raw();
         format!("[[kvm.guest]]\nname = \"guest{number}\"\nuser = {user}\nvectors = {VECTORS}\nwindow_mib = 32\n")
+    }
+
+    /// Where the monitor is that the daemon is given: nobody else uses it.
+    fn place_of_monitor(folder: &Path, number: u32) -> String {
+        folder.join(format!("daemons{number}")).display().to_string()
+    }
+
+    /// For the daemon, behind the rest of the guest.
+    pub(crate) fn monitored(folder: &Path, number: u32) -> String {
+        format!("monitor = \"{}\"\n", place_of_monitor(folder, number))
+    }
+
+    /// For QEMU: that monitor.
+    pub(crate) fn monitor(folder: &Path, number: u32) -> [String; 2] {
+        ["-qmp".to_owned(), format!("unix:{},server=on,wait=off", place_of_monitor(folder, number))]
     }
 
     /// For QEMU.

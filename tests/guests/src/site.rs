@@ -31,6 +31,9 @@ const BRIDGED: &str = "[[mx.board]]\nlinks = [{ interface = \"eth0\" }]\n";
 /// The near host's board.
 const NEAR: &str = "[[mx.board]]\nname = \"near:0\"\nlinks = [{ interface = \"br0\" }]\n";
 
+/// Windows that two guests have in common stay there while others are measured.
+const COMMON: &str = "[kvm]\ncommon_idle_s = 86400\n";
+
 /// Two hosts and the guests of one, gone with all their files when dropped. Methods panic where something fails: that fails the test.
 #[derive(Debug)]
 pub struct Site {
@@ -41,8 +44,9 @@ pub struct Site {
     /// The other host. Its board is `far:0`.
     pub far: Side,
     files: PathBuf,
+    has_monitors: bool,
     _bed: Bed,
-    _scratch: Scratch,
+    scratch: Scratch,
 }
 
 impl Site {
@@ -51,6 +55,15 @@ impl Site {
 
     /// Both hosts, and as many guests; or what is missing. `names` is how many guests there may ever be.
     pub fn start(kit: &Kit, names: u32, guests: u32, extra: &Extra) -> Result<Self, String> {
+        Self::start_as(kit, (names, guests), extra, false)
+    }
+
+    /// The same, and the near daemon has monitors of the guests: two whose programs talk get a window in common.
+    pub fn start_monitored(kit: &Kit, names: u32, guests: u32, extra: &Extra) -> Result<Self, String> {
+        Self::start_as(kit, (names, guests), extra, true)
+    }
+
+    fn start_as(kit: &Kit, (names, guests): (u32, u32), extra: &Extra, has_monitors: bool) -> Result<Self, String> {
         let scratch = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
         let (folder, files) = (scratch.path(), scratch.join("files.cpio"));
         let mut bed = Bed::new().map_err(|why| why.to_string())?;
@@ -61,9 +74,11 @@ impl Site {
         bed.link(&near, &far, &Wire::mtu(MTU)).unwrap_or_else(|error| panic!("{error}"));
         bridge(&near, names)?;
         ip(&far, &format!("addr add {}/24 dev wire0", Self::FAR))?;
-        let near = Side::start(&near, &format!("{NEAR}{}", (0..names).map(window::config).collect::<String>()));
+        let monitored = |number| if has_monitors { window::monitored(folder, number) } else { String::new() };
+        let named: String = (0..names).map(|number| window::config(number) + &monitored(number)).collect();
+        let near = Side::start(&near, &format!("{NEAR}{COMMON}{named}"));
         let far = Side::start(&far, &wired("far:0", ""));
-        let mut site = Self { guests: Vec::new(), near, far, files, _bed: bed, _scratch: scratch };
+        let mut site = Self { guests: Vec::new(), near, far, files, has_monitors, _bed: bed, scratch };
         site.near.await_peer("far:0");
         site.far.await_peer("near:0");
         site.boot(kit, guests);
@@ -74,8 +89,9 @@ impl Site {
     pub fn boot(&mut self, kit: &Kit, guests: u32) {
         let is_there = self.guests.len();
         for number in is_there as u32..guests {
-            let devices: Vec<String> =
-                card(number).into_iter().chain(window::device(&self.near.daemon, number)).collect();
+            let monitor = self.has_monitors.then(|| window::monitor(self.scratch.path(), number));
+            let devices = card(number).into_iter().chain(window::device(&self.near.daemon, number));
+            let devices: Vec<String> = devices.chain(monitor.into_iter().flatten()).collect();
             self.guests.push(Guest::boot_on(Some(self.near.host()), kit, number, &self.files, &devices));
         }
         for guest in &mut self.guests[is_there..] {

@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use isthmus_guests::{Done, Guest, Hosted, Kit, patience};
+use isthmus_guests::{Done, Hosted, Kit, patience};
 use isthmus_mx_tests::build;
 use serde_json::Value;
 
@@ -19,14 +19,6 @@ fn hosted() -> Option<(Hosted, MutexGuard<'static, ()>)> {
             None
         }
     }
-}
-
-/// Starts the serving side, and returns its endpoint.
-#[track_caller]
-fn serve(server: &mut Guest) -> String {
-    let said = server.run("serve mx_pingpong -w");
-    let endpoint = said.iter().find_map(|line| line.strip_prefix("endpoint "));
-    endpoint.unwrap_or_else(|| panic!("{said:?}")).to_owned()
 }
 
 /// All sizes to 1 MiB, every byte looked at.
@@ -51,7 +43,7 @@ fn figures(lines: &[String], bytes: &str) -> (f64, f64) {
 fn programs_of_guests_and_of_their_host_meet() {
     let Some((mut hosted, _alone)) = hosted() else { return };
     hosted.guests.iter_mut().for_each(|guest| drop(guest.run("by window")));
-    let endpoint = serve(&mut hosted.guests[0]);
+    let endpoint = hosted.guests[0].serve("mx_pingpong -w");
     let listed: Value = serde_json::from_str(&hosted.isthmus(&["domain", "list", "--json"])).unwrap();
     assert_eq!(listed["domains"][0]["guest"], "guest0", "{listed}");
     let listed: Value = serde_json::from_str(&hosted.isthmus(&["guest", "list", "--json"])).unwrap();
@@ -64,13 +56,13 @@ fn programs_of_guests_and_of_their_host_meet() {
     assert_eq!(window.len(), LINES, "{window:?}");
     server.run("served");
 
-    let endpoint = serve(server);
+    let endpoint = server.serve("mx_pingpong -w");
     let inside = server.run(&format!("mx_pingpong -w -r {endpoint} {EVERY_SIZE}"));
     print("two programs of one guest, by a channel in its window, both sides sleeping on one processor", &inside);
     assert_eq!(inside.len(), LINES, "{inside:?}");
     server.run("served");
 
-    let endpoint = serve(server);
+    let endpoint = server.serve("mx_pingpong -w");
     let outside = hosted.program(build::example("mx_pingpong")).args(["-w", "-r", &endpoint]);
     let outside = outside.args(EVERY_SIZE.split(' ')).spawn().unwrap().finish(patience()).unwrap().expect_success();
     print("the host to a guest, both sides sleeping", &outside);
@@ -82,7 +74,7 @@ fn programs_of_guests_and_of_their_host_meet() {
     for guest in [&mut *server, &mut *client] {
         guest.run("by isthmus && daemon");
     }
-    let endpoint = serve(server);
+    let endpoint = server.serve("mx_pingpong -w");
     client.run("until isthmus peer list | grep -q guest0:0; do usleep 20000; done");
     let bridged = client.run(&format!("mx_pingpong -w -d guest0:0 -r {endpoint} {EVERY_SIZE}"));
     print("guest to guest by virtio-net, a daemon in each, both sides sleeping", &bridged);
@@ -111,7 +103,7 @@ fn received(domains: &str, guest: &str) -> u64 {
 fn a_guest_that_is_switched_off_is_an_error_for_its_peers_and_nothing_else() {
     let Some((mut hosted, _alone)) = hosted() else { return };
     hosted.guests.iter_mut().for_each(|guest| drop(guest.run("by window")));
-    let endpoint = serve(&mut hosted.guests[0]);
+    let endpoint = hosted.guests[0].serve("mx_pingpong -w");
     hosted.guests[1].begin(&format!("mx_pingpong -w -r {endpoint} {LONG}"));
     hosted.isthmus_until(&["domain", "list", "--json"], |domains| received(domains, "guest0") > 4 << 20);
     hosted.guests[0].kill();
@@ -125,7 +117,7 @@ fn a_guest_that_is_switched_off_is_an_error_for_its_peers_and_nothing_else() {
     });
     // After all that, it works.
     let survivor = &mut hosted.guests[1];
-    let endpoint = serve(survivor);
+    let endpoint = survivor.serve("mx_pingpong -w");
     survivor.run(&format!("mx_pingpong -w -r {endpoint} -n 1 -W 1 -v -S 1 -E 65536"));
     survivor.run("served");
 }
@@ -134,7 +126,7 @@ fn a_guest_that_is_switched_off_is_an_error_for_its_peers_and_nothing_else() {
 fn a_guests_daemon_that_is_killed_comes_back() {
     let Some((mut hosted, _alone)) = hosted() else { return };
     hosted.guests.iter_mut().for_each(|guest| drop(guest.run("by window")));
-    let endpoint = serve(&mut hosted.guests[0]);
+    let endpoint = hosted.guests[0].serve("mx_pingpong -w");
     hosted.guests[1].begin(&format!("mx_pingpong -w -r {endpoint} {LONG}"));
     hosted.isthmus_until(&["domain", "list", "--json"], |domains| received(domains, "guest0") > 4 << 20);
     hosted.guests[0].run("kill -9 $window_pid; wait $window_pid; window");
@@ -144,7 +136,7 @@ fn a_guests_daemon_that_is_killed_comes_back() {
     assert!(unreachable(&done), "{:?}", done.lines);
     hosted.guests[0].begin("kill $served_pid; served");
     hosted.guests[0].end();
-    let endpoint = serve(&mut hosted.guests[0]);
+    let endpoint = hosted.guests[0].serve("mx_pingpong -w");
     hosted.guests[1].run(&format!("mx_pingpong -w -r {endpoint} -n 1 -W 1 -v -S 1 -E 65536"));
     hosted.guests[0].run("served");
 }

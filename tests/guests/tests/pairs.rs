@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use isthmus_guests::{Guest, Hosted, Kit, Monitors};
+use isthmus_guests::{Hosted, Kit, Monitors};
 use serde_json::Value;
 
 /// Guests of one test at a time: an emulated processor takes a whole one.
@@ -21,14 +21,6 @@ fn hosted(monitors: Monitors) -> Option<(Hosted, MutexGuard<'static, ()>)> {
             None
         }
     }
-}
-
-/// Starts the serving side, and returns its endpoint.
-#[track_caller]
-fn serve(server: &mut Guest, program: &str) -> String {
-    let said = server.run(&format!("serve {program}"));
-    let endpoint = said.iter().find_map(|line| line.strip_prefix("endpoint "));
-    endpoint.unwrap_or_else(|| panic!("{said:?}")).to_owned()
 }
 
 fn print(what: &str, lines: &[String]) {
@@ -55,7 +47,7 @@ fn path(listed: &str) -> Option<(String, String, u64)> {
 
 /// Has a program of `guest1` send to one of `guest0` until the messages go by a channel; they go on. Who sends hears that its receiver is gone.
 fn until_channel(hosted: &mut Hosted) {
-    let endpoint = serve(&mut hosted.guests[0], "mx_stream -w");
+    let endpoint = hosted.guests[0].serve("mx_stream -w");
     hosted.guests[1].begin(&format!("mx_stream -w -r {endpoint} -s 65536 -N 10000000"));
     hosted.isthmus_until(&["channel", "list", "--json"], |listed| {
         path(listed).is_some_and(|(path, _, messages)| path == "channel" && messages > 100)
@@ -71,7 +63,7 @@ fn end_both(hosted: &mut Hosted) {
 
 /// Round trips between the guests, each size's bytes looked at.
 fn measure(hosted: &mut Hosted, how: &str, through: &str) -> Vec<String> {
-    let endpoint = serve(&mut hosted.guests[0], &format!("mx_pingpong {how}"));
+    let endpoint = hosted.guests[0].serve(&format!("mx_pingpong {how}"));
     let client = &mut hosted.guests[1];
     let lines = client.run(&format!("mx_pingpong {how} {through} -r {endpoint} -n 50 -W 10 -v -S 0 -E 65536"));
     assert_eq!(lines.len(), 1 + 1 + 17, "{lines:?}");
@@ -116,7 +108,7 @@ fn a_guest_that_is_switched_off_takes_the_window_with_it_and_the_other_one_goes_
     assert_ne!(done.code, 0);
     let survivor = &mut hosted.guests[1];
     survivor.run("while test -e /dev/isthmus1; do usleep 20000; done");
-    let endpoint = serve(survivor, "mx_pingpong -w");
+    let endpoint = survivor.serve("mx_pingpong -w");
     survivor.run(&format!("mx_pingpong -w -r {endpoint} -n 1 -W 1 -v -S 1 -E 65536"));
     survivor.run("served");
     let bad = ["BUG", "WARNING", "Oops", "Call Trace", "general protection", "unable to handle", "hung task"];
@@ -129,7 +121,7 @@ fn a_guest_that_is_switched_off_takes_the_window_with_it_and_the_other_one_goes_
 #[test]
 fn without_a_monitor_that_answers_messages_go_through_the_daemon_and_it_is_said_why() {
     let Some((mut hosted, _alone)) = hosted(Monitors::OneAndAnEmptyPlace) else { return };
-    let endpoint = serve(&mut hosted.guests[0], "mx_stream -w");
+    let endpoint = hosted.guests[0].serve("mx_stream -w");
     hosted.guests[1].begin(&format!("mx_stream -w -r {endpoint} -s 65536 -N 10000000"));
     hosted.isthmus_until(&["channel", "list", "--json"], |listed| {
         path(listed).is_some_and(|(path, reason, _)| path == "ordinary" && reason == "window-refused")

@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use isthmus_guests::{Done, Guest, Hosted, Kit, patience};
+use isthmus_guests::{Done, Hosted, Kit, patience};
 use isthmus_mx_tests::build;
 use isthmus_testbed::{Launch, Scratch, eventually};
 use serde_json::{Value, json};
@@ -26,14 +26,6 @@ fn hosted() -> Option<(Kit, Hosted, MutexGuard<'static, ()>)> {
     }
 }
 
-/// Starts the serving side, and returns its endpoint.
-#[track_caller]
-fn serve(server: &mut Guest) -> String {
-    let said = server.run("serve mx_pingpong -w");
-    let endpoint = said.iter().find_map(|line| line.strip_prefix("endpoint "));
-    endpoint.unwrap_or_else(|| panic!("{said:?}")).to_owned()
-}
-
 const LONG: &str = "-n 100000 -W 0 -S 1048576 -E 1048576";
 const SHORT: &str = "-n 1 -W 1 -v -S 1 -E 65536";
 
@@ -46,7 +38,7 @@ fn received(domains: &str, guest: &str) -> u64 {
 
 /// Begins a long transfer between the guests, and waits until it is under way.
 fn transfer(hosted: &mut Hosted) {
-    let endpoint = serve(&mut hosted.guests[0]);
+    let endpoint = hosted.guests[0].serve("mx_pingpong -w");
     hosted.guests[1].begin(&format!("mx_pingpong -w -r {endpoint} {LONG}"));
     hosted.isthmus_until(&["domain", "list", "--json"], |domains| received(domains, "guest0") > 4 << 20);
 }
@@ -61,7 +53,7 @@ fn expect_failure(done: &Done) {
 
 /// A program of one guest reaches one of the other.
 fn works(hosted: &mut Hosted) {
-    let endpoint = serve(&mut hosted.guests[0]);
+    let endpoint = hosted.guests[0].serve("mx_pingpong -w");
     hosted.guests[1].run(&format!("mx_pingpong -w -r {endpoint} {SHORT}"));
     hosted.guests[0].run("served");
 }
@@ -114,7 +106,7 @@ fn a_hosts_daemon_that_is_killed_finds_its_guests_again() {
 fn whoever_stops_is_told_apart_and_goes_on_where_it_was() {
     let Some((_kit, mut hosted, _alone)) = hosted() else { return };
     let mut monitor = hosted.monitor(0, 0);
-    let endpoint = serve(&mut hosted.guests[0]);
+    let endpoint = hosted.guests[0].serve("mx_pingpong -w");
     hosted.guests[1].begin(&format!("mx_pingpong -w -r {endpoint} -n 300 -W 0 -v -S 65536 -E 65536"));
     hosted.isthmus_until(&["domain", "list", "--json"], |domains| received(domains, "guest0") > 1 << 20);
     // The machine is paused. Others go on, and nobody ends.
@@ -196,7 +188,7 @@ fn a_guest_leaves_its_window_moves_and_comes_back_on_another_host() {
     // It moves, while one of its programs talks by the card.
     hosted.guests[1].run("by isthmus");
     hosted.guests[0].run("by isthmus");
-    let endpoint = serve(&mut hosted.guests[0]);
+    let endpoint = hosted.guests[0].serve("mx_pingpong -w");
     hosted.guests[1].begin(&format!("mx_pingpong -w -d guest0:0 -r {endpoint} -n 100 -W 0 -v -S 65536 -E 65536"));
     hosted.migrate(&kit, 0);
     hosted.guests[1].end().expect_success("a transfer over a migration");
@@ -210,7 +202,7 @@ fn a_guest_leaves_its_window_moves_and_comes_back_on_another_host() {
     client.spawn().unwrap().finish(patience()).unwrap().expect_success();
     hosted.guests[0].run("wait $waiting_pid && cat /tmp/waiting");
     // And one that is started there.
-    let endpoint = serve(&mut hosted.guests[0]);
+    let endpoint = hosted.guests[0].serve("mx_pingpong -w");
     let client = there.beside(build::example("mx_pingpong")).args(["-w", "-r", &endpoint]).args(SHORT.split(' '));
     client.spawn().unwrap().finish(patience()).unwrap().expect_success();
     hosted.guests[0].run("served");

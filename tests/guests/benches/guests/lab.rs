@@ -58,14 +58,15 @@ impl Lab {
         let begun = Instant::now();
         let probe = Probe::start(kit)?;
         let extra = Extra { programs: vec![env!("CARGO_BIN_EXE_guest_tcp").into()], ..Extra::default() };
-        let site = Site::start(kit, 2 * pairs, 2, &extra)?;
+        let site = Site::start_monitored(kit, 2 * pairs, 2, &extra)?;
         let mut lab = Self { site, runs, ms, probe, begun };
         lab.acquaint(0);
         Ok(lab)
     }
 
-    /// Starts the daemons with which guests from this one on are hosts of their own, and waits until everybody knows them.
+    /// Has guests from this one on talk by pairs until both have the window that they share. Starts the daemons with which they are hosts of their own, and waits until everybody knows them.
     pub(crate) fn acquaint(&mut self, from: usize) {
+        self.site.guests[from..].chunks_mut(2).for_each(meet);
         for guest in &mut self.site.guests[from..] {
             guest.run("by isthmus && daemon");
         }
@@ -103,6 +104,18 @@ impl Lab {
             Case::Words => Ok(self.probe.words(WORDS).as_secs_f64() * 1e6 / 2.0),
         }
     }
+}
+
+/// Has a program of one guest send to one of the other until they have a window in common.
+fn meet(pair: &mut [Guest]) {
+    let [one, other] = pair else { return };
+    other.run("by window");
+    let endpoint = other.serve("mx_stream -w");
+    one.begin(&format!("by window; mx_stream -w -r {endpoint} -s 65536 -N 10000000"));
+    other.run("until test -e /dev/isthmus1; do usleep 20000; done; kill $served_pid");
+    other.begin("served");
+    other.end();
+    one.end(); // Who sends hears that nobody receives any more.
 }
 
 /// Busybox tells the least, the average and the greatest, in ms.

@@ -17,6 +17,8 @@ pub(crate) fn latency(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
         latency_of(Way::Bridged, Wait::Poll),
         latency_of(Way::Window, Wait::Sleep),
         latency_of(Way::Bridged, Wait::Sleep),
+        latency_of(Way::Daemon, Wait::Poll),
+        latency_of(Way::Daemon, Wait::Sleep),
         latency_of(Way::Window, Wait::Adaptive),
         latency_of(Way::Bridged, Wait::Adaptive),
         latency_of(Way::Tcp, Wait::Sleep),
@@ -24,13 +26,15 @@ pub(crate) fn latency(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
         Case::Doorbells,
         Case::Words,
     ];
-    let [poll, bridged_poll, sleep, bridged_sleep, adaptive, bridged_adaptive, tcp, echo, doorbells, words] =
+    let [poll, bridged_poll, sleep, bridged_sleep, daemon_poll, daemon_sleep, adaptive, bridged_adaptive, rest @ ..] =
         lab.turns("8 bytes", cases);
+    let [tcp, echo, doorbells, words] = rest;
     let row = |name, runs: &Runs| Row::new(name, Unit::Microseconds, runs.clone());
     let poll = row("guest.qemu.half_rtt.8b.poll", &poll)
         .with_target("both polling: at most 1/100 of bridged MX")
         .with_baseline("bridged.half_rtt.8b.poll", bridged_poll)
         .with_baseline("bridged.half_rtt.8b.sleep", bridged_sleep.clone())
+        .with_baseline("daemon.half_rtt.8b.poll", daemon_poll)
         .with_baseline("window.word", words.clone())
         .with_baseline("tcp.half_rtt.8b", tcp.clone())
         .with_baseline("icmp.half_rtt.8b", echo.clone());
@@ -38,6 +42,7 @@ pub(crate) fn latency(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
     let asleep = row("guest.qemu.half_rtt.8b.sleep", &sleep)
         .with_target("both sleeping: at most 0.6 of bridged MX")
         .with_baseline("bridged.half_rtt.8b.sleep", bridged_sleep)
+        .with_baseline("daemon.half_rtt.8b.sleep", daemon_sleep)
         .with_baseline("bridged.half_rtt.8b.adaptive", bridged_adaptive)
         .with_baseline("window.half_rtt.8b.adaptive", adaptive)
         .with_baseline("tcp.half_rtt.8b", tcp)
@@ -56,13 +61,15 @@ pub(crate) fn latency(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
 
 /// 1 MiB from one guest to another.
 pub(crate) fn one_direction(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
-    let cases = [Way::Window, Way::Plain, Way::Bridged, Way::Tcp].map(|way| Case::Task(Task::bandwidth(way)));
-    let [window, plain, bridged, tcp] = lab.turns("1 MiB one way", cases);
+    const WAYS: [Way; 5] = [Way::Window, Way::Plain, Way::Daemon, Way::Bridged, Way::Tcp];
+    let cases = WAYS.map(|way| Case::Task(Task::bandwidth(way)));
+    let [window, plain, daemon, bridged, tcp] = lab.turns("1 MiB one way", cases);
     let row = |name, runs: &Runs| Row::new(name, Unit::GigabytesPerSecond, runs.clone());
     let bandwidth = row("guest.qemu.bandwidth.1m", &window)
         .with_target("cache on: at least 3 times bridged MX, 2 times TCP")
         .with_baseline("bridged.bandwidth.1m", bridged)
-        .with_baseline("tcp.bandwidth.1m", tcp);
+        .with_baseline("tcp.bandwidth.1m", tcp)
+        .with_baseline("daemon.bandwidth.1m", daemon);
     sheet.take(bandwidth)?;
     let cache = row("guest.qemu.rcache.1m", &window)
         .with_target("cache on by off: what registration costs; 1 where nothing is registered")
@@ -103,7 +110,7 @@ pub(crate) fn coming(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
 }
 
 fn first_message(lab: &mut Lab, by: &str, address: &str) -> Result<f64, String> {
-    let setting = format!("by {by}; unset MX_RCACHE ISTHMUS_WAIT");
+    let setting = format!("by {by}; unset MX_RCACHE ISTHMUS_CHANNELS ISTHMUS_WAIT");
     let endpoint = serve(&mut lab.site.guests[1], &format!("{setting}; serve mx_pingpong -w"))?;
     let first = format!("mx_pingpong -w {address} -r {endpoint} -n 1 -W 0 -S 8 -E 8");
     let took = clocked(lab, &format!("{setting}; clock '{first}'"));

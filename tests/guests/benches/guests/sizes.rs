@@ -14,9 +14,9 @@ const ROUNDS: &str = "-n 20 -W 3 -S 0 -E 1048576";
 
 /// In the order of the legend.
 const WAYS: [(Way, &str, &str); 3] = [
-    (Way::Bridged, "by isthmus; unset MX_RCACHE ISTHMUS_WAIT", "-d guest1:0"),
-    (Way::Plain, "by window; export MX_RCACHE=0; unset ISTHMUS_WAIT", ""),
-    (Way::Window, "by window; unset MX_RCACHE ISTHMUS_WAIT", ""),
+    (Way::Bridged, "by isthmus; unset MX_RCACHE ISTHMUS_CHANNELS ISTHMUS_WAIT", "-d guest1:0"),
+    (Way::Plain, "by window; export MX_RCACHE=0; unset ISTHMUS_CHANNELS ISTHMUS_WAIT", ""),
+    (Way::Window, "by window; unset MX_RCACHE ISTHMUS_CHANNELS ISTHMUS_WAIT", ""),
 ];
 
 /// Names in the rows and in the plot.
@@ -25,6 +25,7 @@ fn name(way: Way) -> &'static str {
         Way::Bridged => "bridged",
         Way::Plain => "window, cache off",
         Way::Window => "window, cache on",
+        Way::Daemon => "by the daemon",
         Way::Tcp => "TCP",
     }
 }

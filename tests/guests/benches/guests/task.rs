@@ -8,10 +8,12 @@ use isthmus_testbed::Proc;
 /// How messages go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// By the guests' windows and their host's daemon.
+    /// By the window that the two guests have in common; to another host by the guest's own, and its host's daemon.
     Window,
     /// The same, with `MX_RCACHE=0`: large buffers are not kept registered.
     Plain,
+    /// By the guests' own windows: their host's daemon copies.
+    Daemon,
     /// By the guests' cards, a whole daemon in each guest.
     Bridged,
     /// By the guests' cards and the kernel's TCP.
@@ -80,9 +82,10 @@ impl Way {
     /// What a guest's shell is told before a program.
     fn setting(self) -> &'static str {
         match self {
-            Self::Window => "by window; unset MX_RCACHE",
-            Self::Plain => "by window; export MX_RCACHE=0",
-            Self::Bridged | Self::Tcp => "by isthmus; unset MX_RCACHE",
+            Self::Window => "by window; unset MX_RCACHE ISTHMUS_CHANNELS",
+            Self::Plain => "by window; unset ISTHMUS_CHANNELS; export MX_RCACHE=0",
+            Self::Daemon => "by window; unset MX_RCACHE; export ISTHMUS_CHANNELS=0",
+            Self::Bridged | Self::Tcp => "by isthmus; unset MX_RCACHE ISTHMUS_CHANNELS",
         }
     }
 
@@ -93,7 +96,7 @@ impl Way {
             (Self::Tcp, Place::Far) => format!("-d {}", Site::FAR),
             (_, Place::Far) => "-d far:0".to_owned(),
             (Self::Bridged, Place::Guest(number)) => format!("-d guest{number}:0"),
-            (Self::Window | Self::Plain, Place::Guest(_)) => String::new(), // The board that it has itself.
+            (Self::Window | Self::Plain | Self::Daemon, Place::Guest(_)) => String::new(), // The board that it has itself.
         }
     }
 
