@@ -102,6 +102,12 @@ impl<'i, 'a> Fields<'i, 'a> {
     }
 }
 
+/// A table of those fields that have a value.
+pub(super) fn table<const N: usize>(fields: [(&str, Option<toml::Value>); N]) -> toml::Value {
+    let there = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    toml::Value::Table(there.collect())
+}
+
 /// The members of a list of at most `max`, each beside where it stands; those that are wrong are findings and left out. None
 /// where it is no list or too long.
 pub(super) fn members<'a, L: Setting, M: Setting>(

@@ -7,7 +7,8 @@
 use isthmus_layout::limits;
 
 use super::fields::FieldTable;
-use super::kvm::Guests;
+use super::guests::Guests;
+use super::kvm::KvmGuest;
 use super::mx::Boards;
 use super::parse::Reader;
 use super::places::{Dir, Listen, LogFilter, SocketPath};
@@ -15,7 +16,7 @@ use super::policy::{Attach, Rules};
 use super::setting::{
     Cpus, Grants, Integer, Micros, Millis, PowerOfTwoKib, PowerOfTwoMib, Seconds, Setting, Talk, WaitMode,
 };
-use super::xen::XenGuests;
+use super::xen::XenGuest;
 
 // table: Type { key: Type = "default, as a variable would give it", when a change counts; }
 // {runtime} stands for a folder which depends on whose daemon it is (`Places`).
@@ -94,7 +95,7 @@ table! {
     kvm: Kvm {
         /// Guests whose programs attach to this daemon. Each needs a device, which `isthmus guest xml <name>` prints, and in it the
         /// driver and `isthmusd --guest`. In a variable: `ISTHMUS_DAEMON_KVM_GUEST='[{ name = "web", user = "ann" }]'`.
-        guest: Guests = "[]", Restart;
+        guest: Guests<KvmGuest> = "[]", Restart;
         /// The window that two guests share whose `monitor` the daemon has: what channels between their programs are in.
         common_mib: PowerOfTwoMib<1, 4096> = "32", Restart;
         /// How long such a window stays when no channel is in it.
@@ -106,7 +107,7 @@ table! {
     xen: Xen {
         /// Guests whose programs attach to this daemon, if domain 0 lets them (`isthmus guest allow <name>`), and have `isthmusd --guest`.
         /// In a variable: `ISTHMUS_DAEMON_XEN_GUEST='[{ name = "web", user = "ann" }]'`.
-        guest: XenGuests = "[]", Restart;
+        guest: Guests<XenGuest> = "[]", Restart;
     }
     /// Counters for Prometheus.
     metrics: Metrics {

@@ -27,6 +27,7 @@
 mod document;
 mod fields;
 mod gather;
+mod guests;
 mod keys;
 mod kvm;
 mod mx;
@@ -45,8 +46,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 pub use document::document;
+pub use guests::{GuestName, Guests};
 pub use keys::{Config, Daemon, Effect, KEYS, Key, Kvm, Limits, Metrics, Mx, Policy, TABLES, Table, Wait, key};
-pub use kvm::{GuestName, Guests, KvmGuest};
+pub use kvm::KvmGuest;
 pub use mx::{
     Board, BoardName, BoardNic, Boards, Carrier, LinkPlan, MX_LINKS_MAX, Mac, MxBoardPlan, MxHost, Network, Peer,
     UDP_FRAME_BYTES_MAX, UDP_PORT, UdpPeer,
@@ -61,7 +63,7 @@ pub use setting::{
 };
 pub use show::{VariableRow, variables, variables_text};
 pub use users::Users;
-pub use xen::{XenGuest, XenGuests};
+pub use xen::XenGuest;
 
 use gather::{Target, Texts};
 use parse::{Assignments, Reader};

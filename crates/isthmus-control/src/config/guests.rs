@@ -1,0 +1,105 @@
+//! Guests of any platform: what their settings have in common.
+
+use std::collections::BTreeSet;
+
+use isthmus_layout::control::Name;
+
+use super::fields::{Field, FieldTable, members};
+use super::problem::{Finding, Wrong};
+use super::setting::{Item, Setting};
+
+/// Guests of one daemon and platform.
+const GUESTS_MAX: usize = 256;
+
+/// Their names are those of files, too.
+const NAME_BYTES_MAX: usize = 32;
+
+/// A guest as the configuration has it.
+pub(super) trait Guest: Setting {
+    /// How documentation calls it.
+    const CALLED: &'static str;
+    /// What its table has.
+    const FIELDS: &'static [Field];
+
+    /// What no other guest may have.
+    fn own(&self) -> Vec<String>;
+}
+
+/// The guests of a platform, in the order they were written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guests<G>(Vec<G>);
+
+impl<G> Default for Guests<G> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<G> Guests<G> {
+    /// All of them.
+    #[must_use]
+    pub fn as_slice(&self) -> &[G] {
+        &self.0
+    }
+}
+
+impl<G: Guest> Setting for Guests<G> {
+    const TYPE: &'static str = "list of tables";
+    const EXAMPLE: &'static str = "guests are written as in [{ name = \"web\", user = \"ann\" }]";
+    const TABLES: &'static [FieldTable] = &[FieldTable { of: G::CALLED, fields: G::FIELDS }];
+
+    fn expected() -> String {
+        let names: Vec<_> = G::FIELDS.iter().map(|field| field.name).collect();
+        format!("a list of at most {GUESTS_MAX} tables {{ {} }}", names.join(", "))
+    }
+
+    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+        let before = findings.len();
+        let guests = members::<Self, G>(item, GUESTS_MAX, findings)?;
+        let mut seen = BTreeSet::new();
+        for (member, guest) in &guests {
+            for found in guest.own().into_iter().filter(|own| !seen.insert(own.clone())) {
+                findings.push(member.finding(Wrong::Repeated { key: item.key.clone(), found }, None));
+            }
+        }
+        (findings.len() == before).then(|| Self(guests.into_iter().map(|(_, guest)| guest).collect()))
+    }
+
+    fn to_toml(&self) -> toml::Value {
+        self.0.iter().map(G::to_toml).collect::<Vec<_>>().into()
+    }
+}
+
+/// What a guest is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuestName(Name);
+
+impl GuestName {
+    /// As reports show it.
+    #[must_use]
+    pub fn name(&self) -> &Name {
+        &self.0
+    }
+}
+
+impl Setting for GuestName {
+    const TYPE: &'static str = "string";
+
+    fn expected() -> String {
+        format!("1 to {NAME_BYTES_MAX} letters, digits, - and _")
+    }
+
+    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+        let text = item.text::<Self>(findings)?;
+        let is_plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
+        let name = Name::new(text).ok().filter(|_| is_plain && text.len() <= NAME_BYTES_MAX);
+        if name.is_none() {
+            findings.push(item.wrong_text(&Self::expected(), None));
+        }
+        name.map(Self)
+    }
+
+    fn to_toml(&self) -> toml::Value {
+        self.0.as_str().into()
+    }
+}
