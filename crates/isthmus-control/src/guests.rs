@@ -96,18 +96,10 @@ impl Guests {
         for place in self.places {
             let plan = &place.plan;
             let view = GuestView {
-                uid: plan.user.uid,
-                platform: "kvm",
                 socket: plan.socket(daemon).display().to_string(),
-                window_bytes: plan.window_bytes(),
-                vectors: plan.vectors(),
                 monitor: plan.monitor().map(|monitor| monitor.display().to_string()),
                 common_bytes: size.0,
-                estate: None,
-                kept: false,
-                refused: None,
-                daemon: false,
-                heard: None,
+                ..GuestView::absent("kvm", plan.user.uid, plan.window_bytes(), plan.vectors())
             };
             server.with(|broker| broker.add_guest(plan.name.name().clone(), view));
             let (device, neighbours) = unbounded_channel();

@@ -61,6 +61,24 @@ impl GuestState {
 }
 
 impl GuestView {
+    /// Of a guest that is not there.
+    pub(crate) fn absent(platform: &'static str, uid: u32, window_bytes: u64, vectors: u16) -> Self {
+        Self {
+            uid,
+            platform,
+            socket: String::new(),
+            window_bytes,
+            vectors,
+            monitor: None,
+            common_bytes: 0,
+            estate: None,
+            kept: false,
+            refused: None,
+            daemon: false,
+            heard: None,
+        }
+    }
+
     /// Nanoseconds since its daemon was heard.
     pub(crate) fn unheard_for(&self, now: u64) -> Option<u64> {
         self.heard.filter(|_| self.daemon).map(|heard| now.saturating_sub(heard))

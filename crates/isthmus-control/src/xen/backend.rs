@@ -84,20 +84,7 @@ impl<K: Domain> Backend<K> {
     /// Serves them, each on tasks of the server's thread.
     pub(crate) fn serve(self, server: &Server, workers: u16, sizes: Sizes) -> Result<(), String> {
         for plan in &self.plans {
-            let view = GuestView {
-                uid: plan.user.uid,
-                platform: "xen",
-                socket: String::new(),
-                window_bytes: plan.window_bytes(),
-                vectors: plan.vectors(),
-                monitor: None,
-                common_bytes: 0,
-                estate: None,
-                kept: false,
-                refused: None,
-                daemon: false,
-                heard: None,
-            };
+            let view = GuestView::absent("xen", plan.user.uid, plan.window_bytes(), plan.vectors());
             server.with(|broker| broker.add_guest(plan.name.name().clone(), view));
         }
         let (tell, mut sightings) = mpsc::channel(UNTAKEN_MAX);
