@@ -2,10 +2,11 @@
 
 use isthmus_hosts::{Flow, Party, Side, World};
 
-/// Threads and descriptors of a daemon.
+/// Threads and descriptors of a daemon, but for those in /proc: it opens the load when a wait first has to know it, once.
 fn held(side: &Side) -> (usize, usize) {
     let view = side.view();
-    (view.threads().unwrap().len(), view.fds().unwrap().len())
+    let fds = view.fds().unwrap().into_iter().filter(|fd| !fd.target.starts_with("/proc/"));
+    (view.threads().unwrap().len(), fds.count())
 }
 
 #[test]
