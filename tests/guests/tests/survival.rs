@@ -143,7 +143,7 @@ fn whoever_stops_is_told_apart_and_goes_on_where_it_was() {
 fn whoever_ends_in_a_transfer_ends_alone() {
     let Some((_kit, mut hosted, _alone)) = hosted() else { return };
     works(&mut hosted);
-    let fds = hosted.daemon.view().unwrap().fds().unwrap().len();
+    let fds = hosted.daemon.view().unwrap().held_fds().unwrap();
     let used = [0, 1].map(|number| hosted.row(number)["used_bytes"].clone());
     for strike in [
         "kill -9 $served_pid",
@@ -162,7 +162,7 @@ fn whoever_ends_in_a_transfer_ends_alone() {
             hosted.row_until(number, |row| row["used_bytes"] == *used && row["domains"] == 0);
         }
         // Those of whoever has just asked are on their way out.
-        let now = || hosted.daemon.view().unwrap().fds().unwrap().len();
+        let now = || hosted.daemon.view().unwrap().held_fds().unwrap();
         let freed = eventually(patience(), || now() <= fds);
         assert!(freed.is_ok(), "{} descriptors instead of {fds} after {strike}", now());
     }

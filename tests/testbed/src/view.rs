@@ -131,6 +131,11 @@ impl View {
         self.alive(fds)
     }
 
+    /// How many of these it holds, but for those in `/proc`: the maps and the load are opened once, when they are first wanted, and kept.
+    pub fn held_fds(&self) -> Result<usize, ViewError> {
+        Ok(self.fds()?.iter().filter(|fd| !fd.target.starts_with("/proc/")).count())
+    }
+
     /// Its memory.
     pub fn memory(&self) -> Result<Memory, ViewError> {
         let (status, rollup) = (self.fields("status")?, self.fields("smaps_rollup")?);

@@ -2,11 +2,10 @@
 
 use isthmus_hosts::{Flow, Party, Side, World};
 
-/// Threads and descriptors of a daemon, but for those in /proc: it opens the load when a wait first has to know it, once.
+/// Threads and descriptors of a daemon.
 fn held(side: &Side) -> (usize, usize) {
     let view = side.view();
-    let fds = view.fds().unwrap().into_iter().filter(|fd| !fd.target.starts_with("/proc/"));
-    (view.threads().unwrap().len(), fds.count())
+    (view.threads().unwrap().len(), view.held_fds().unwrap())
 }
 
 #[test]
