@@ -126,6 +126,12 @@ fn without_a_monitor_that_answers_messages_go_through_the_daemon_and_it_is_said_
     hosted.isthmus_until(&["channel", "list", "--json"], |listed| {
         path(listed).is_some_and(|(path, reason, _)| path == "ordinary" && reason == "window-refused")
     });
+    // Who has not begun to send waits for an answer, and nobody says that there will be none.
+    hosted.isthmus_until(&["domain", "list", "--json"], |listed| {
+        let listed: Value = serde_json::from_str(listed).unwrap();
+        let sent = |domain: &Value| domain["ordinary_sent_bytes"].as_u64();
+        listed["domains"].as_array().unwrap().iter().filter_map(sent).sum::<u64>() > 1 << 20
+    });
     end_both(&mut hosted);
     measure(&mut hosted, "-w", "");
 }
