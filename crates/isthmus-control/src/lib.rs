@@ -11,9 +11,8 @@
 //!       capture ── frames on their way to a program that asked for them
 //!       border ──── programs of guests, by the window a guest shares with us; also what a guest's own daemon is
 //!         ground ── where a domain's memory and bells come from: files of this host, or a guest's window
-//!         guests ── QEMU's side     xen ── both sides of a window that a guest of Xen grants
-//!           pairs ── windows that two guests have in common, by qmp ── a monitor of QEMU's
-//!         keeper ── what of guests outlives this daemon
+//!         kvm ───── QEMU's side: devices; windows that two guests have in common; what of guests outlives this daemon
+//!         xen ───── both sides of a window that a guest of Xen grants
 //!       answer ─── reports as JSON (schema), metrics as text
 //! ```
 //!
@@ -30,16 +29,13 @@ pub mod daemon;
 pub mod directory;
 mod disposal;
 pub mod ground;
-mod guests;
 mod host;
 pub mod journal;
-mod keeper;
+mod kvm;
 pub mod metrics;
 mod network;
-mod pairs;
 pub mod policy;
 mod privileges;
-mod qmp;
 pub mod schema;
 pub mod scrape;
 pub mod server;

@@ -1,4 +1,4 @@
-//! Windows that two guests have in common: who gets one, and who waits for one. They are made and taken away by [`pairs`](crate::pairs).
+//! Windows that two guests have in common: who gets one, and who waits for one. They are made and taken away by [`kvm::pairs`](crate::kvm).
 //!
 //! ```text
 //!            first request                both guests show it

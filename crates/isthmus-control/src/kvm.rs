@@ -6,7 +6,11 @@
 //!                          └── what a daemon before this one has left there
 //! ```
 //!
-//! Guests with a monitor can have windows in common ([`pairs`](crate::pairs)).
+//! Guests with a monitor can have windows in common ([`pairs`]).
+
+pub(crate) mod keeper;
+mod pairs;
+mod qmp;
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -28,10 +32,10 @@ use crate::broker::GuestView;
 use crate::config::{self, KvmGuest};
 use crate::disposal::Given;
 use crate::ground::{Estate, GroundNumber, Sheet};
-use crate::keeper::{Keeper, Kept};
-use crate::pairs::{self, Neighbour, Plan};
 use crate::server::Server;
 use crate::watched::watched;
+use keeper::{Keeper, Kept};
+use pairs::{Neighbour, Plan};
 
 /// QEMU opens it; the guest of whoever else does would be taken for this one.
 const SOCKET_MODE: u32 = 0o600;

@@ -31,9 +31,10 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::broker::{Look, Wanted};
 use crate::ground::{CommonWindow, Estate};
-use crate::qmp::{Monitor, MonitorError};
 use crate::server::Server;
 use crate::watched::watched;
+
+use super::qmp::{Monitor, MonitorError};
 
 /// How often a device that is to go is asked for again: a guest's kernel takes its time.
 const AGAIN: Duration = Duration::from_millis(500);
