@@ -5,6 +5,9 @@
 //! guest's own affair, and what was withdrawn is taken from them here. Windows that the guest has in common with others come and go while it
 //! runs; the host is told which ones are there.
 
+mod device;
+mod things;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -26,8 +29,8 @@ use isthmus_layout::control::{Refused, Text, ToClient, ToDaemon, serial_of};
 use isthmus_layout::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX, PAGE_BYTES};
 use isthmus_layout::reason::Reason;
 use isthmus_platform::{Doorbell, Ring as _};
-use isthmus_platform_kvm::{GUEST, HOST};
-use isthmus_shm::{Access, Mapping, Window, Words as _};
+use isthmus_platform_kvm::HOST;
+use isthmus_shm::{Window, Words as _};
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
@@ -39,6 +42,8 @@ use crate::server::{Stop, program};
 use crate::session::QUEUE_MAX;
 use crate::socket::Listener;
 use crate::watched::watched;
+pub use device::Device;
+use things::Things;
 
 /// After no connection could be accepted.
 const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
@@ -47,75 +52,6 @@ const SILENT_AFTER: Duration = Duration::from_millis(SILENT_AFTER_MS as u64);
 
 /// Parts of the window that were made and that the host has not been told of: more than a stock, of each size.
 const UNTOLD_MAX: usize = 256;
-
-/// What shows a guest its window.
-pub trait Device: Sized {
-    /// Our mapping of a part of the window.
-    fn window(&self, at: u64, size: RegionSize) -> io::Result<Window> {
-        let piece = self.piece(at, size.0)?;
-        Mapping::new(piece, size, Access::ReadWrite).map(Window::new).map_err(io::Error::other)
-    }
-    /// A descriptor that maps these bytes of the window, in whole pages, and nothing else, for reading and writing.
-    fn piece(&self, offset: u64, bytes: u64) -> io::Result<OwnedFd>;
-    /// What is at `offset` is no piece any more: takes it away from whoever maps it, if it was ever handed to anybody.
-    fn withdraw(&self, offset: u64, piece: Option<&OwnedFd>) -> io::Result<()>;
-    /// A descriptor that rings a vector of a peer when eight bytes are written to it.
-    fn ringer(&self, peer: u16, vector: u16) -> io::Result<OwnedFd>;
-    /// An event descriptor that counts the rings of a vector of ours from now on, and no other does.
-    fn listen(&self, vector: u16) -> io::Result<OwnedFd>;
-    /// A descriptor that hangs up when the device is gone.
-    fn hang_up(&self) -> io::Result<OwnedFd>;
-    /// Other devices of this guest, each of which shows a window that it has in common with another one, but for those that are known.
-    fn beside(&self, known: &BTreeSet<WindowNumber>) -> Vec<(WindowNumber, Self)>;
-    /// True when it was unplugged.
-    fn is_gone(&self) -> bool;
-
-    /// Makes a part of a window that is made piece by piece; what the host needs to map it.
-    fn make(&self, _wanted: Wanted) -> io::Result<Vec<u8>> {
-        Err(io::Error::other("the window is whole"))
-    }
-    /// Whether the host can be called again in this window once a conversation has ended.
-    fn lasts(&self) -> bool {
-        true
-    }
-}
-
-impl Device for isthmus_platform_kvm::Device {
-    fn piece(&self, offset: u64, bytes: u64) -> io::Result<OwnedFd> {
-        Self::piece(self, offset, bytes, Access::ReadWrite).map_err(io::Error::other)
-    }
-
-    fn withdraw(&self, _offset: u64, piece: Option<&OwnedFd>) -> io::Result<()> {
-        piece.map_or(Ok(()), |piece| Self::withdraw(self, piece).map_err(io::Error::other))
-    }
-
-    fn ringer(&self, peer: u16, vector: u16) -> io::Result<OwnedFd> {
-        Self::ringer(self, peer, vector).map_err(io::Error::other)
-    }
-
-    fn listen(&self, vector: u16) -> io::Result<OwnedFd> {
-        self.listener(vector).map_err(io::Error::other)
-    }
-
-    fn hang_up(&self) -> io::Result<OwnedFd> {
-        self.as_fd().try_clone_to_owned()
-    }
-
-    fn beside(&self, known: &BTreeSet<WindowNumber>) -> Vec<(WindowNumber, Self)> {
-        let nodes = Self::nodes().into_iter().filter(|node| node != self.path());
-        let devices = nodes.filter_map(|node| Self::open(&node).ok());
-        let numbered = devices.filter_map(|device| {
-            // The guest's own has the number of a guest; what has none was not made for this.
-            let number = device.info().ok()?.peer?.checked_sub(GUEST).map(WindowNumber)?;
-            (number != WindowNumber::OWN && !known.contains(&number)).then_some((number, device))
-        });
-        numbered.collect()
-    }
-
-    fn is_gone(&self) -> bool {
-        Self::is_gone(self)
-    }
-}
 
 /// Why a guest's daemon serves its device no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -331,97 +267,6 @@ fn welcome<D: Device + 'static>(socket: OwnedFd, policy: &Policy, conversation: 
     let open = Open { uid: known.uid(), pid: pid.unwrap_or(0).unsigned_abs(), program: program(pid) };
     if let Err(error) = conversation.open(socket, open) {
         tracing::warn!("a connection could not be set up: {error}");
-    }
-}
-
-/// A descriptor of the device, and whose or which use of its bytes it is.
-type Made = (u32, Arc<OwnedFd>);
-
-/// What the device has made of what the host has handed.
-struct Things<D> {
-    device: D,
-    /// Devices that show windows which the guest has in common with others.
-    commons: RefCell<BTreeMap<WindowNumber, D>>,
-    /// By their window and first byte: which use of it they are.
-    pieces: RefCell<BTreeMap<(WindowNumber, u64), Made>>,
-    /// By vector: which connection hears it.
-    listeners: RefCell<BTreeMap<u16, Made>>,
-}
-
-impl<D: Device> Things<D> {
-    fn of(device: D) -> Self {
-        Self { device, commons: RefCell::default(), pieces: RefCell::default(), listeners: RefCell::default() }
-    }
-
-    /// All that was handed before is nobody's.
-    fn start_anew(&self) {
-        for ((window, offset), (_, piece)) in std::mem::take(&mut *self.pieces.borrow_mut()) {
-            self.take_away(window, offset, Some(&piece));
-        }
-        self.listeners.borrow_mut().clear();
-    }
-
-    /// Sees which windows have come and gone.
-    fn look(&self) {
-        let mut commons = self.commons.borrow_mut();
-        commons.retain(|window, device| {
-            let there = !device.is_gone();
-            if !there {
-                self.pieces.borrow_mut().retain(|(of, _), _| of != window);
-            }
-            there
-        });
-        let known = commons.keys().copied().collect();
-        commons.extend(self.device.beside(&known));
-    }
-
-    /// Asks the device that shows a window.
-    fn of_window<T>(&self, window: WindowNumber, ask: impl FnOnce(&D) -> io::Result<T>) -> io::Result<T> {
-        if window == WindowNumber::OWN {
-            return ask(&self.device);
-        }
-        let gone = || io::Error::other(format!("window {} is not there", window.0));
-        ask(self.commons.borrow().get(&window).ok_or_else(gone)?)
-    }
-
-    fn descriptor(&self, connection: u32, handed: Handed) -> io::Result<Arc<OwnedFd>> {
-        match handed {
-            Handed::Piece { window, offset, bytes, age } => {
-                if let Some((known, piece)) = self.pieces.borrow().get(&(window, offset))
-                    && *known == age
-                {
-                    return Ok(Arc::clone(piece));
-                }
-                let piece = Arc::new(self.of_window(window, |device| device.piece(offset, bytes))?);
-                self.pieces.borrow_mut().insert((window, offset), (age, Arc::clone(&piece)));
-                Ok(piece)
-            }
-            Handed::Ringer { peer, vector } => self.device.ringer(peer, vector).map(Arc::new),
-            Handed::Listener { vector } => {
-                if let Some((known, listener)) = self.listeners.borrow().get(&vector)
-                    && *known == connection
-                {
-                    return Ok(Arc::clone(listener));
-                }
-                let listener = Arc::new(self.device.listen(vector)?);
-                self.listeners.borrow_mut().insert(vector, (connection, Arc::clone(&listener)));
-                Ok(listener)
-            }
-        }
-    }
-
-    fn withdraw(&self, withdrawn: Withdrawn) {
-        let Withdrawn { window, offset, age } = withdrawn;
-        let mut pieces = self.pieces.borrow_mut();
-        let is_known = pieces.get(&(window, offset)).is_some_and(|(known, _)| *known == age);
-        let piece = is_known.then(|| pieces.remove(&(window, offset))).flatten();
-        self.take_away(window, offset, piece.as_ref().map(|(_, piece)| &**piece));
-    }
-
-    fn take_away(&self, window: WindowNumber, offset: u64, piece: Option<&OwnedFd>) {
-        if let Err(error) = self.of_window(window, |device| device.withdraw(offset, piece)) {
-            tracing::warn!("a piece of the window could not be withdrawn: {error}");
-        }
     }
 }
 

@@ -1,0 +1,80 @@
+//! What shows a guest its window: the device of QEMU, or what a guest of Xen grants.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use isthmus_layout::RegionSize;
+use isthmus_layout::border::WindowNumber;
+use isthmus_layout::border::lots::Wanted;
+use isthmus_platform_kvm::GUEST;
+use isthmus_shm::{Access, Mapping, Window};
+
+/// What shows a guest its window.
+pub trait Device: Sized {
+    /// Our mapping of a part of the window.
+    fn window(&self, at: u64, size: RegionSize) -> io::Result<Window> {
+        let piece = self.piece(at, size.0)?;
+        Mapping::new(piece, size, Access::ReadWrite).map(Window::new).map_err(io::Error::other)
+    }
+    /// A descriptor that maps these bytes of the window, in whole pages, and nothing else, for reading and writing.
+    fn piece(&self, offset: u64, bytes: u64) -> io::Result<OwnedFd>;
+    /// What is at `offset` is no piece any more: takes it away from whoever maps it, if it was ever handed to anybody.
+    fn withdraw(&self, offset: u64, piece: Option<&OwnedFd>) -> io::Result<()>;
+    /// A descriptor that rings a vector of a peer when eight bytes are written to it.
+    fn ringer(&self, peer: u16, vector: u16) -> io::Result<OwnedFd>;
+    /// An event descriptor that counts the rings of a vector of ours from now on, and no other does.
+    fn listen(&self, vector: u16) -> io::Result<OwnedFd>;
+    /// A descriptor that hangs up when the device is gone.
+    fn hang_up(&self) -> io::Result<OwnedFd>;
+    /// Other devices of this guest, each of which shows a window that it has in common with another one, but for those that are known.
+    fn beside(&self, known: &BTreeSet<WindowNumber>) -> Vec<(WindowNumber, Self)>;
+    /// True when it was unplugged.
+    fn is_gone(&self) -> bool;
+
+    /// Makes a part of a window that is made piece by piece; what the host needs to map it.
+    fn make(&self, _wanted: Wanted) -> io::Result<Vec<u8>> {
+        Err(io::Error::other("the window is whole"))
+    }
+    /// Whether the host can be called again in this window once a conversation has ended.
+    fn lasts(&self) -> bool {
+        true
+    }
+}
+
+impl Device for isthmus_platform_kvm::Device {
+    fn piece(&self, offset: u64, bytes: u64) -> io::Result<OwnedFd> {
+        Self::piece(self, offset, bytes, Access::ReadWrite).map_err(io::Error::other)
+    }
+
+    fn withdraw(&self, _offset: u64, piece: Option<&OwnedFd>) -> io::Result<()> {
+        piece.map_or(Ok(()), |piece| Self::withdraw(self, piece).map_err(io::Error::other))
+    }
+
+    fn ringer(&self, peer: u16, vector: u16) -> io::Result<OwnedFd> {
+        Self::ringer(self, peer, vector).map_err(io::Error::other)
+    }
+
+    fn listen(&self, vector: u16) -> io::Result<OwnedFd> {
+        self.listener(vector).map_err(io::Error::other)
+    }
+
+    fn hang_up(&self) -> io::Result<OwnedFd> {
+        self.as_fd().try_clone_to_owned()
+    }
+
+    fn beside(&self, known: &BTreeSet<WindowNumber>) -> Vec<(WindowNumber, Self)> {
+        let nodes = Self::nodes().into_iter().filter(|node| node != self.path());
+        let devices = nodes.filter_map(|node| Self::open(&node).ok());
+        let numbered = devices.filter_map(|device| {
+            // The guest's own has the number of a guest; what has none was not made for this.
+            let number = device.info().ok()?.peer?.checked_sub(GUEST).map(WindowNumber)?;
+            (number != WindowNumber::OWN && !known.contains(&number)).then_some((number, device))
+        });
+        numbered.collect()
+    }
+
+    fn is_gone(&self) -> bool {
+        Self::is_gone(self)
+    }
+}

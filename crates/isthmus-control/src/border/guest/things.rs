@@ -1,0 +1,102 @@
+//! Descriptors: what the device has made of what the host has handed, until the host or the device takes it away.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use isthmus_layout::border::{Handed, WindowNumber, Withdrawn};
+
+use super::Device;
+
+/// A descriptor of the device, and whose or which use of its bytes it is.
+type Made = (u32, Arc<OwnedFd>);
+
+/// What the device has made of what the host has handed.
+pub(super) struct Things<D> {
+    pub(super) device: D,
+    /// Devices that show windows which the guest has in common with others.
+    pub(super) commons: RefCell<BTreeMap<WindowNumber, D>>,
+    /// By their window and first byte: which use of it they are.
+    pieces: RefCell<BTreeMap<(WindowNumber, u64), Made>>,
+    /// By vector: which connection hears it.
+    listeners: RefCell<BTreeMap<u16, Made>>,
+}
+
+impl<D: Device> Things<D> {
+    pub(super) fn of(device: D) -> Self {
+        Self { device, commons: RefCell::default(), pieces: RefCell::default(), listeners: RefCell::default() }
+    }
+
+    /// All that was handed before is nobody's.
+    pub(super) fn start_anew(&self) {
+        for ((window, offset), (_, piece)) in std::mem::take(&mut *self.pieces.borrow_mut()) {
+            self.take_away(window, offset, Some(&piece));
+        }
+        self.listeners.borrow_mut().clear();
+    }
+
+    /// Sees which windows have come and gone.
+    pub(super) fn look(&self) {
+        let mut commons = self.commons.borrow_mut();
+        commons.retain(|window, device| {
+            let there = !device.is_gone();
+            if !there {
+                self.pieces.borrow_mut().retain(|(of, _), _| of != window);
+            }
+            there
+        });
+        let known = commons.keys().copied().collect();
+        commons.extend(self.device.beside(&known));
+    }
+
+    /// Asks the device that shows a window.
+    fn of_window<T>(&self, window: WindowNumber, ask: impl FnOnce(&D) -> io::Result<T>) -> io::Result<T> {
+        if window == WindowNumber::OWN {
+            return ask(&self.device);
+        }
+        let gone = || io::Error::other(format!("window {} is not there", window.0));
+        ask(self.commons.borrow().get(&window).ok_or_else(gone)?)
+    }
+
+    pub(super) fn descriptor(&self, connection: u32, handed: Handed) -> io::Result<Arc<OwnedFd>> {
+        match handed {
+            Handed::Piece { window, offset, bytes, age } => {
+                if let Some((known, piece)) = self.pieces.borrow().get(&(window, offset))
+                    && *known == age
+                {
+                    return Ok(Arc::clone(piece));
+                }
+                let piece = Arc::new(self.of_window(window, |device| device.piece(offset, bytes))?);
+                self.pieces.borrow_mut().insert((window, offset), (age, Arc::clone(&piece)));
+                Ok(piece)
+            }
+            Handed::Ringer { peer, vector } => self.device.ringer(peer, vector).map(Arc::new),
+            Handed::Listener { vector } => {
+                if let Some((known, listener)) = self.listeners.borrow().get(&vector)
+                    && *known == connection
+                {
+                    return Ok(Arc::clone(listener));
+                }
+                let listener = Arc::new(self.device.listen(vector)?);
+                self.listeners.borrow_mut().insert(vector, (connection, Arc::clone(&listener)));
+                Ok(listener)
+            }
+        }
+    }
+
+    pub(super) fn withdraw(&self, withdrawn: Withdrawn) {
+        let Withdrawn { window, offset, age } = withdrawn;
+        let mut pieces = self.pieces.borrow_mut();
+        let is_known = pieces.get(&(window, offset)).is_some_and(|(known, _)| *known == age);
+        let piece = is_known.then(|| pieces.remove(&(window, offset))).flatten();
+        self.take_away(window, offset, piece.as_ref().map(|(_, piece)| &**piece));
+    }
+
+    fn take_away(&self, window: WindowNumber, offset: u64, piece: Option<&OwnedFd>) {
+        if let Err(error) = self.of_window(window, |device| device.withdraw(offset, piece)) {
+            tracing::warn!("a piece of the window could not be withdrawn: {error}");
+        }
+    }
+}
