@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use isthmus_layout::control::Name;
 
 use super::fields::{Field, FieldTable, members};
+use super::policy::User;
 use super::problem::{Finding, Wrong};
-use super::setting::{Item, Setting};
+use super::setting::{Item, PowerOfTwoMib, Setting};
 
 /// Guests of one daemon and platform.
 const GUESTS_MAX: usize = 256;
@@ -23,6 +24,22 @@ pub(super) trait Guest: Setting {
 
     /// What no other guest may have.
     fn own(&self) -> Vec<String>;
+}
+
+/// Whose a guest's programs are.
+pub(super) const USER: Field = Field {
+    name: "user",
+    expected: User::expected,
+    default: "none: it has to be there",
+    text: "Whose the domains of its programs are on this host, whoever they are in the guest. `policy.attach` has to admit the user.",
+};
+
+/// A guest's window.
+pub(super) type Window = PowerOfTwoMib<1, 4096>;
+
+/// Its bytes; of a guest that says nothing about it, too.
+pub(super) fn window_bytes(window: Option<Window>) -> u64 {
+    window.map_or(64 << 20, |window| u64::from(window.get()) << 20)
 }
 
 /// The guests of a platform, in the order they were written.

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use super::fields::{Field, Fields, listed, names, table};
-use super::guests::{Guest, GuestName};
+use super::guests::{Guest, GuestName, USER, Window, window_bytes};
 use super::places::SocketPath;
 use super::policy::User;
 use super::problem::Finding;
-use super::setting::{Integer, Item, PowerOfTwoMib, Setting};
+use super::setting::{Integer, Item, Setting};
 
 /// A guest under QEMU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,11 +22,9 @@ pub struct KvmGuest {
     monitor: Option<SocketPath>,
 }
 
-type Window = PowerOfTwoMib<1, 4096>;
 type Vectors = Integer<2, 64>;
 
 /// What a guest has that says nothing about it.
-const WINDOW_BYTES: u64 = 64 << 20;
 const VECTORS: u16 = 16;
 
 const FIELDS: [Field; 6] = [
@@ -36,12 +34,7 @@ const FIELDS: [Field; 6] = [
         default: "none: it has to be there",
         text: "What it is called.",
     },
-    Field {
-        name: "user",
-        expected: User::expected,
-        default: "none: it has to be there",
-        text: "Whose the domains of its programs are on this host, whoever they are in the guest. `policy.attach` has to admit the user.",
-    },
+    USER,
     Field {
         name: "socket",
         expected: SocketPath::expected,
@@ -89,7 +82,7 @@ impl KvmGuest {
     /// Bytes of its window.
     #[must_use]
     pub fn window_bytes(&self) -> u64 {
-        self.window_mib.map_or(WINDOW_BYTES, |window| u64::from(window.get()) << 20)
+        window_bytes(self.window_mib)
     }
 
     /// Vectors of its device.

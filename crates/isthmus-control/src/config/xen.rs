@@ -3,10 +3,10 @@
 use isthmus_layout::border::lots::VECTORS_MAX;
 
 use super::fields::{Field, Fields, listed, names, table};
-use super::guests::{Guest, GuestName};
+use super::guests::{Guest, GuestName, USER, Window, window_bytes};
 use super::policy::User;
 use super::problem::Finding;
-use super::setting::{Integer, Item, PowerOfTwoMib, Setting};
+use super::setting::{Integer, Item, Setting};
 
 /// A guest of Xen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,11 +19,9 @@ pub struct XenGuest {
     vectors: Option<Vectors>,
 }
 
-type Window = PowerOfTwoMib<1, 4096>;
 type Vectors = Integer<2, { VECTORS_MAX as u32 }>;
 
 /// What a guest has that says nothing about it.
-const WINDOW_BYTES: u64 = 64 << 20;
 const VECTORS: u16 = 64;
 
 const FIELDS: [Field; 4] = [
@@ -33,12 +31,7 @@ const FIELDS: [Field; 4] = [
         default: "none: it has to be there",
         text: "What it is called: the name of its domain, or the domain's number. Only domain 0 can read names; in a driver domain it is the number.",
     },
-    Field {
-        name: "user",
-        expected: User::expected,
-        default: "none: it has to be there",
-        text: "Whose the domains of its programs are on this host, whoever they are in the guest. `policy.attach` has to admit the user.",
-    },
+    USER,
     Field {
         name: "window_mib",
         expected: Window::expected,
@@ -59,7 +52,7 @@ impl XenGuest {
     /// Bytes of its window.
     #[must_use]
     pub fn window_bytes(&self) -> u64 {
-        self.window_mib.map_or(WINDOW_BYTES, |window| u64::from(window.get()) << 20)
+        window_bytes(self.window_mib)
     }
 
     /// Bells toward it.
