@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The root of the tree: the folder above this package.
+/// The root of the tree: the folder above this package, as `cargo run` says: a tree may have moved since it was built.
 pub(crate) fn root() -> PathBuf {
-    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    package.parent().expect("xtask is a folder of the workspace").to_path_buf()
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    Path::new(&package).parent().expect("xtask is a folder of the workspace").to_path_buf()
 }
 
 /// A command in the root of the tree, without what `cargo run` put into our environment: a second cargo, perhaps of

@@ -135,7 +135,9 @@ fn whoever_stops_is_told_apart_and_goes_on_where_it_was() {
     let refused = "until isthmus status 2>&1 | grep host-silent; do usleep 100000; done; grep silent /tmp/window.log";
     println!("# the host's daemon is stopped\n{}", hosted.guests[0].run(refused).join("\n"));
     hosted.daemon.proc().thaw().unwrap();
-    hosted.guests[0].run("until isthmus status >/dev/null 2>&1; do usleep 100000; done");
+    for guest in &mut hosted.guests {
+        guest.run("until isthmus status >/dev/null 2>&1; do usleep 100000; done");
+    }
     works(&mut hosted);
 }
 
