@@ -50,6 +50,12 @@ fn programs_of_guests_and_of_their_host_meet() {
     for guest in listed["guests"].as_array().unwrap() {
         assert_eq!(guest["daemon"], true, "{listed}");
     }
+    let doctor = hosted.guests[0].run("isthmus doctor --json || true");
+    let doctor: Value = serde_json::from_str(&doctor.concat()).unwrap();
+    let severity = |id| {
+        doctor["findings"].as_array().unwrap().iter().find(|finding| finding["id"] == id).unwrap()["severity"].clone()
+    };
+    assert_eq!(["guest.driver", "guest.processors"].map(severity), ["ok", "ok"], "{doctor:#}");
     let [server, client] = &mut hosted.guests;
     let window = client.run(&format!("mx_pingpong -w -r {endpoint} {EVERY_SIZE}"));
     print("guest to guest by the host's daemon, both sides sleeping", &window);

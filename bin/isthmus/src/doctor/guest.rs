@@ -1,4 +1,5 @@
-//! A guest: whether its device is there, which driver has it, and how its window is cached. A machine without a device is told nothing.
+//! A guest: whether its device is there, which driver has it, how its window is cached, and whether its processor keeps what rings need. A
+//! machine without a device is told nothing.
 
 use isthmus_platform_kvm::{BareDevice, Device, Info, MemoryType};
 
@@ -24,7 +25,37 @@ pub(super) fn check(findings: &mut Vec<Finding>) {
         Ok(device) => device.info().map_or_else(|error| Found::Closed(error.to_string()), Found::Served),
         Err(error) => Found::Closed(error.to_string()),
     });
+    let before = findings.len();
     findings.extend(strangers.chain(nodes).flat_map(|found| told(&found)));
+    if findings.len() > before && is_emulated() {
+        let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+        findings.push(emulated(possible.trim()));
+    }
+}
+
+/// True on a processor that QEMU emulates, as that says in the leaf which is any hypervisor's.
+#[cfg(target_arch = "x86_64")]
+fn is_emulated() -> bool {
+    let leaf = std::arch::x86_64::__cpuid(0x4000_0000);
+    [leaf.ebx, leaf.ecx, leaf.edx]
+        == [u32::from_le_bytes(*b"TCGT"), u32::from_le_bytes(*b"CGTC"), u32::from_le_bytes(*b"GTCG")]
+}
+
+/// Other processors do not say.
+#[cfg(not(target_arch = "x86_64"))]
+fn is_emulated() -> bool {
+    false
+}
+
+/// QEMU emulates barriers and atomic instructions as such only where a machine may have more than one processor.
+fn emulated(possible: &str) -> Finding {
+    let (id, tried) =
+        ("guest.processors", "asking the processor whether it is emulated, and the kernel how many there may be");
+    match possible {
+        "0" => Finding::problem(id, tried, "emulated, and there is room for one: QEMU leaves out its memory barriers, so that whoever sleeps may never be woken")
+            .remedy("Give the machine room for another processor (`-smp 1,maxcpus=2`), or KVM."),
+        _ => Finding::ok(id, tried, format!("emulated, with room for several (processors {possible})")),
+    }
 }
 
 fn told(found: &Found) -> Vec<Finding> {
@@ -87,6 +118,12 @@ mod tests {
             assert!(findings[0].remedy.is_some());
         }
         assert_eq!(severities(&Found::Closed("no rights".to_owned())), [("guest.driver", Severity::Note)]);
+    }
+
+    #[test]
+    fn an_emulated_machine_needs_room_for_a_second_processor() {
+        let severities = ["0", "0-1"].map(|possible| emulated(possible).severity);
+        assert_eq!(severities, [Severity::Problem, Severity::Ok]);
     }
 
     #[test]
