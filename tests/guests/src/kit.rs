@@ -83,16 +83,20 @@ impl Kit {
 
     /// What guests are, in a few words.
     pub fn describe(&self) -> String {
-        let output = Command::new(&self.qemu).arg("--version").output();
-        let said = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-        let version = said.split_whitespace().nth(3).unwrap_or("of some version").to_owned();
-        format!("QEMU {version}, TCG, one Nehalem, 512 MiB, Linux {}", self.release)
+        format!("{}, TCG, one Nehalem, 512 MiB, Linux {}", version(&self.qemu), self.release)
     }
 
     /// Which kernel guests run.
     pub fn release(&self) -> &str {
         &self.release
     }
+}
+
+/// Which QEMU it is.
+pub(crate) fn version(qemu: &Path) -> String {
+    let output = Command::new(qemu).arg("--version").output();
+    let said = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    format!("QEMU {}", said.split_whitespace().nth(3).unwrap_or("of some version"))
 }
 
 pub(crate) fn missing(path: &Path) -> String {

@@ -51,6 +51,7 @@ pub(crate) fn write(kit: &Kit, content: &Content<'_>, folder: &Path, to: &Path) 
         archive.folder(path);
     }
     archive.file("init", INIT);
+    archive.file("measure", include_bytes!("../guest/measure"));
     archive.file("etc/isthmusd.toml", content.config.as_bytes());
     archive.file("bin/busybox", &read(&kit.busybox));
     let mut order = String::new();

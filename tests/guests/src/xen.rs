@@ -31,9 +31,14 @@ use crate::system::{loaded, name, programs, read, stripped};
 /// Modules that each domain needs, in the order in which it loads them.
 const MODULES: [&str; 5] = ["xen-privcmd", "xenfs", "xen-evtchn", "xen-gntdev", "xen-gntalloc"];
 
+/// Modules for cards, which are loaded when they are asked for: domain 0's, in order, and a guest's.
+const BRIDGE: [&str; 4] = ["llc", "stp", "bridge", "xen-netback"];
+const CARD: [&str; 1] = ["xen-netfront"];
+
 /// Programs of Xen's that domain 0 needs, wherever their packages have them.
-const TOOLS: [&str; 10] = [
+const TOOLS: [&str; 11] = [
     "xl",
+    "libxl-save-helper",
     "xenstored",
     "xenconsoled",
     "xen-init-dom0",
@@ -63,9 +68,17 @@ pub struct XenKit {
     kernel: PathBuf,
     busybox: PathBuf,
     modules: Vec<PathBuf>,
+    /// Modules for cards: domain 0's, and a guest's.
+    cards: [Vec<PathBuf>; 2],
     tools: Vec<PathBuf>,
     /// Where libraries of the tools are.
     libraries: [PathBuf; 2],
+    /// Further programs that guests have.
+    programs: Vec<PathBuf>,
+    /// Processors of the machine.
+    processors: u32,
+    /// How far the machine stands back behind whatever else is done here.
+    nice: u32,
     /// Which versions these are.
     pub versions: String,
 }
@@ -89,15 +102,33 @@ impl XenKit {
         let tools = TOOLS.iter().map(tool).collect::<Result<_, _>>()?;
         let libraries = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"].map(|path| packages.join(path));
         let versions = format!("{}, Linux {}", name(&version), name(&modules));
+        let cards = [kit::modules(&modules, &BRIDGE)?, kit::modules(&modules, &CARD)?];
         let modules = kit::modules(&modules, &MODULES)?;
         let kernel = needed(kernel.join("boot/vmlinux"))?;
-        Ok(Self { qemu, xen, kernel, busybox, modules, tools, libraries, versions })
+        let (programs, processors, nice) = (Vec::new(), 1, 10);
+        Ok(Self { qemu, xen, kernel, busybox, modules, cards, tools, libraries, programs, processors, nice, versions })
+    }
+
+    /// The same with further programs in guests, and more processors, for a machine that takes its turns with everybody: where it is
+    /// measured.
+    pub fn eager(self, programs: Vec<PathBuf>, processors: u32) -> Self {
+        Self { programs, processors, nice: 0, ..self }
+    }
+
+    /// What its domains are, in a few words.
+    pub fn describe(&self) -> String {
+        let processors = self.processors;
+        format!(
+            "{} in {}, TCG, {processors} processors phenom; PV, 192 MiB each",
+            self.versions,
+            kit::version(&self.qemu)
+        )
     }
 
     /// Writes what a guest finds when it starts, and what domain 0 does. `folder` is for what is on the way.
     fn write(&self, side: &Path, folder: &Path) -> PathBuf {
         let side = stripped(side, folder);
-        let common = |init: &[u8]| {
+        let common = |init: &[u8], cards: &[PathBuf]| {
             let mut archive = Archive::default();
             for path in ["bin", "lib", "lib64", "modules", "guest", "etc", "etc/xen", "var", "var/lib", "var/log"] {
                 archive.folder(path);
@@ -113,12 +144,17 @@ impl XenKit {
                 order += &format!("{}\n", name(module));
             }
             archive.file("modules/order", order.as_bytes());
+            for module in cards {
+                archive.file(&format!("modules/{}", name(module)), &read(module));
+            }
             archive
         };
-        let mut guest = common(include_bytes!("../guest/xen-domu"));
-        add_programs(&mut guest, folder, "bin", "");
+        let mut guest = common(include_bytes!("../guest/xen-domu"), &self.cards[1]);
+        guest.file("measure", include_bytes!("../guest/measure"));
+        add_programs(&mut guest, folder, "bin", "", &self.programs);
         let guest = guest.finish();
-        let mut archive = common(include_bytes!("../guest/xen-dom0"));
+        let mut archive = common(include_bytes!("../guest/xen-dom0"), &self.cards[0]);
+        archive.file("bin/vif", include_bytes!("../guest/xen-vif"));
         archive.file("guest/kernel", &read(&self.kernel));
         archive.file("guest/files", &guest);
         archive.file("etc/xen/xl.conf", b"");
@@ -159,11 +195,11 @@ impl XenKit {
 }
 
 /// Ours, in `bin` of the archive, and the libraries of this machine in `lib` and where they are loaded from, below `root`.
-fn add_programs(archive: &mut Archive, folder: &Path, bin: &str, root: &str) {
+fn add_programs(archive: &mut Archive, folder: &Path, bin: &str, root: &str, further: &[PathBuf]) {
     let mut libraries = BTreeMap::new();
-    for program in programs() {
-        archive.file(&format!("{bin}/{}", name(&program)), &stripped(&program, folder));
-        libraries.extend(loaded(&program));
+    for program in programs().iter().chain(further) {
+        archive.file(&format!("{bin}/{}", name(program)), &stripped(program, folder));
+        libraries.extend(loaded(program));
     }
     for (inside, outside) in libraries {
         archive.file(&format!("{root}{inside}"), &stripped(&outside, folder));
@@ -175,7 +211,7 @@ fn add_wrapped(archive: &mut Archive, folder: &Path) {
     for path in ["isthmus", "isthmus/bin", "isthmus/lib", "isthmus/lib64"] {
         archive.folder(path);
     }
-    add_programs(archive, folder, "isthmus/bin", "isthmus/");
+    add_programs(archive, folder, "isthmus/bin", "isthmus/", &[]);
     for program in programs().iter().map(|program| name(program)) {
         let starts = format!(
             "#!/bin/sh\nexec /isthmus/lib64/ld-linux-x86-64.so.2 --library-path /isthmus/lib /isthmus/bin/{program} \"$@\"\n"
@@ -227,10 +263,11 @@ impl XenMachine {
     pub fn boot(kit: &XenKit) -> Self {
         let scratch = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
         let (files, console) = (kit.write(&side(), scratch.path()), scratch.path().join("console"));
-        let launch = Launch::new("/usr/bin/nice").args(["-n", "10"]).arg(&kit.qemu).talking();
+        let launch = Launch::new("/usr/bin/nice").args(["-n", &kit.nice.to_string()]).arg(&kit.qemu).talking();
         let launch =
             launch.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "pc"]);
-        let launch = launch.args(["-accel", "tcg,thread=multi", "-cpu", CPU, "-smp", "1", "-m", "1024"]);
+        let launch = launch.args(["-accel", "tcg,thread=multi", "-cpu", CPU, "-m", "1024"]);
+        let launch = launch.args(["-smp", &kit.processors.to_string()]);
         let launch = launch.arg("-serial").arg(format!("file:{}", console.display())).args(["-serial", "stdio"]);
         let launch = launch.arg("-kernel").arg(&kit.xen).args(["-append", XEN, "-initrd"]);
         let launch = launch.arg(format!("{} {DOM0},{}", kit.kernel.display(), files.display()));
@@ -264,7 +301,13 @@ impl XenMachine {
     /// Starts a guest, of the kind `pv` or `pvh`, waits until it obeys, and says its number.
     #[track_caller]
     pub fn create(&mut self, name: &str, kind: &str) -> u16 {
-        let number = self.say(&format!("create {name} {kind}"));
+        self.create_with(name, kind, "")
+    }
+
+    /// The same with one more line in its configuration.
+    #[track_caller]
+    pub fn create_with(&mut self, name: &str, kind: &str, line: &str) -> u16 {
+        let number = self.say(&format!("create {name} {kind} '{line}'"));
         number.parse().unwrap_or_else(|_| panic!("{number}"))
     }
 
@@ -273,8 +316,20 @@ impl XenMachine {
     pub fn on(&mut self, name: &str, order: &str) -> Vec<String> {
         match name {
             "dom0" => self.run(order),
-            _ => self.run(&format!("on {name} '{order}'")),
+            _ => self.run(&on(name, order)),
         }
+    }
+
+    /// Has a guest begin something; it is waited for by [`Self::end`], and nothing else is done meanwhile.
+    #[track_caller]
+    pub fn begin(&mut self, name: &str, order: &str) {
+        self.shell.begin(&on(name, order));
+    }
+
+    /// What came of it.
+    #[track_caller]
+    pub fn end(&mut self) -> Done {
+        self.shell.end()
     }
 
     /// How many pages of each domain are mapped by others, as Xen counts them: those of consoles and stores are always there.
@@ -300,6 +355,11 @@ impl XenMachine {
     pub fn console(&self) -> String {
         fs::read(&self.console).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
+}
+
+/// What domain 0 is told so that a guest is told this.
+fn on(name: &str, order: &str) -> String {
+    format!("on {name} '{}'", order.replace('\'', r"'\''"))
 }
 
 impl Drop for XenMachine {

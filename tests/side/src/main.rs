@@ -4,6 +4,8 @@
 //!  xen-side conform one|other DOMAIN      the conformance suite, its other side at standard input and output
 //!  xen-side offer DOMAIN PAGES            lets it in, says how, and tells of its farewell
 //!  xen-side enter GRANT BELL              maps that, and tells of the owner's farewell
+//!  xen-side bounce DOMAIN                 says an event channel, and sends events of it back until it is killed
+//!  xen-side bells BELL ROUNDS             what an event and one back take by it
 //!  xen-side announce NUMBER DOMAIN…       advertises itself for these
 //!  xen-side lookout all|DOMAIN…           says who comes and goes
 //!  xen-side admitted                      whom we may attach to, and who to us
@@ -11,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bells;
 mod pages;
 mod presence;
 
@@ -29,6 +32,8 @@ fn main() -> Result<()> {
         ["conform", side, peer] => conform(side, domid(peer)?),
         ["offer", peer, pages] => pages::offer(&own()?, domid(peer)?, pages.parse()?),
         ["enter", grant, bell] => pages::enter(&own()?, grant, bell),
+        ["bounce", peer] => bells::bounce(&own()?, domid(peer)?),
+        ["bells", bell, rounds] => bells::bells(&own()?, bell, rounds.parse()?),
         ["announce", number, ref readers @ ..] => presence::announce(&mut store()?, number.parse()?, &domids(readers)?),
         ["lookout", "all"] => presence::lookout(store()?, None),
         ["lookout", ref others @ ..] => presence::lookout(store()?, Some(&domids(others)?)),

@@ -29,11 +29,11 @@ fn byte(window: &Window, at: u64) -> u8 {
     bytes[0]
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn unhex<T: Portable>(text: &str) -> Result<T> {
+pub(crate) fn unhex<T: Portable>(text: &str) -> Result<T> {
     let digits = text.as_bytes().chunks(2).map(|pair| Ok(u8::from_str_radix(str::from_utf8(pair)?, 16)?));
     T::parse(&digits.collect::<Result<Vec<u8>>>()?).context("no grant or bell")
 }

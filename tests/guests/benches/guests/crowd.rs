@@ -18,13 +18,13 @@ pub(crate) fn grow(lab: &mut Lab, kit: &Kit, pairs: u32, sheet: &mut Sheet) -> R
     for count in 1..=pairs {
         let is_there = lab.site.guests.len();
         if (2 * count) as usize > is_there {
-            lab.say(&format!("booting guests up to {}", 2 * count));
+            lab.pace.say(&format!("booting guests up to {}", 2 * count));
             lab.site.boot(kit, 2 * count);
             lab.acquaint(is_there);
         }
         let mut ways = <[Runs; 3]>::default();
-        for run in 1..=lab.runs {
-            lab.say(&format!("{count} pairs of guests: run {run} of {}", lab.runs));
+        for run in 1..=lab.pace.runs {
+            lab.pace.say(&format!("{count} pairs of guests: run {run} of {}", lab.pace.runs));
             for (runs, (way, _)) in ways.iter_mut().zip(WAYS) {
                 runs.push(together(lab, way, count as usize));
             }
@@ -43,7 +43,7 @@ pub(crate) fn grow(lab: &mut Lab, kit: &Kit, pairs: u32, sheet: &mut Sheet) -> R
 /// What the pairs carry at once, in GB/s: the sum of what each has found for itself.
 fn together(lab: &mut Lab, way: Way, pairs: usize) -> Result<f64, String> {
     let task = |pair| Task { size: SIZE, client: 2 * pair, server: Place::Guest(2 * pair + 1), ..Task::bandwidth(way) };
-    let ms = lab.ms;
+    let ms = lab.pace.ms;
     let serving: Vec<_> = (0..pairs).map(|pair| task(pair).begin(&mut lab.site, ms)).collect();
     // Each is ended, also where another one failed.
     let ended = serving.into_iter().enumerate().map(|(pair, serving)| task(pair).end(&mut lab.site, serving?));

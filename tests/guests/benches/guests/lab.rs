@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use isthmus_bench::sheet::Runs;
 use isthmus_guests::{Extra, Guest, Kit, Probe, Site};
 
-use crate::task::{Task, told};
+use crate::task::{Task, echo};
 
 /// Memory that a guest takes at most, with what QEMU needs itself.
 const GUEST_MIB: u64 = 640;
@@ -17,16 +17,51 @@ const BELLS: u32 = 300;
 const WORDS: u32 = 10_000;
 
 /// How often a guest's ICMP echo is answered for one value.
-const ECHOES: u32 = 200;
+pub(crate) const ECHOES: u32 = 200;
+
+/// How often and how long measurements are made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    pub(crate) runs: usize,
+    /// Milliseconds of the part of a measurement that counts.
+    pub(crate) ms: u32,
+    begun: Instant,
+}
+
+impl Pace {
+    pub(crate) fn new(runs: usize, ms: u32) -> Self {
+        Self { runs, ms, begun: Instant::now() }
+    }
+
+    /// Says what is done, and when.
+    pub(crate) fn say(&self, what: &str) {
+        eprintln!("[{:>4.0} s] {what}", self.begun.elapsed().as_secs_f64());
+    }
+
+    /// Measures all cases in turns, as often as it shall be: what each gave.
+    pub(crate) fn turns<C: Copy, const N: usize>(
+        &self,
+        what: &str,
+        cases: [C; N],
+        mut measure: impl FnMut(C) -> Result<f64, String>,
+    ) -> [Runs; N] {
+        let mut all = std::array::from_fn(|_| Runs::default());
+        for run in 1..=self.runs {
+            self.say(&format!("{what}: run {run} of {}", self.runs));
+            for (runs, case) in all.iter_mut().zip(cases) {
+                runs.push(measure(case));
+            }
+        }
+        all
+    }
+}
 
 /// The lab.
 #[derive(Debug)]
 pub(crate) struct Lab {
     pub(crate) site: Site,
-    pub(crate) runs: usize,
-    pub(crate) ms: u32,
+    pub(crate) pace: Pace,
     probe: Probe,
-    begun: Instant,
 }
 
 /// Something that gives a number.
@@ -54,12 +89,11 @@ pub(crate) fn pairs_max() -> Result<u32> {
 
 impl Lab {
     /// Two guests, of at most so many pairs; or what is missing.
-    pub(crate) fn start(kit: &Kit, pairs: u32, runs: usize, ms: u32) -> Result<Self, String> {
-        let begun = Instant::now();
+    pub(crate) fn start(kit: &Kit, pairs: u32, pace: Pace) -> Result<Self, String> {
         let probe = Probe::start(kit)?;
         let extra = Extra { programs: vec![env!("CARGO_BIN_EXE_guest_tcp").into()], ..Extra::default() };
         let site = Site::start_monitored(kit, 2 * pairs, 2, &extra)?;
-        let mut lab = Self { site, runs, ms, probe, begun };
+        let mut lab = Self { site, pace, probe };
         lab.acquaint(0);
         Ok(lab)
     }
@@ -79,27 +113,16 @@ impl Lab {
         }
     }
 
-    /// Says what is done, and when.
-    pub(crate) fn say(&self, what: &str) {
-        eprintln!("[{:>4.0} s] {what}", self.begun.elapsed().as_secs_f64());
-    }
-
-    /// Measures all cases in turns, as often as it shall be: what each gave.
+    /// Measures all cases in turns.
     pub(crate) fn turns<const N: usize>(&mut self, what: &str, cases: [Case; N]) -> [Runs; N] {
-        let mut all = std::array::from_fn(|_| Runs::default());
-        for run in 1..=self.runs {
-            self.say(&format!("{what}: run {run} of {}", self.runs));
-            for (runs, case) in all.iter_mut().zip(cases) {
-                runs.push(self.measure(case));
-            }
-        }
-        all
+        let pace = self.pace;
+        pace.turns(what, cases, |case| self.measure(case))
     }
 
     fn measure(&mut self, case: Case) -> Result<f64, String> {
         match case {
-            Case::Task(task) => task.run(&mut self.site, self.ms),
-            Case::Echo => echo(&mut self.site.guests[0]),
+            Case::Task(task) => task.run(&mut self.site, self.pace.ms),
+            Case::Echo => echo(&mut self.site, ECHOES),
             Case::Doorbells => Ok(self.probe.doorbells(BELLS).as_secs_f64() * 1e6),
             Case::Words => Ok(self.probe.words(WORDS).as_secs_f64() * 1e6 / 2.0),
         }
@@ -116,12 +139,4 @@ fn meet(pair: &mut [Guest]) {
     other.begin("served");
     other.end();
     one.end(); // Who sends hears that nobody receives any more.
-}
-
-/// Busybox tells the least, the average and the greatest, in ms.
-fn echo(guest: &mut Guest) -> Result<f64, String> {
-    let said = told(guest, &format!("ping -q -c {ECHOES} -A -s 8 10.86.223.2"))?;
-    let times = said.last().and_then(|last| last.rsplit(" = ").next());
-    let average = times.and_then(|times| times.split('/').nth(1)?.parse::<f64>().ok());
-    Ok(average.ok_or_else(|| said.join("; "))? * 1e3 / 2.0)
 }

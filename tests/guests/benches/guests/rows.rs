@@ -3,8 +3,8 @@
 use anyhow::Result;
 use isthmus_bench::sheet::{Row, Runs, Sheet, Unit};
 
-use crate::lab::{Case, Lab};
-use crate::task::{Place, Task, Wait, Way, number, serve, told};
+use crate::lab::{Case, Lab, Pace};
+use crate::task::{Guests, Place, Task, Wait, Way, attach, first_message};
 
 fn latency_of(way: Way, wait: Wait) -> Case {
     Case::Task(Task::latency(way, wait))
@@ -93,32 +93,17 @@ pub(crate) fn another_host(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
     sheet.take(row("guest.qemu.wire.goodput.1m", Unit::GigabytesPerSecond, target, goodputs))
 }
 
-/// What it takes until a guest and a program of it are there. Clocks of shells tell hundredths of a second.
-pub(crate) fn coming(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
-    let [mut attach, mut window, mut bridged] = <[Runs; 3]>::default();
-    for run in 1..=lab.runs {
-        lab.say(&format!("attach: run {run} of {}", lab.runs));
-        attach.push(clocked(lab, "by window; kill -9 $window_pid; wait $window_pid; clock window"));
-        window.push(first_message(lab, "window", ""));
-        bridged.push(first_message(lab, "isthmus", "-d guest1:0"));
-    }
+/// What it takes until a guest and a program of it are there, in rows whose names begin so.
+pub(crate) fn coming(guests: &mut impl Guests, pace: Pace, prefix: &str, sheet: &mut Sheet) -> Result<()> {
+    let cases = [0, 1, 2];
+    let [attach, window, bridged] = pace.turns("attach, and a first message", cases, |case| match case {
+        0 => attach(guests),
+        1 => first_message(guests, "window", ""),
+        _ => first_message(guests, "isthmus", "-d guest1:0"),
+    });
     let target = "none: from the start of a guest's daemon until its programs can attach";
-    sheet.take(Row::new("guest.qemu.attach", Unit::Milliseconds, attach).with_target(target))?;
+    sheet.take(Row::new(format!("{prefix}.attach"), Unit::Milliseconds, attach).with_target(target))?;
     let target = "none: from the start of a program until its first message has come back";
-    let first = Row::new("guest.qemu.first_message", Unit::Milliseconds, window).with_target(target);
+    let first = Row::new(format!("{prefix}.first_message"), Unit::Milliseconds, window).with_target(target);
     sheet.take(first.with_baseline("bridged", bridged))
-}
-
-fn first_message(lab: &mut Lab, by: &str, address: &str) -> Result<f64, String> {
-    let setting = format!("by {by}; unset MX_RCACHE ISTHMUS_CHANNELS ISTHMUS_WAIT");
-    let endpoint = serve(&mut lab.site.guests[1], &format!("{setting}; serve mx_pingpong -w"))?;
-    let first = format!("mx_pingpong -w {address} -r {endpoint} -n 1 -W 0 -S 8 -E 8");
-    let took = clocked(lab, &format!("{setting}; clock '{first}'"));
-    told(&mut lab.site.guests[1], if took.is_ok() { "served" } else { "kill $served_pid; served" })?;
-    took
-}
-
-/// How many ms the clock of guest0 says.
-fn clocked(lab: &mut Lab, order: &str) -> Result<f64, String> {
-    Ok(number(&told(&mut lab.site.guests[0], order)?, "centiseconds")? * 10.0)
 }

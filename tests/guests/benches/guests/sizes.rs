@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, anyhow};
 use isthmus_bench::sheet::{Chart, Line, Row, Runs, Sheet, Unit};
-use isthmus_guests::Site;
 
-use crate::lab::Lab;
-use crate::task::{Way, serve, told};
+use crate::lab::Pace;
+use crate::task::{Guests, Way, serve, told};
 
 /// As `mx_pingpong` is told, beside where the server is.
 const ROUNDS: &str = "-n 20 -W 3 -S 0 -E 1048576";
@@ -33,13 +32,13 @@ fn name(way: Way) -> &'static str {
 /// Half round trips in µs, by size, for each way.
 type Times = [BTreeMap<usize, Runs>; 3];
 
-/// Measures, writes a row for each size, and draws.
-pub(crate) fn sweep(lab: &mut Lab, sheet: &mut Sheet) -> Result<String> {
+/// Measures, writes a row for each size, whose name begins so, and draws.
+pub(crate) fn sweep(guests: &mut impl Guests, pace: Pace, prefix: &str, sheet: &mut Sheet) -> Result<String> {
     let mut times = Times::default();
-    for run in 1..=lab.runs {
+    for run in 1..=pace.runs {
         for (times, (way, setting, address)) in times.iter_mut().zip(WAYS) {
-            lab.say(&format!("all sizes, {}: run {run} of {}", name(way), lab.runs));
-            let said = all_sizes(&mut lab.site, setting, address).map_err(|said| anyhow!(said))?;
+            pace.say(&format!("all sizes, {}: run {run} of {}", name(way), pace.runs));
+            let said = all_sizes(guests, setting, address).map_err(|said| anyhow!(said))?;
             for (size, half_us) in said.iter().filter_map(|line| point(line)) {
                 times.entry(size).or_default().push(Ok(half_us));
             }
@@ -48,7 +47,7 @@ pub(crate) fn sweep(lab: &mut Lab, sheet: &mut Sheet) -> Result<String> {
     let [bridged, plain, window] = &times;
     for (size, runs) in window {
         let beside = |times: &BTreeMap<usize, Runs>| times.get(size).cloned().unwrap_or_default();
-        let row = Row::new(format!("guest.qemu.half_rtt.{size}"), Unit::Microseconds, runs.clone());
+        let row = Row::new(format!("{prefix}.half_rtt.{size}"), Unit::Microseconds, runs.clone());
         sheet.take(row.with_baseline("bridged", beside(bridged)).with_baseline("window, cache off", beside(plain)))?;
     }
     let latency = chart("half round trip, us", &times, |_, half_us| half_us);
@@ -57,10 +56,10 @@ pub(crate) fn sweep(lab: &mut Lab, sheet: &mut Sheet) -> Result<String> {
 }
 
 /// What `mx_pingpong` says in guest0.
-fn all_sizes(site: &mut Site, setting: &str, address: &str) -> Result<Vec<String>, String> {
-    let endpoint = serve(&mut site.guests[1], &format!("{setting}; serve mx_pingpong -w"))?;
-    let said = told(&mut site.guests[0], &format!("{setting}; mx_pingpong -w {address} -r {endpoint} {ROUNDS}"))?;
-    told(&mut site.guests[1], "served")?;
+fn all_sizes(guests: &mut impl Guests, setting: &str, address: &str) -> Result<Vec<String>, String> {
+    let endpoint = serve(guests, 1, &format!("{setting}; serve mx_pingpong -w"))?;
+    let said = told(guests, 0, &format!("{setting}; mx_pingpong -w {address} -r {endpoint} {ROUNDS}"))?;
+    told(guests, 1, "served")?;
     Ok(said)
 }
 

@@ -2,13 +2,54 @@
 
 use std::path::PathBuf;
 
-use isthmus_guests::{Guest, Site, example, patience};
+use isthmus_guests::{Done, Site, XenMachine, example, patience};
+use isthmus_hosts::Side;
 use isthmus_testbed::Proc;
+
+/// Guests that are told what to do, one order at a time each.
+pub(crate) trait Guests {
+    /// Gives an order.
+    fn begin(&mut self, guest: usize, order: &str);
+
+    /// Waits until that is done.
+    fn end(&mut self, guest: usize) -> Done;
+
+    /// The other host, if there is one.
+    fn far(&self) -> Option<&Side> {
+        None
+    }
+}
+
+impl Guests for Site {
+    fn begin(&mut self, guest: usize, order: &str) {
+        self.guests[guest].begin(order);
+    }
+
+    fn end(&mut self, guest: usize) -> Done {
+        self.guests[guest].end()
+    }
+
+    fn far(&self) -> Option<&Side> {
+        Some(&self.far)
+    }
+}
+
+/// One of them at a time does what it is told. They are called guest0 and so on.
+impl Guests for XenMachine {
+    fn begin(&mut self, guest: usize, order: &str) {
+        XenMachine::begin(self, &format!("guest{guest}"), order);
+    }
+
+    fn end(&mut self, _guest: usize) -> Done {
+        XenMachine::end(self)
+    }
+}
 
 /// How messages go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// By the window that the two guests have in common; to another host by the guest's own, and its host's daemon.
+    /// By the window that the two guests have in common; to another host by the guest's own, and its host's daemon. Between guests of Xen
+    /// as it goes: by their backend's daemon, or past it.
     Window,
     /// The same, with `MX_RCACHE=0`: large buffers are not kept registered.
     Plain,
@@ -117,13 +158,13 @@ impl Task {
     }
 
     /// Measures; or what a program said that failed.
-    pub(crate) fn run(self, site: &mut Site, ms: u32) -> Result<f64, String> {
-        let serving = self.begin(site, ms)?;
-        self.end(site, serving)
+    pub(crate) fn run(self, guests: &mut impl Guests, ms: u32) -> Result<f64, String> {
+        let serving = self.begin(guests, ms)?;
+        self.end(guests, serving)
     }
 
     /// Starts both sides.
-    pub(crate) fn begin(self, site: &mut Site, ms: u32) -> Result<Serving, String> {
+    pub(crate) fn begin(self, guests: &mut impl Guests, ms: u32) -> Result<Serving, String> {
         let (program, wait) = (self.way.program(), self.wait.argument());
         let waiting = match self.wait.variable() {
             Some((name, value)) => format!("export {name}={value}"),
@@ -132,28 +173,28 @@ impl Task {
         let setting = format!("{}; {waiting}", self.way.setting());
         let serving = match self.server {
             Place::Guest(number) => {
-                let endpoint = serve(&mut site.guests[number], &format!("{setting}; serve {program}{wait}"))?;
+                let endpoint = serve(guests, number, &format!("{setting}; serve {program}{wait}"))?;
                 Serving { endpoint, process: None }
             }
-            Place::Far => self.serve_far(site),
+            Place::Far => self.serve_far(guests.far().expect("whoever asks for another host has one")),
         };
         let kind = if self.kind == Kind::Stream { "stream" } else { "pingpong" };
         let (address, endpoint, size) = (self.way.address(self.server), &serving.endpoint, self.size);
         let order = format!("{program}{wait} {address} -r {endpoint} -k {kind} -s {size} -t {ms}");
         // Each single round trip is more than a serial line needs to carry.
         let said = ">/tmp/said 2>&1; code=$?; grep -v trips /tmp/said; return $code";
-        site.guests[self.client].begin(&format!("{setting}; measured() {{ {order} {said}; }}; measured"));
+        guests.begin(self.client, &format!("{setting}; measured() {{ {order} {said}; }}; measured"));
         Ok(serving)
     }
 
     /// What came of it.
-    pub(crate) fn end(self, site: &mut Site, serving: Serving) -> Result<f64, String> {
-        let done = site.guests[self.client].end();
+    pub(crate) fn end(self, guests: &mut impl Guests, serving: Serving) -> Result<f64, String> {
+        let done = guests.end(self.client);
         let ended_well = done.code == 0;
         match (self.server, serving.process) {
             // Whoever lost its client may wait for another one.
             (Place::Guest(number), _) => {
-                drop(told(&mut site.guests[number], if ended_well { "served" } else { "kill $served_pid; served" }))
+                drop(told(guests, number, if ended_well { "served" } else { "kill $served_pid; served" }))
             }
             (Place::Far, Some(process)) if ended_well => {
                 drop(process.finish(patience()).map_err(|error| error.to_string())?)
@@ -170,12 +211,12 @@ impl Task {
         })
     }
 
-    fn serve_far(self, site: &Site) -> Serving {
+    fn serve_far(self, far: &Side) -> Serving {
         let program = match self.way {
             Way::Tcp => PathBuf::from(env!("CARGO_BIN_EXE_guest_tcp")),
             _ => example(self.way.program()),
         };
-        let launch = site.far.launch(program).args(self.wait.argument().split_whitespace());
+        let launch = far.launch(program).args(self.wait.argument().split_whitespace());
         let launch = self.wait.variable().iter().fold(launch, |launch, (name, value)| launch.env(name, value));
         let mut process = launch.spawn().unwrap_or_else(|error| panic!("{error}"));
         let endpoint = process.wait_prefix("endpoint ", patience()).unwrap_or_else(|error| panic!("{error}"));
@@ -184,15 +225,15 @@ impl Task {
 }
 
 /// Gives a guest an order: what it says, or that as the error.
-pub(crate) fn told(guest: &mut Guest, order: &str) -> Result<Vec<String>, String> {
-    guest.begin(order);
-    let done = guest.end();
+pub(crate) fn told(guests: &mut impl Guests, guest: usize, order: &str) -> Result<Vec<String>, String> {
+    guests.begin(guest, order);
+    let done = guests.end(guest);
     if done.code == 0 { Ok(done.lines) } else { Err(done.lines.join("; ")) }
 }
 
 /// Starts a server in a guest, and returns its endpoint.
-pub(crate) fn serve(guest: &mut Guest, order: &str) -> Result<String, String> {
-    let said = told(guest, order)?;
+pub(crate) fn serve(guests: &mut impl Guests, guest: usize, order: &str) -> Result<String, String> {
+    let said = told(guests, guest, order)?;
     let endpoint = said.iter().find_map(|line| line.strip_prefix("endpoint "));
     endpoint.map(str::to_owned).ok_or_else(|| said.join("; "))
 }
@@ -201,4 +242,33 @@ pub(crate) fn serve(guest: &mut Guest, order: &str) -> Result<String, String> {
 pub(crate) fn number(said: &[String], name: &str) -> Result<f64, String> {
     let found = said.iter().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
     found.ok_or_else(|| format!("no {name} in: {}", said.join("; ")))
+}
+
+/// Half of an ICMP echo of 8 bytes from guest0 to guest1, on average over so many, in µs. Busybox tells the least, the average and the
+/// greatest, in ms.
+pub(crate) fn echo(guests: &mut impl Guests, echoes: u32) -> Result<f64, String> {
+    let said = told(guests, 0, &format!("ping -q -c {echoes} -A -s 8 10.86.223.2"))?;
+    let times = said.last().and_then(|last| last.rsplit(" = ").next());
+    let average = times.and_then(|times| times.split('/').nth(1)?.parse::<f64>().ok());
+    Ok(average.ok_or_else(|| said.join("; "))? * 1e3 / 2.0)
+}
+
+/// What it takes from the start of a guest's daemon until its programs can attach, in ms, by the clock of guest0.
+pub(crate) fn attach(guests: &mut impl Guests) -> Result<f64, String> {
+    clocked(guests, "by window; kill -9 $window_pid; wait $window_pid; clock window")
+}
+
+/// What it takes from the start of a program in guest0 until its first message to one in guest1 has come back, by this daemon; the same.
+pub(crate) fn first_message(guests: &mut impl Guests, by: &str, address: &str) -> Result<f64, String> {
+    let setting = format!("by {by}; unset MX_RCACHE ISTHMUS_CHANNELS ISTHMUS_WAIT");
+    let endpoint = serve(guests, 1, &format!("{setting}; serve mx_pingpong -w"))?;
+    let first = format!("mx_pingpong -w {address} -r {endpoint} -n 1 -W 0 -S 8 -E 8");
+    let took = clocked(guests, &format!("{setting}; clock '{first}'"));
+    told(guests, 1, if took.is_ok() { "served" } else { "kill $served_pid; served" })?;
+    took
+}
+
+/// How many ms the clock of guest0 says, which tells hundredths of a second.
+fn clocked(guests: &mut impl Guests, order: &str) -> Result<f64, String> {
+    Ok(number(&told(guests, 0, order)?, "centiseconds")? * 10.0)
 }

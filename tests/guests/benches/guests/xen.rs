@@ -1,0 +1,194 @@
+//! Two guests of Xen, with cards on a bridge of domain 0.
+//!
+//! ```text
+//!  ┌ guest0 ──────────────────────┐     ┌ domain 0 ──────────────┐     ┌ guest1 ──────────────────┐
+//!  │ program ── isthmusd --guest ═══ window ═ isthmusd ═ window ═══ isthmusd --guest ── program   │
+//!  │     └───── isthmusd ── eth0 ═══ netfront/back ═ br0 ═══════════ eth0 ── isthmusd ──┘         │
+//!  └──────────────────────────────┘     └────────────────────────┘     └──────────────────────────┘
+//! ```
+//!
+//! Channels inside a guest, and bare event channels, are what these are made of.
+
+use anyhow::Result;
+use isthmus_bench::sheet::{Row, Runs, Sheet, Unit};
+use isthmus_guests::{XenKit, XenMachine};
+
+use crate::lab::{ECHOES, Pace};
+use crate::task::{Place, Task, Wait, Way, echo, number, serve, told};
+
+const MTU: u32 = 9000;
+
+/// How many rounds of a bare event channel are one value.
+const BELLS: u32 = 300;
+
+/// Pages that guests may grant: room for their windows.
+const PAGES: u32 = 30_000;
+
+/// The lab.
+#[derive(Debug)]
+pub(crate) struct XenLab {
+    machine: XenMachine,
+    /// Numbers of the guests' domains.
+    domains: [u16; 2],
+    pace: Pace,
+}
+
+/// Something that gives a number.
+#[derive(Clone, Copy, Debug)]
+enum Case {
+    Task(Task),
+    /// Half of an ICMP echo.
+    Echo,
+    /// An event from guest0 to domain 0 and one back, both sides sleeping.
+    DoorbellsOfZero,
+    /// The same to guest1 and back.
+    DoorbellsOfGuests,
+}
+
+impl XenLab {
+    /// Starts both guests and all daemons, and waits until everybody knows everybody.
+    pub(crate) fn start(kit: &XenKit, pace: Pace) -> Self {
+        pace.say("starting a machine with Xen");
+        let mut machine = XenMachine::boot(kit);
+        machine.run(&format!("bridge {MTU}"));
+        let guest = |number: u32| format!("[[xen.guest]]\\nname = \\\"guest{number}\\\"\\nuser = 0\\n");
+        machine.run(&format!("printf \"{}{}\" >/tmp/isthmusd.toml", guest(0), guest(1)));
+        let domains = [0, 1].map(|number| {
+            let card = format!("vif = [ \"mac=00:16:3e:86:df:{number:02x},bridge=br0,script=/bin/vif\" ]");
+            let domain = machine.create_with(&format!("guest{number}"), "pv", &card);
+            machine.run(&format!("isthmus guest allow guest{number}"));
+            domain
+        });
+        machine.run("backend");
+        let board = "[[mx.board]]\\nlinks = [{ interface = \\\"eth0\\\" }]\\n";
+        for number in 0..2 {
+            let name = format!("guest{number}");
+            machine.on(&name, &format!("card && network {number} {MTU} && printf \"{board}\" >/etc/isthmusd.toml"));
+            machine.on(
+                &name,
+                &format!("echo {PAGES} >/sys/module/xen_gntalloc/parameters/limit; by isthmus && daemon && window"),
+            );
+        }
+        for [guest, other] in [["guest0", "guest1:0"], ["guest1", "guest0:0"]] {
+            machine.on(guest, &format!("until isthmus peer list | grep -q '{other}.*eth0'; do usleep 20000; done"));
+        }
+        Self { machine, domains, pace }
+    }
+
+    pub(crate) fn guests(&mut self) -> &mut XenMachine {
+        &mut self.machine
+    }
+
+    fn turns<const N: usize>(&mut self, what: &str, cases: [Case; N]) -> [Runs; N] {
+        let pace = self.pace;
+        pace.turns(what, cases, |case| match case {
+            Case::Task(task) => task.run(&mut self.machine, pace.ms),
+            Case::Echo => echo(&mut self.machine, ECHOES),
+            Case::DoorbellsOfZero => self.doorbells_of_zero(),
+            Case::DoorbellsOfGuests => self.doorbells_of_guests(),
+        })
+    }
+
+    fn doorbells_of_zero(&mut self) -> Result<f64, String> {
+        self.machine.run(&format!("begin bounce xen-side bounce {}", self.domains[0]));
+        let said = self.machine.run("await bounce endpoint");
+        let bell = said.iter().find_map(|line| line.strip_prefix("endpoint ")).ok_or_else(|| said.join("; "))?;
+        let told = told(&mut self.machine, 0, &format!("xen-side bells {bell} {BELLS}"));
+        self.machine.run("strike bounce");
+        Ok(number(&told?, "there_and_back_ns")? / 1e3)
+    }
+
+    fn doorbells_of_guests(&mut self) -> Result<f64, String> {
+        let bell = serve(&mut self.machine, 1, &format!("serve xen-side bounce {}", self.domains[0]))?;
+        let said = told(&mut self.machine, 0, &format!("xen-side bells {bell} {BELLS}"));
+        drop(told(&mut self.machine, 1, "kill $served_pid; served"));
+        Ok(number(&said?, "there_and_back_ns")? / 1e3)
+    }
+}
+
+fn latency_of(way: Way, wait: Wait) -> Case {
+    Case::Task(Task::latency(way, wait))
+}
+
+/// Between two programs of guest0.
+fn inside(task: Task) -> Case {
+    Case::Task(Task { server: Place::Guest(0), ..task })
+}
+
+/// 8 bytes between two guests, and what the path is made of.
+pub(crate) fn latency(lab: &mut XenLab, sheet: &mut Sheet) -> Result<()> {
+    let cases = [
+        latency_of(Way::Window, Wait::Poll),
+        latency_of(Way::Bridged, Wait::Poll),
+        inside(Task::latency(Way::Window, Wait::Poll)),
+        latency_of(Way::Window, Wait::Sleep),
+        latency_of(Way::Bridged, Wait::Sleep),
+        latency_of(Way::Daemon, Wait::Sleep),
+        inside(Task::latency(Way::Window, Wait::Sleep)),
+        latency_of(Way::Window, Wait::Adaptive),
+        latency_of(Way::Bridged, Wait::Adaptive),
+        latency_of(Way::Tcp, Wait::Sleep),
+        Case::Echo,
+        Case::DoorbellsOfZero,
+        Case::DoorbellsOfGuests,
+    ];
+    let [poll, bridged_poll, inside_poll, sleep, bridged_sleep, daemon_sleep, inside_sleep, rest @ ..] =
+        lab.turns("8 bytes", cases);
+    let [adaptive, bridged_adaptive, tcp, echo, bells, bells_of_guests] = rest;
+    let row = |name, runs: &Runs| Row::new(name, Unit::Microseconds, runs.clone());
+    let poll = row("guest.xen.half_rtt.8b.poll", &poll)
+        .with_target("none: both polling, where processors are shared")
+        .with_baseline("bridged.half_rtt.8b.poll", bridged_poll)
+        .with_baseline("bridged.half_rtt.8b.sleep", bridged_sleep.clone())
+        .with_baseline("tcp.half_rtt.8b", tcp.clone())
+        .with_baseline("icmp.half_rtt.8b", echo.clone());
+    sheet.take(poll)?;
+    let asleep = row("guest.xen.half_rtt.8b.sleep", &sleep)
+        .with_target("both sleeping: at most 0.6 of bridged MX")
+        .with_baseline("bridged.half_rtt.8b.sleep", bridged_sleep.clone())
+        .with_baseline("daemon.half_rtt.8b.sleep", daemon_sleep)
+        .with_baseline("bridged.half_rtt.8b.adaptive", bridged_adaptive)
+        .with_baseline("window.half_rtt.8b.adaptive", adaptive)
+        .with_baseline("tcp.half_rtt.8b", tcp.clone())
+        .with_baseline("icmp.half_rtt.8b", echo.clone());
+    sheet.take(asleep)?;
+    let added = row("guest.xen.half_rtt.8b.added", &sleep)
+        .with_target("the same beside a bare event to domain 0 and one back: at most 1.25")
+        .with_baseline("doorbell.there_and_back", bells.clone())
+        .with_baseline("doorbell.guests.there_and_back", bells_of_guests.clone());
+    sheet.take(added)?;
+    let bell = row("guest.xen.doorbell", &bells).with_target("none: a bare event to domain 0 and one back");
+    let bell = bell.with_baseline("icmp.half_rtt.8b", echo.clone());
+    sheet.take(bell.with_baseline("doorbell.guests.there_and_back", bells_of_guests))?;
+    let within = row("guest.xen.inside.half_rtt.8b.poll", &inside_poll)
+        .with_target("none: two programs of one guest, by a channel, both polling on its one processor");
+    sheet.take(within.with_baseline("bridged.half_rtt.8b.sleep", bridged_sleep.clone()))?;
+    let within = row("guest.xen.inside.half_rtt.8b.sleep", &inside_sleep)
+        .with_target("none: two programs of one guest, by a channel, both sleeping")
+        .with_baseline("bridged.half_rtt.8b.sleep", bridged_sleep)
+        .with_baseline("doorbell.there_and_back", bells);
+    sheet.take(within)
+}
+
+/// 1 MiB from one guest to another, and from one program of a guest to another.
+pub(crate) fn one_direction(lab: &mut XenLab, sheet: &mut Sheet) -> Result<()> {
+    const WAYS: [Way; 5] = [Way::Window, Way::Plain, Way::Daemon, Way::Bridged, Way::Tcp];
+    let [window, plain, daemon, bridged, tcp, within] = {
+        let [a, b, c, d, e] = WAYS.map(|way| Case::Task(Task::bandwidth(way)));
+        lab.turns("1 MiB one way", [a, b, c, d, e, inside(Task::bandwidth(Way::Window))])
+    };
+    let row = |name, runs: &Runs| Row::new(name, Unit::GigabytesPerSecond, runs.clone());
+    let bandwidth = row("guest.xen.bandwidth.1m", &window)
+        .with_target("cache on: at least 3 times bridged MX, 2 times TCP")
+        .with_baseline("bridged.bandwidth.1m", bridged.clone())
+        .with_baseline("tcp.bandwidth.1m", tcp)
+        .with_baseline("daemon.bandwidth.1m", daemon);
+    sheet.take(bandwidth)?;
+    let cache = row("guest.xen.rcache.1m", &window)
+        .with_target("cache on by off: what registration costs; 1 where nothing is registered")
+        .with_baseline("window.bandwidth.1m.plain", plain);
+    sheet.take(cache)?;
+    let within =
+        row("guest.xen.inside.bandwidth.1m", &within).with_target("none: two programs of one guest, by a channel");
+    sheet.take(within.with_baseline("bridged.bandwidth.1m", bridged))
+}
