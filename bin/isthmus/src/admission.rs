@@ -3,11 +3,15 @@
 //! These are nodes of XenStore which only domain 0 can make (docs/spec/xen.md). What is done is printed as the commands that
 //! would do the same.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context as _, Result, bail};
 use isthmus_platform_xen::admission::{self, Step};
 use isthmus_platform_xen::kernel::Kernel as _;
+use isthmus_platform_xen::presence;
 use isthmus_platform_xen::store::Wire;
-use isthmus_platform_xen::{Devices, Domid, Store};
+use isthmus_platform_xen::store::wire::Refusal;
+use isthmus_platform_xen::{Devices, Domid, Store, StoreError};
 use serde::Serialize;
 
 use crate::cli::{AllowArgs, ForbidArgs};
@@ -53,7 +57,29 @@ pub(crate) fn forbid(output: Output, args: &ForbidArgs) -> Result<Ended> {
     let backends = admission::backends(&mut store, guest).context("cannot read what the guest was allowed")?;
     let steps = admission::forbid(guest, &backends);
     carry_out(&mut store, &steps)?;
-    Guest::new(guest, &backends, &steps, true).tell(output)
+    let told = Guest::new(guest, &backends, &steps, true).tell(output)?;
+    if !has_let_go(&mut store, guest)? {
+        bail!("the guest's daemon has not let go of its backend for {} s", LET_GO_LIMIT.as_secs());
+    }
+    Ok(told)
+}
+
+/// How long a guest's daemon may take to hear that it may not attach any more, and to let go.
+const LET_GO_LIMIT: Duration = Duration::from_secs(15);
+
+/// Waits until a guest says nothing of itself: then it has nothing open that a restored domain could not close.
+fn has_let_go(store: &mut Store<impl Wire>, guest: Domid) -> Result<bool> {
+    let node = presence::node_of(guest);
+    store.watch(&node, "gone").context("cannot watch the guest")?;
+    let limit = Instant::now() + LET_GO_LIMIT;
+    loop {
+        match store.read(&node) {
+            Err(StoreError::Refused(Refusal::Missing)) => return Ok(true),
+            Ok(_) if Instant::now() >= limit => return Ok(false),
+            Ok(_) => drop(store.event(limit.saturating_duration_since(Instant::now()))),
+            Err(error) => return Err(error).context("cannot read what the guest says"),
+        }
+    }
 }
 
 fn store() -> Result<Store<impl Wire>> {

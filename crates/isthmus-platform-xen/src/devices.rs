@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Pages that the kernel is asked to map at once: it wants memory of its own for each, in a row.
@@ -102,6 +103,19 @@ impl Kernel for Devices {
 
     fn store(&self) -> Result<DeviceWire, Errno> {
         Ok(DeviceWire(open(calls::XENBUS)?))
+    }
+
+    /// Linux (6.1) stops at a BUG when the last descriptor of such an end is closed, and whoever closed it never ends. So a process holds it
+    /// that does nothing else; without one, we do.
+    fn hold(&self, port: OwnedFd) {
+        if let Ok(copy) = port.try_clone() {
+            let mut holder = Command::new("sleep");
+            holder.arg("infinity").stdin(copy).stdout(Stdio::null()).stderr(Stdio::null());
+            if holder.spawn().is_ok() {
+                return;
+            }
+        }
+        std::mem::forget(port);
     }
 }
 

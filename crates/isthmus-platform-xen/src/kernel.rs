@@ -6,7 +6,7 @@
 use crate::store::Wire;
 use crate::{Domid, EvtchnPort, GrantRef};
 use isthmus_shm::{Access, Mapping};
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::time::Duration;
 
@@ -52,6 +52,10 @@ pub trait Kernel {
 
     /// A connection to XenStore.
     fn store(&self) -> Result<Self::Wire, Errno>;
+
+    /// Holds an end for good that was made before this domain was saved and restored: its channel is gone, and a kernel may not survive
+    /// that it is closed.
+    fn hold(&self, port: OwnedFd);
 }
 
 /// Pages of ours, granted. While they are mapped somewhere the grants stay, and so do the pages; then both go. Whoever gets the descriptor

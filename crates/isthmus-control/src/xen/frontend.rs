@@ -8,6 +8,9 @@
 //!
 //! A window is granted to one incarnation of one backend, and over with it: what was granted stays the backend's as long as it maps it, so
 //! nothing of it is used again.
+//!
+//! A domain that was saved and restored has another number, or what it had said in XenStore is not there: all that it had with others is
+//! gone, and everything begins anew.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +28,9 @@ use isthmus_layout::limits::PAGE_BYTES;
 use isthmus_platform::{Platform as _, PlatformError};
 use isthmus_platform_kvm::HOST;
 use isthmus_platform_xen::kernel::{Pages as _, Port as _};
-use isthmus_platform_xen::presence::{Announcement, BEAT, Lookout, News};
+use isthmus_platform_xen::presence::{Announcement, BEAT, Lookout, NODE, News};
+use isthmus_platform_xen::store::Wire;
+use isthmus_platform_xen::store::wire::Refusal;
 use isthmus_platform_xen::{Domid, Farewell, Offer, Store, StoreError, Xen, XenMemory, admission};
 use isthmus_shm::{Access, Window, Words as _};
 use rustix::io::Errno;
@@ -52,12 +57,44 @@ struct Attach<K: Domain> {
     over: Over,
 }
 
-/// Tells the store's thread, when dropped, that a window is used no longer.
-struct Over(Arc<AtomicBool>);
+/// Tells the store's thread, when dropped, that a window is used no longer, and its event channel is not either.
+struct Over(Arc<AtomicBool>, std::thread::Thread);
 
 impl Drop for Over {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.store(true, Ordering::Release);
+        self.1.unpark();
+    }
+}
+
+/// An end of an event channel, which is closed by being dropped only in the domain that it was made in.
+struct Held<K: Domain> {
+    kernel: K,
+    own: Domid,
+    /// Others have been told of it.
+    announced: bool,
+    port: Option<OwnedFd>,
+}
+
+impl<K: Domain> Drop for Held<K> {
+    fn drop(&mut self) {
+        let store = self.kernel.store().map(Store::new);
+        let is_same = store.is_ok_and(|mut store| is_same(&mut store, self.own, self.announced).unwrap_or(false));
+        if let Some(port) = self.port.take().filter(|_| !is_same) {
+            self.kernel.hold(port);
+        }
+    }
+}
+
+/// Whether this is the domain of that number still, and not what became of it after it was saved: another one has another number, or does
+/// not say what we have announced.
+fn is_same<W: Wire>(store: &mut Store<W>, own: Domid, announced: bool) -> Result<bool, StoreError> {
+    if store.own_domid()? != own {
+        return Ok(false);
+    }
+    match store.read(NODE) {
+        Err(StoreError::Refused(Refusal::Missing)) => Ok(!announced),
+        read => read.map(|_| true),
     }
 }
 
@@ -199,16 +236,20 @@ struct Seeker<'a, K: Domain> {
     allowed: Vec<Domid>,
     /// Those of them that are there, by their incarnations.
     here: BTreeMap<Domid, u64>,
-    offered: Option<Offered>,
+    offered: Option<Offered<K>>,
 }
 
 /// What we have offered, and to whom.
-struct Offered {
+struct Offered<K: Domain> {
     backend: Domid,
     announcement: Announcement,
+    held: Held<K>,
     gone: Arc<Notify>,
     over: Arc<AtomicBool>,
 }
+
+/// How long the control plane may take to let go of a window.
+const LET_GO_LIMIT: Duration = Duration::from_secs(5);
 
 impl<'a, K: Domain> Seeker<'a, K> {
     fn open(kernel: &'a K) -> Result<Self, StoreError> {
@@ -230,11 +271,17 @@ impl<'a, K: Domain> Seeker<'a, K> {
             }
             if is_due {
                 census = now + BEAT;
+                let announced = self.offered.as_ref().is_some_and(|offered| offered.held.announced);
+                if !is_same(&mut self.store, self.own, announced)? {
+                    tracing::warn!("this domain was saved and restored: everything that it had with others is gone");
+                    return self.take_back();
+                }
                 self.count()?;
             }
             self.offer(tell)?;
             if let Some(offered) = &mut self.offered {
                 offered.announcement.renew(&mut self.store, now)?;
+                offered.held.announced = true;
             }
             for news in self.lookout.look(TURN)? {
                 self.heard(news)?;
@@ -276,16 +323,21 @@ impl<'a, K: Domain> Seeker<'a, K> {
         Ok(())
     }
 
-    /// Ends what was offered.
+    /// Ends what was offered. That we say nothing of it any more says that nothing of it is open.
     fn take_back(&mut self) -> Result<(), StoreError> {
-        let Some(Offered { announcement, gone, .. }) = self.offered.take() else { return Ok(()) };
+        let Some(Offered { announcement, held, gone, over, .. }) = self.offered.take() else { return Ok(()) };
         gone.notify_one();
+        let limit = Instant::now() + LET_GO_LIMIT;
+        while !over.load(Ordering::Acquire) && Instant::now() < limit {
+            std::thread::park_timeout(limit.saturating_duration_since(Instant::now()));
+        }
+        drop(held);
         announcement.withdraw(&mut self.store)
     }
 
     /// Offers a window to the first backend that is there, if none is offered that is still good.
     fn offer(&mut self, tell: &mpsc::Sender<Attach<K>>) -> Result<(), StoreError> {
-        if self.offered.as_ref().is_some_and(|offered| offered.over.load(Ordering::Relaxed)) {
+        if self.offered.as_ref().is_some_and(|offered| offered.over.load(Ordering::Acquire)) {
             self.take_back()?;
         }
         if self.offered.is_some() {
@@ -304,7 +356,7 @@ impl<'a, K: Domain> Seeker<'a, K> {
         Ok(())
     }
 
-    fn make(&self, backend: Domid, its: u64) -> Result<(Attach<K>, Offered), PlatformError> {
+    fn make(&self, backend: Domid, its: u64) -> Result<(Attach<K>, Offered<K>), PlatformError> {
         let refused = |operation| move |source| PlatformError::Refused { operation, source };
         let drawn = incarnation().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
         let own = drawn.map_err(refused("drawing a random number"))?;
@@ -326,8 +378,12 @@ impl<'a, K: Domain> Seeker<'a, K> {
         let announcement = Announcement::new(own, offer.emit(), &[backend]);
         let announcement = announcement.expect("grants that name lists are short enough");
         let (gone, over) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
-        let offered = Offered { backend, announcement, gone: Arc::clone(&gone), over: Arc::clone(&over) };
-        let memory = [head_memory, crossing_memory];
-        Ok((Attach { xen, backend, head, crossing, memory, port, gone, over: Over(over) }, offered))
+        let copy = port.as_fd().try_clone_to_owned();
+        let copy = copy.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
+        let copy = copy.map_err(refused("keeping an event channel"))?;
+        let held = Held { kernel: self.kernel.clone(), own: self.own, announced: false, port: Some(copy) };
+        let offered = Offered { backend, announcement, held, gone: Arc::clone(&gone), over: Arc::clone(&over) };
+        let (memory, over) = ([head_memory, crossing_memory], Over(over, std::thread::current()));
+        Ok((Attach { xen, backend, head, crossing, memory, port, gone, over }, offered))
     }
 }
