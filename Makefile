@@ -45,7 +45,7 @@ bench: build ## Measures every row of docs/figures.md into out/figures.jsonl (so
 	@mkdir -p $(OUT)
 	@$(RELEASE)/isthmus-bench figures --json - | tee $(OUT)/figures.jsonl
 
-bench-guests: build ## Guests of QEMU (fetched; as root): by their windows and bridged, rows and plots in out/ (some minutes, on a quiet machine)
+bench-guests: build ## Guests of QEMU and Xen (fetched; as root): by their windows and bridged, rows and plots in out/ (some minutes, on a quiet machine)
 	@scripts/setup --guests
 	@mkdir -p $(OUT)
 	@ISTHMUS_BIN_DIR=$(CURDIR)/$(RELEASE) cargo bench --quiet --package isthmus-guests --bench guests -- --out $(abspath $(OUT))

@@ -35,6 +35,7 @@ mod site;
 mod system;
 mod windowed;
 mod xen;
+mod xen_bed;
 
 pub use guest::Guest;
 pub use hosted::{Hosted, Monitors};
@@ -47,3 +48,4 @@ pub use site::Site;
 pub use system::{Extra, example};
 pub use windowed::{Parts, Windowed};
 pub use xen::{XenKit, XenMachine};
+pub use xen_bed::XenBed;

@@ -266,7 +266,7 @@ impl XenMachine {
         let launch = Launch::new("/usr/bin/nice").args(["-n", &kit.nice.to_string()]).arg(&kit.qemu).talking();
         let launch =
             launch.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "pc"]);
-        let launch = launch.args(["-accel", "tcg,thread=multi", "-cpu", CPU, "-m", "1024"]);
+        let launch = launch.args(["-accel", "tcg,thread=multi", "-cpu", CPU, "-m", "1280"]);
         let launch = launch.args(["-smp", &kit.processors.to_string()]);
         let launch = launch.arg("-serial").arg(format!("file:{}", console.display())).args(["-serial", "stdio"]);
         let launch = launch.arg("-kernel").arg(&kit.xen).args(["-append", XEN, "-initrd"]);

@@ -262,6 +262,24 @@ fn who_is_forbidden_is_gone() {
     until("its pages stay", || (host.grants() == 0).then_some(()));
 }
 
+/// As one that was restored on another host, where its number was free: what it had said is not there.
+#[test]
+fn a_guest_whose_words_are_gone_begins_anew() {
+    let host = Host::new();
+    let guest = admitted(&host, WEB, "web");
+    let (frontend, backend) = (Running::frontend(&guest), Running::backend(&host, &["web"], ""));
+    let mut a = frontend.served();
+    attached(&mut a, "a");
+    let mut zero = store(&host.domain(Domid::ZERO));
+    let said = zero.read(&node_of(domid(WEB))).unwrap();
+    zero.remove(&node_of(domid(WEB))).unwrap();
+    a.ended();
+    until("its program stays", || backend.domains().domains.is_empty().then_some(()));
+    attached(&mut frontend.served(), "a");
+    let incarnation = |said: &[u8]| str::from_utf8(said).unwrap().split(' ').nth(2).unwrap().to_owned();
+    assert_ne!(incarnation(&said), incarnation(&zero.read(&node_of(domid(WEB))).unwrap()));
+}
+
 #[test]
 fn whatever_a_guest_offers_the_backend_goes_on() {
     let host = Host::new();
