@@ -166,7 +166,7 @@ enum GuestVerb {
     /// For root in domain 0. It holds until the guest ends: after its next start it has another number, and is allowed anew.
     Allow(AllowArgs),
 
-    /// Takes back what `allow` did, and prints that as commands of xenstore-utils.
+    /// Takes back what `allow` did, and prints that as commands of xenstore-utils. Ends once the guest's daemon has let go.
     Forbid(ForbidArgs),
 }
 

@@ -45,6 +45,9 @@ impl Guests for XenMachine {
     }
 }
 
+/// A client that has not ended after so many seconds of its guest is ended: that value is none.
+const LIMIT_S: u32 = 60;
+
 /// How messages go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -180,7 +183,7 @@ impl Task {
         };
         let kind = if self.kind == Kind::Stream { "stream" } else { "pingpong" };
         let (address, endpoint, size) = (self.way.address(self.server), &serving.endpoint, self.size);
-        let order = format!("{program}{wait} {address} -r {endpoint} -k {kind} -s {size} -t {ms}");
+        let order = format!("timeout {LIMIT_S} {program}{wait} {address} -r {endpoint} -k {kind} -s {size} -t {ms}");
         // Each single round trip is more than a serial line needs to carry.
         let said = ">/tmp/said 2>&1; code=$?; grep -v trips /tmp/said; return $code";
         guests.begin(self.client, &format!("{setting}; measured() {{ {order} {said}; }}; measured"));
