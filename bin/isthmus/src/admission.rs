@@ -41,12 +41,14 @@ impl Guest {
 pub(crate) fn allow(output: Output, args: &AllowArgs) -> Result<Ended> {
     if args.dry_run {
         let (guest, backends) = (number(&args.domain)?, numbers(&args.backend)?);
-        return Guest::new(guest, &backends, &steps(guest, &backends)?, false).tell(output);
+        return Guest::new(guest, &backends, &steps(guest, "", &backends)?, false).tell(output);
     }
     let mut store = store()?;
     let guest = find(&mut store, &args.domain)?;
     let backends = args.backend.iter().map(|name| find(&mut store, name)).collect::<Result<Vec<_>>>()?;
-    let steps = steps(guest, &backends)?;
+    let name = admission::name(&mut store, Domid::ZERO, guest).context("cannot read the guest's name")?;
+    let name = name.and_then(|name| String::from_utf8(name).ok()).unwrap_or_default();
+    let steps = steps(guest, &name, &backends)?;
     carry_out(&mut store, &steps)?;
     Guest::new(guest, &backends, &steps, true).tell(output)
 }
@@ -105,8 +107,8 @@ fn numbers(wanted: &[String]) -> Result<Vec<Domid>> {
     wanted.iter().map(|wanted| number(wanted)).collect()
 }
 
-fn steps(guest: Domid, backends: &[Domid]) -> Result<Vec<Step>> {
-    admission::allow(guest, backends).map_err(|fault| Misuse(fault.to_string()).into())
+fn steps(guest: Domid, name: &str, backends: &[Domid]) -> Result<Vec<Step>> {
+    admission::allow(guest, name, backends).map_err(|fault| Misuse(fault.to_string()).into())
 }
 
 /// Does it, or says what does not let us.
@@ -127,7 +129,7 @@ mod tests {
     fn without_a_store_domains_have_numbers_only() {
         assert_eq!(number("7").unwrap().number(), 7);
         assert!(number("web").is_err() && number("99999").is_err() && number("-1").is_err());
-        let same = steps(number("7").unwrap(), &numbers(&["7".to_owned()]).unwrap()).unwrap_err();
+        let same = steps(number("7").unwrap(), "web", &numbers(&["7".to_owned()]).unwrap()).unwrap_err();
         assert_eq!(same.to_string(), "domain 7 cannot be its own backend");
     }
 }

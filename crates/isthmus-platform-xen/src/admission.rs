@@ -3,7 +3,7 @@
 //! ```text
 //!  isthmus guest allow 7 --backend 5
 //!    /local/domain/7/isthmus/backends = "5"      for 7: whom to attach to; for 5: that 7 may. Goes with domain 7
-//!    /local/domain/5/isthmus/guests/7 = ""       for 5: where to look
+//!    /local/domain/5/isthmus/guests/7 = "web"    for 5: where to look, and the guest's name, which only domain 0 knows otherwise
 //! ```
 //!
 //! Only domain 0 can write there, so neither side has to believe the other one.
@@ -56,7 +56,7 @@ impl Step {
             Self::Write { path, value, permissions } => {
                 let permissions: Vec<String> = permissions.iter().map(|permission| permission.emit()).collect();
                 let chmod = format!("xenstore-chmod {path} {}", permissions.join(" "));
-                vec![format!("xenstore-write {path} '{value}'"), chmod]
+                vec![format!("xenstore-write {path} '{}'", value.replace('\'', r"'\''")), chmod]
             }
             Self::Remove { path } => vec![format!("xenstore-rm {path}")],
         }
@@ -74,8 +74,8 @@ pub enum BackendsFault {
     Itself(Domid),
 }
 
-/// What is done so that a guest may attach to these backends, and to no others.
-pub fn allow(guest: Domid, backends: &[Domid]) -> Result<Vec<Step>, BackendsFault> {
+/// What is done so that a guest may attach to these backends, and to no others. They are told its name, as far as it is known.
+pub fn allow(guest: Domid, name: &str, backends: &[Domid]) -> Result<Vec<Step>, BackendsFault> {
     if backends.is_empty() || backends.len() > BACKENDS_MAX {
         return Err(BackendsFault::Count);
     }
@@ -91,7 +91,7 @@ pub fn allow(guest: Domid, backends: &[Domid]) -> Result<Vec<Step>, BackendsFaul
     let numbers: Vec<String> = backends.iter().map(ToString::to_string).collect();
     let readers = [&[guest], backends].concat();
     let mut steps = vec![node(backends_of(guest), numbers.join(" "), &readers)];
-    steps.extend(backends.iter().map(|backend| node(guest_of(*backend, guest), String::new(), &[*backend])));
+    steps.extend(backends.iter().map(|backend| node(guest_of(*backend, guest), name.to_owned(), &[*backend])));
     Ok(steps)
 }
 
@@ -139,6 +139,19 @@ pub fn guests<W: Wire>(store: &mut Store<W>, backend: Domid) -> Result<Vec<Domid
         }
     }
     Ok(allowed)
+}
+
+/// A guest's name, as this domain may know it: domain 0 as it is, a backend as it was when domain 0 allowed the guest.
+pub fn name<W: Wire>(store: &mut Store<W>, own: Domid, guest: Domid) -> Result<Option<Vec<u8>>, StoreError> {
+    for node in [format!("/local/domain/{guest}/name"), guest_of(own, guest)] {
+        match store.read(&node) {
+            Ok(name) if name.is_empty() => {}
+            Ok(name) => return Ok(Some(name)),
+            Err(StoreError::Refused(_)) => {} // Not there, or not for us.
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
 }
 
 /// Why a domain is not found.
@@ -193,16 +206,16 @@ mod tests {
 
     #[test]
     fn what_is_done_can_be_read_as_commands() {
-        let steps = allow(domid(7), &[domid(5), Domid::ZERO]).unwrap();
+        let steps = allow(domid(7), "web", &[domid(5), Domid::ZERO]).unwrap();
         let commands: Vec<String> = steps.iter().flat_map(Step::commands).collect();
         assert_eq!(
             commands,
             [
                 "xenstore-write /local/domain/7/isthmus/backends '5 0'",
                 "xenstore-chmod /local/domain/7/isthmus/backends n0 r7 r5",
-                "xenstore-write /local/domain/5/isthmus/guests/7 ''",
+                "xenstore-write /local/domain/5/isthmus/guests/7 'web'",
                 "xenstore-chmod /local/domain/5/isthmus/guests/7 n0 r5",
-                "xenstore-write /local/domain/0/isthmus/guests/7 ''",
+                "xenstore-write /local/domain/0/isthmus/guests/7 'web'",
                 "xenstore-chmod /local/domain/0/isthmus/guests/7 n0",
             ]
         );
@@ -220,7 +233,7 @@ mod tests {
         let [mut guest, mut backend, mut other] = [7, 5, 6].map(|number| store(&host.start(domid(number))));
         assert_eq!(backends(&mut guest, domid(7)).unwrap(), []);
         assert_eq!(guests(&mut backend, domid(5)).unwrap(), []);
-        carry_out(&mut zero, &allow(domid(7), &[domid(5)]).unwrap()).unwrap();
+        carry_out(&mut zero, &allow(domid(7), "web", &[domid(5)]).unwrap()).unwrap();
         assert_eq!(backends(&mut guest, domid(7)).unwrap(), [domid(5)]);
         assert_eq!(guests(&mut backend, domid(5)).unwrap(), [domid(7)]);
         assert_eq!(backends(&mut other, domid(7)).unwrap(), []);
@@ -235,17 +248,30 @@ mod tests {
         let host = Host::new();
         let mut zero = store(&host.domain(Domid::ZERO));
         let (_guest, mut backend) = (host.start(domid(7)), store(&host.start(domid(5))));
-        carry_out(&mut zero, &allow(domid(7), &[domid(5)]).unwrap()).unwrap();
+        carry_out(&mut zero, &allow(domid(7), "web", &[domid(5)]).unwrap()).unwrap();
         host.destroy(domid(7));
         host.start(domid(7));
         assert_eq!(guests(&mut backend, domid(5)).unwrap(), []);
     }
 
     #[test]
+    fn a_backend_is_told_the_name_of_a_guest_that_it_may_not_read() {
+        let host = Host::new();
+        let mut zero = store(&host.domain(Domid::ZERO));
+        let mut backend = store(&host.start(domid(5)));
+        host.start(domid(7));
+        zero.write("/local/domain/7/name", b"web").unwrap();
+        assert_eq!(name(&mut backend, domid(5), domid(7)).unwrap(), None);
+        assert_eq!(name(&mut zero, Domid::ZERO, domid(7)).unwrap().as_deref(), Some(&b"web"[..]));
+        carry_out(&mut zero, &allow(domid(7), "web", &[domid(5)]).unwrap()).unwrap();
+        assert_eq!(name(&mut backend, domid(5), domid(7)).unwrap().as_deref(), Some(&b"web"[..]));
+    }
+
+    #[test]
     fn impossible_backends_are_refused() {
-        assert_eq!(allow(domid(7), &[]), Err(BackendsFault::Count));
-        assert_eq!(allow(domid(7), &[Domid::ZERO; BACKENDS_MAX + 1]), Err(BackendsFault::Count));
-        assert_eq!(allow(domid(7), &[domid(7)]), Err(BackendsFault::Itself(domid(7))));
+        assert_eq!(allow(domid(7), "web", &[]), Err(BackendsFault::Count));
+        assert_eq!(allow(domid(7), "web", &[Domid::ZERO; BACKENDS_MAX + 1]), Err(BackendsFault::Count));
+        assert_eq!(allow(domid(7), "web", &[domid(7)]), Err(BackendsFault::Itself(domid(7))));
     }
 
     #[test]

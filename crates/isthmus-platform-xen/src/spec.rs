@@ -74,7 +74,9 @@ fn store() -> String {
             format!(
                 "| `/local/domain/G/{BACKENDS}` | 0 | *G*, *B* | whom *G* may attach to: numbers with spaces between, {BACKENDS_MAX} at most |"
             ),
-            format!("| `/local/domain/B/{GUESTS}/G` | 0 | *B* | nothing: look whether *G* may attach |"),
+            format!(
+                "| `/local/domain/B/{GUESTS}/G` | 0 | *B* | *G*'s name, if it is known: look whether *G* may attach |"
+            ),
             format!(
                 "| `/local/domain/G/{NODE}` | *G* | whom *G* names: its backends, and guests that it talks to | its advertisement |"
             ),

@@ -4,6 +4,8 @@
 use isthmus_guests::{XenBed, XenKit, XenMachine, patience};
 use isthmus_testbed::eventually;
 
+const GUESTS: [&str; 2] = ["a", "b"];
+
 #[test]
 fn a_driver_domain_serves_guests() {
     let kit = match XenKit::find() {
@@ -12,15 +14,14 @@ fn a_driver_domain_serves_guests() {
     };
     println!("# {}, emulated processors", kit.versions);
     let mut bed = XenBed { xen: XenMachine::boot(&kit), backend: "driver" };
-    let guests = ["a", "b"].map(|name| bed.xen.create(name, "pv").to_string());
-    start(&mut bed, &guests);
-    for name in ["a", "b"] {
+    for name in GUESTS {
+        bed.xen.create(name, "pv");
+    }
+    start(&mut bed);
+    for name in GUESTS {
         bed.frontend(name);
     }
-    let [a, b] = &guests;
-    bed.check("both guests are there, by their numbers", |bed| {
-        [a, b].into_iter().for_each(|guest| bed.is(guest, "there"))
-    });
+    bed.check("both guests are there, by their names", are_there);
     bed.check("programs of two guests meet", |bed| bed.pingpong("b", "a"));
     bed.check("programs of a guest and of the driver domain meet", |bed| bed.pingpong("driver", "a"));
     bed.check("two programs of one guest meet, by a channel", |bed| bed.pingpong("a", "a"));
@@ -30,13 +31,13 @@ fn a_driver_domain_serves_guests() {
         let done = bed.ended("a", "client");
         assert!(done.code != 0, "{done:?}");
         bed.ended("b", "server");
-        start(bed, &guests);
-        [a, b].into_iter().for_each(|guest| bed.is(guest, "there"));
+        start(bed);
+        are_there(bed);
         bed.pingpong("b", "a");
     });
     bed.check("a guest that is forbidden is gone", |bed| {
         bed.xen.run("isthmus guest forbid a");
-        bed.is(a, "absent");
+        bed.is("a", "absent");
     });
     bed.check("nothing that was granted is left", |bed| {
         bed.xen.on("b", "strike frontend");
@@ -46,11 +47,15 @@ fn a_driver_domain_serves_guests() {
 }
 
 /// Starts a driver domain, whose number is another one each time, and allows the guests to attach there and nowhere else.
-fn start(bed: &mut XenBed, guests: &[String; 2]) {
+fn start(bed: &mut XenBed) {
     bed.xen.create("driver", "pv");
-    bed.configure(guests);
-    for guest in guests {
+    bed.configure(&GUESTS.map(str::to_owned));
+    for guest in GUESTS {
         bed.xen.run(&format!("isthmus guest allow {guest} --backend driver"));
     }
     bed.xen.on("driver", "backend");
+}
+
+fn are_there(bed: &mut XenBed) {
+    GUESTS.into_iter().for_each(|guest| bed.is(guest, "there"));
 }

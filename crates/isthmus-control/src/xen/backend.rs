@@ -296,7 +296,7 @@ fn watch_once<K: Domain>(
         }
         announcement.renew(&mut store, now)?;
         for news in lookout.look(TURN)? {
-            pace.heard(sighting(&mut store, news));
+            pace.heard(sighting(&mut store, own, news)?);
         }
         for sighting in pace.due(Instant::now()) {
             let _ = tell.blocking_send(sighting); // Nobody takes it when the daemon ends.
@@ -314,13 +314,15 @@ fn changed<W: isthmus_platform_xen::store::Wire>(store: &mut Store<W>) -> Result
     Ok(changed)
 }
 
-fn sighting<W: isthmus_platform_xen::store::Wire>(store: &mut Store<W>, news: News) -> Sighting {
-    match news {
+fn sighting<W: isthmus_platform_xen::store::Wire>(
+    store: &mut Store<W>,
+    own: Domid,
+    news: News,
+) -> Result<Sighting, StoreError> {
+    Ok(match news {
         News::Went(guest, how) => Sighting::Went { guest, how: how.to_string() },
         News::Came(guest, advert) => {
-            // Only domain 0 may read it, unless it lets others.
-            let name = store.read(&format!("/local/domain/{guest}/name")).ok();
-            Sighting::Came { guest, name, offer: advert.offer }
+            Sighting::Came { guest, name: admission::name(store, own, guest)?, offer: advert.offer }
         }
-    }
+    })
 }

@@ -134,7 +134,7 @@ fn admitted(host: &Host, number: u16, name: &str) -> fake::Domain {
     let guest = host.start(domid(number));
     let mut zero = store(&host.domain(Domid::ZERO));
     zero.write(&format!("/local/domain/{number}/name"), name.as_bytes()).unwrap();
-    admission::carry_out(&mut zero, &admission::allow(domid(number), &[Domid::ZERO]).unwrap()).unwrap();
+    admission::carry_out(&mut zero, &admission::allow(domid(number), name, &[Domid::ZERO]).unwrap()).unwrap();
     guest
 }
 
@@ -221,8 +221,11 @@ fn a_guest_that_is_destroyed_leaves_nothing() {
     drop(frontend);
     let again = Running::frontend(&next);
     assert!(backend.status().guests.unwrap().iter().all(|row| row.name != "web" || !row.daemon));
-    admission::carry_out(&mut store(&host.domain(Domid::ZERO)), &admission::allow(domid(WEB), &[Domid::ZERO]).unwrap())
-        .unwrap();
+    admission::carry_out(
+        &mut store(&host.domain(Domid::ZERO)),
+        &admission::allow(domid(WEB), "web", &[Domid::ZERO]).unwrap(),
+    )
+    .unwrap();
     store(&host.domain(Domid::ZERO)).write(&format!("/local/domain/{WEB}/name"), b"web").unwrap();
     attached(&mut again.served(), "a");
 }
