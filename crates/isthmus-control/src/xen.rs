@@ -13,6 +13,7 @@
 
 pub(crate) mod backend;
 pub(crate) mod frontend;
+mod held;
 mod pace;
 mod relay;
 

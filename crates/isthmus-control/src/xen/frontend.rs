@@ -28,15 +28,14 @@ use isthmus_layout::limits::PAGE_BYTES;
 use isthmus_platform::{Platform as _, PlatformError};
 use isthmus_platform_kvm::HOST;
 use isthmus_platform_xen::kernel::{Pages as _, Port as _};
-use isthmus_platform_xen::presence::{Announcement, BEAT, Lookout, NODE, News};
-use isthmus_platform_xen::store::Wire;
-use isthmus_platform_xen::store::wire::Refusal;
+use isthmus_platform_xen::presence::{Announcement, BEAT, Lookout, News};
 use isthmus_platform_xen::{Domid, Farewell, Offer, Store, StoreError, Xen, XenMemory, admission};
 use isthmus_shm::{Access, Window, Words as _};
 use rustix::io::Errno;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::spawn_local;
 
+use super::held::{Held, is_same};
 use super::relay::{Bells, GUEST, Relay};
 use super::{Cut, Domain, Lifeline, STORE_AGAIN, TURN, duplicate, event, incarnation, thread};
 use crate::border::guest::{Device, Ended, Guest, turn_away};
@@ -64,37 +63,6 @@ impl Drop for Over {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Release);
         self.1.unpark();
-    }
-}
-
-/// An end of an event channel, which is closed by being dropped only in the domain that it was made in.
-struct Held<K: Domain> {
-    kernel: K,
-    own: Domid,
-    /// Others have been told of it.
-    announced: bool,
-    port: Option<OwnedFd>,
-}
-
-impl<K: Domain> Drop for Held<K> {
-    fn drop(&mut self) {
-        let store = self.kernel.store().map(Store::new);
-        let is_same = store.is_ok_and(|mut store| is_same(&mut store, self.own, self.announced).unwrap_or(false));
-        if let Some(port) = self.port.take().filter(|_| !is_same) {
-            self.kernel.hold(port);
-        }
-    }
-}
-
-/// Whether this is the domain of that number still, and not what became of it after it was saved: another one has another number, or does
-/// not say what we have announced.
-fn is_same<W: Wire>(store: &mut Store<W>, own: Domid, announced: bool) -> Result<bool, StoreError> {
-    if store.own_domid()? != own {
-        return Ok(false);
-    }
-    match store.read(NODE) {
-        Err(StoreError::Refused(Refusal::Missing)) => Ok(!announced),
-        read => read.map(|_| true),
     }
 }
 
@@ -378,10 +346,9 @@ impl<'a, K: Domain> Seeker<'a, K> {
         let announcement = Announcement::new(own, offer.emit(), &[backend]);
         let announcement = announcement.expect("grants that name lists are short enough");
         let (gone, over) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
-        let copy = port.as_fd().try_clone_to_owned();
-        let copy = copy.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
-        let copy = copy.map_err(refused("keeping an event channel"))?;
-        let held = Held { kernel: self.kernel.clone(), own: self.own, announced: false, port: Some(copy) };
+        let held = Held::of(self.kernel, self.own, &port);
+        let held = held.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
+        let held = held.map_err(refused("keeping an event channel"))?;
         let offered = Offered { backend, announcement, held, gone: Arc::clone(&gone), over: Arc::clone(&over) };
         let (memory, over) = ([head_memory, crossing_memory], Over(over, std::thread::current()));
         Ok((Attach { xen, backend, head, crossing, memory, port, gone, over }, offered))
