@@ -3,6 +3,7 @@
 #![no_main]
 
 use isthmus_layout::border::lots::{Lot, Wanted};
+use isthmus_layout::border::shared::{Lend, Lent, Offer, Share};
 use isthmus_layout::border::{FrameKind, Open, Packet, WindowNumber, Withdrawn};
 use libfuzzer_sys::fuzz_target;
 
@@ -24,7 +25,7 @@ fuzz_target!(|input: &[u8]| {
                 assert_eq!(withdrawn.emit(), content);
             }
         }
-        Some(FrameKind::Plugged | FrameKind::Unplugged) => {
+        Some(FrameKind::Plugged | FrameKind::Unplugged | FrameKind::Part) => {
             if let Ok(window) = WindowNumber::parse(content) {
                 assert_eq!(window.emit(), content);
             }
@@ -37,6 +38,26 @@ fuzz_target!(|input: &[u8]| {
         Some(FrameKind::Lot) => {
             if let Ok(lot) = Lot::parse(content) {
                 assert_eq!(lot.emit(), content);
+            }
+        }
+        Some(FrameKind::Share) => {
+            if let Ok(share) = Share::parse(content) {
+                assert_eq!(share.emit(), content);
+            }
+        }
+        Some(FrameKind::Offer) => {
+            if let Ok(offer) = Offer::parse(content) {
+                assert_eq!(offer.emit(), content);
+            }
+        }
+        Some(FrameKind::Lend) => {
+            if let Ok(lend) = Lend::parse(content) {
+                assert_eq!(lend.emit(), content);
+            }
+        }
+        Some(FrameKind::Lent) => {
+            if let Ok(lent) = Lent::parse(content) {
+                assert_eq!(lent.emit(), content);
             }
         }
         Some(FrameKind::Closed | FrameKind::Taken) | None => {}

@@ -28,7 +28,7 @@ use tokio::sync::mpsc;
 
 use crate::border::guest::{self, Guest};
 use crate::broker::{Broker, DataPlane, Facts, Settings};
-use crate::config::{Attach, Config, KvmGuest, Loaded, WaitMode, XenGuest};
+use crate::config::{self, Attach, Config, KvmGuest, Loaded, WaitMode};
 use crate::directory::{Directory, Limits};
 use crate::host::host;
 use crate::kvm::Guests;
@@ -205,7 +205,7 @@ impl Daemon {
         let keeper = Keeper::over(options.store.take()).map_err(system("reaching the service manager"))?;
         let of_xen = match config.xen.guest.as_slice() {
             [] => None,
-            plans => Some(backend(kernel, plans, config.kvm.guest.as_slice())?),
+            _ => Some(backend(kernel, &config.xen, config.kvm.guest.as_slice())?),
         };
         let mut tickets = tickets(&config)?;
         let (told, events) = mpsc::unbounded_channel::<Event>();
@@ -269,10 +269,10 @@ async fn plugged() -> Device {
 }
 
 /// What guests of Xen are served by. Reports know guests by their names.
-fn backend<K: xen::Domain>(kernel: K, plans: &[XenGuest], others: &[KvmGuest]) -> Result<Backend<K>, DaemonError> {
-    match plans.iter().find(|plan| others.iter().any(|other| other.name == plan.name)) {
+fn backend<K: xen::Domain>(kernel: K, xen: &config::Xen, others: &[KvmGuest]) -> Result<Backend<K>, DaemonError> {
+    match xen.guest.as_slice().iter().find(|plan| others.iter().any(|other| other.name == plan.name)) {
         Some(twice) => Err(DaemonError::Guests(format!("two guests are called {}", twice.name.name()))),
-        None => Backend::open(kernel, plans).map_err(DaemonError::Guests),
+        None => Backend::open(kernel, xen).map_err(DaemonError::Guests),
     }
 }
 

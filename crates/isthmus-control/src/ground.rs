@@ -6,12 +6,13 @@
 //!                       └ Land: Sheet   a memory file that a device shows to the guest (KVM)
 //!                               Lots    pages that the guest grants, for each piece anew (Xen)
 //!     two of them ──► CommonWindow: what both guests see         the same
+//!                       └ Common: common::Sheet, common::Lots
 //! ```
 //!
 //! What is handed to a domain is an [`Item`] either way. A guest may write anything into its window at any time, and knows no more
 //! than where in it things are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -31,14 +32,16 @@ use tokio::sync::Notify;
 
 use crate::broker::Refusal;
 
-mod common;
+pub(crate) mod common;
 mod lots;
 mod pieces;
 mod sheet;
-use common::CommonPiece;
-pub(crate) use common::CommonWindow;
-pub(crate) use lots::{Lots, Sort};
+mod stock;
+use common::{CommonPiece, Order};
+pub(crate) use common::{CommonWindow, Progress};
+pub(crate) use lots::Lots;
 pub(crate) use sheet::Sheet;
+pub(crate) use stock::Sort;
 
 /// Tells grounds apart: 0 is the host, others are guests, none used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -106,7 +109,7 @@ impl Item {
         let mapping = match self {
             Self::File(file) => Mapping::new(file, size, Access::ReadWrite),
             Self::Piece(piece) => return piece.estate.land.map(piece.at, size),
-            Self::Common(piece) => piece.map(size),
+            Self::Common(piece) => return piece.map(size),
             Self::Bell(_) => unreachable!("a bell is not memory"),
         };
         mapping.map(Window::new).map_err(|error| Refusal::from_map(&error))
@@ -288,6 +291,8 @@ pub struct Estate {
     vectors: Mutex<BTreeMap<u16, DomainId>>,
     /// Windows that it has in common with others.
     commons: Mutex<Vec<Weak<CommonWindow>>>,
+    /// What it has not been told of them.
+    orders: Mutex<VecDeque<Order>>,
     /// What rings the guest's vectors.
     outward: Vec<Doorbell>,
     /// Where the guest's rings of our vectors are heard.
@@ -304,10 +309,11 @@ impl Estate {
     ) -> Arc<Self> {
         assert!(outward.len() > 1 && inward.len() > 1); // The configuration's limits.
         let (changed, supplied) = (Notify::new(), Notify::new());
-        let (vectors, commons) = (Mutex::default(), Mutex::default());
+        let (vectors, commons, orders) = (Mutex::default(), Mutex::default(), Mutex::default());
         let bells = |fds: Vec<OwnedFd>| fds.into_iter().map(Doorbell::from).collect();
         let (outward, inward) = (bells(outward), bells(inward));
-        Arc::new(Self { number, name, land: Box::new(land), changed, supplied, vectors, commons, outward, inward })
+        let land = Box::new(land);
+        Arc::new(Self { number, name, land, changed, supplied, vectors, commons, orders, outward, inward })
     }
 
     /// Which it is.
@@ -327,16 +333,9 @@ impl Estate {
         std::iter::once(unheard).chain(domains).collect()
     }
 
-    /// A bell of a domain's for domains of another guest: where it hears it, and what they ring.
-    fn bell_for(&self, domain: DomainId, other: &Self) -> Result<(Item, Item), Refusal> {
-        let vector = self.vector(domain)?;
-        let beyond = |what: String| Refusal::new(Reason::GuestVectorsFull, what);
-        let peer = self.peer().ok_or_else(|| beyond(format!("guest {} has come too often", self.name)))?;
-        if usize::from(vector) >= other.outward.len() {
-            let text = format!("the device of guest {} cannot ring vector {vector} of guest {}", other.name, self.name);
-            return Err(beyond(text));
-        }
-        Ok((Item::Bell(Handed::Listener { vector }), Item::Bell(Handed::Ringer { peer, vector })))
+    /// Vectors that its device can ring of another one, at most.
+    fn vectors_max(&self) -> u16 {
+        u16::try_from(self.outward.len()).unwrap_or(u16::MAX)
     }
 
     /// What the guest is called.
@@ -390,21 +389,68 @@ impl Estate {
         }
     }
 
-    /// What the guest is to make next.
-    pub(crate) fn wanted(&self) -> Option<Wanted> {
-        self.land.wanted()
+    /// What the guest is to be told of windows that it has in common with others, before anything else.
+    pub(crate) fn next_order(&self) -> Option<Order> {
+        self.orders().front().cloned()
     }
 
     /// It was told of that.
-    pub(crate) fn asked(&self) {
-        self.land.asked();
+    pub(crate) fn ordered(&self) {
+        self.orders().pop_front();
+    }
+
+    /// Tells it, before anything that it is told later.
+    pub(crate) fn order(&self, order: Order) {
+        self.orders().push_back(order);
+        self.changed.notify_one();
+    }
+
+    /// How much it has not been told.
+    pub(crate) fn orders_waiting(&self) -> usize {
+        self.orders().len()
+    }
+
+    fn orders(&self) -> MutexGuard<'_, VecDeque<Order>> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the guest is to make next.
+    pub(crate) fn wanted(&self) -> Option<Wanted> {
+        let own = self.land.wanted();
+        own.or_else(|| self.commons().iter().find_map(|common| common.wanted(self.number)))
+    }
+
+    /// It was told of that.
+    pub(crate) fn asked(&self, wanted: Wanted) {
+        match wanted.window {
+            WindowNumber::OWN => self.land.asked(),
+            window => self.of_common(window, |common| common.asked(self.number)).unwrap_or_default(),
+        }
     }
 
     /// The guest has made what it was to make, or cannot. What was wrong with that.
-    pub(crate) fn supply(&self, place: u64, grant: &[u8]) -> Result<(), String> {
+    pub(crate) fn supply(&self, window: WindowNumber, place: u64, grant: &[u8]) -> Result<(), String> {
+        if window != WindowNumber::OWN {
+            // It is not there any more, or never was: nothing comes of it.
+            return self.of_common(window, |common| common.supply(self.number, place, grant)).unwrap_or(Ok(()));
+        }
         let supplied = self.land.supply(place, grant);
         self.supplied.notify_waiters();
         supplied
+    }
+
+    /// The guest can map what another one has granted, or cannot. What was wrong with that.
+    pub(crate) fn lent(&self, window: WindowNumber, place: u64, good: bool) -> Result<(), String> {
+        self.of_common(window, |common| common.lent(self.number, place, good)).unwrap_or(Ok(()))
+    }
+
+    /// The guest offers a common window, or cannot have it. What was wrong with that.
+    pub(crate) fn offered(&self, window: WindowNumber, offer: &[u8]) -> Result<(), String> {
+        self.of_common(window, |common| common.offered(self.number, offer)).unwrap_or(Ok(()))
+    }
+
+    fn of_common<T>(&self, window: WindowNumber, ask: impl FnOnce(&CommonWindow) -> T) -> Option<T> {
+        self.commons().iter().find(|common| common.number() == window).map(|common| ask(common))
     }
 
     /// Waits until there is all that a domain needs to attach, or is known that there will not be.
@@ -452,7 +498,7 @@ impl Estate {
         if let Some((&vector, _)) = vectors.iter().find(|&(_, of)| *of == domain) {
             return Ok(vector);
         }
-        let all = 1..u16::try_from(self.outward.len()).unwrap_or(u16::MAX);
+        let all = 1..self.vectors_max();
         let free = all.clone().find(|vector| !vectors.contains_key(vector)).ok_or_else(|| {
             let text = format!("all {} vectors of guest {} for domains are taken", all.len(), self.name);
             Refusal::new(Reason::GuestVectorsFull, text)

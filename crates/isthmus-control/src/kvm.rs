@@ -32,6 +32,7 @@ use crate::broker::GuestView;
 use crate::config::{self, KvmGuest};
 use crate::disposal::Given;
 use crate::ground::{Estate, GroundNumber, Sheet};
+use crate::pairs::Limits;
 use crate::server::Server;
 use crate::watched::watched;
 use keeper::{Keeper, Kept};
@@ -121,11 +122,12 @@ impl Guests {
         }
         if !places.is_empty() {
             let (sends, wanted) = unbounded_channel();
-            server.with(|broker| broker.make_windows_by(sends));
+            server.with(|broker| broker.make_windows_by("kvm", sends));
             let mark = format!("{epoch:x}");
             let seconds = |seconds| Duration::from_secs(u64::from(seconds));
             let (idle, limit) = (seconds(kvm.common_idle_s.get()), seconds(kvm.plug_timeout_s.get()));
-            spawn_local(pairs::serve(server.clone(), Plan { size, idle, limit, places, mark }, wanted));
+            let limits = Limits { idle, limit, absence: limit };
+            spawn_local(pairs::serve(server.clone(), Plan { size, limits, places, mark }, wanted));
         }
     }
 }

@@ -11,8 +11,9 @@
 //!       capture ── frames on their way to a program that asked for them
 //!       border ──── programs of guests, by the window a guest shares with us; also what a guest's own daemon is
 //!         ground ── where a domain's memory and bells come from: files of this host, or a guest's window
-//!         kvm ───── QEMU's side: devices; windows that two guests have in common; what of guests outlives this daemon
-//!         xen ───── both sides of a window that a guest of Xen grants
+//!         kvm ───── QEMU's side: devices; windows that are plugged into two guests; what of guests outlives this daemon
+//!         xen ───── both sides of a window that a guest of Xen grants, and of one that two such guests have in common
+//!         pairs ─── the life of a window that two guests have in common
 //!       answer ─── reports as JSON (schema), metrics as text
 //! ```
 //!
@@ -34,6 +35,7 @@ pub mod journal;
 mod kvm;
 pub mod metrics;
 mod network;
+mod pairs;
 pub mod policy;
 mod privileges;
 pub mod schema;

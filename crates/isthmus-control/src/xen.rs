@@ -6,6 +6,8 @@
 //!      │ Attach                                                    │ Sighting
 //!    Guest over a Frontend ═══ head, crossing, lots (granted) ═══ Border over an Estate of Lots
 //!    relay ◄────────────────── one event channel ───────────────► relay
+//!
+//!  guest ══ common window (granted by the one to the other), an event channel of its own ══ another guest of the same backend
 //! ```
 //!
 //! What is said over the crossing is the same as over the window of a device ([`crate::border`]); only where pieces come from and how bells
@@ -14,7 +16,9 @@
 pub(crate) mod backend;
 pub(crate) mod frontend;
 mod held;
+mod neighbour;
 mod pace;
+mod pairs;
 mod relay;
 
 use std::io;

@@ -91,6 +91,10 @@ monitor = "/srv/web.qmp"
 [[kvm.guest]]
 name = "db"
 user = 1001
+[xen]
+common_mib = 8
+common_idle_s = 4
+common_timeout_s = 6
 [[xen.guest]]
 name = "vm"
 user = "ann"

@@ -16,7 +16,8 @@
 //!
 //! Two guests may have a *common window* beside their own ones: memory that these two see and nobody else but the host, of pieces from
 //! its first byte to its last. It is plugged into both while they run, and has one number for both ([`WindowNumber`]). The guest's
-//! daemon says which ones it has, and until it has said so the host hands out nothing of them.
+//! daemon says which ones it has, and until it has said so the host hands out nothing of them. Where guests can grant pages to one
+//! another it is made of lots, and not even the host sees it ([`shared`]).
 
 use alloc::vec::Vec;
 
@@ -25,6 +26,7 @@ use crate::control::{Field, MalformedControl, Name, Reader};
 use crate::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX, PAGE_BYTES, SLAB_BYTES_MIN};
 
 pub mod lots;
+pub mod shared;
 
 /// What the head page begins with, as two words.
 pub const MAGIC: [u32; 2] = [u32::from_le_bytes(*b"ISTH"), u32::from_le_bytes(*b"WNDW")];
@@ -95,6 +97,17 @@ pub enum FrameKind {
     Wanted,
     /// The content is a [`lots::Lot`]; no connection. To the host alone.
     Lot,
+    /// The content is a [`shared::Share`]: a window that the guest is to have in common with another one; no connection. To the guest alone.
+    Share,
+    /// The content is a [`shared::Offer`]; no connection. To the host alone.
+    Offer,
+    /// The content is the [`WindowNumber`] of a window that [`FrameKind::Share`] was about, and that is over; no connection. To the guest
+    /// alone.
+    Part,
+    /// The content is a [`shared::Lend`]: a lot of another guest's in a common window; no connection. To the guest alone.
+    Lend,
+    /// The content is a [`shared::Lent`]; no connection. To the host alone.
+    Lent,
 }
 
 impl FrameKind {
@@ -110,6 +123,11 @@ impl FrameKind {
             Self::Unplugged => 7,
             Self::Wanted => 16,
             Self::Lot => 17,
+            Self::Share => 18,
+            Self::Offer => 19,
+            Self::Part => 20,
+            Self::Lend => 21,
+            Self::Lent => 22,
         }
     }
 
@@ -125,6 +143,11 @@ impl FrameKind {
             7 => Some(Self::Unplugged),
             16 => Some(Self::Wanted),
             17 => Some(Self::Lot),
+            18 => Some(Self::Share),
+            19 => Some(Self::Offer),
+            20 => Some(Self::Part),
+            21 => Some(Self::Lend),
+            22 => Some(Self::Lent),
             _ => None,
         }
     }

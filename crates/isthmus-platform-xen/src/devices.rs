@@ -32,15 +32,6 @@ impl Devices {
         }
         Ok(())
     }
-
-    /// Pages that `from` granted us, to be mapped by whoever gets the descriptor: at offset 0, in full, `refs` in this order. Nothing is
-    /// checked before that. Whoever holds it can also ask for other pages granted to this domain, if it guesses their numbers: it is for
-    /// programs that may see all of those.
-    pub fn lend(&self, from: Domid, refs: &[GrantRef]) -> Result<OwnedFd, Errno> {
-        let file = open(calls::GNTDEV)?;
-        let index = calls::map_refs(&file, from, refs)?;
-        if index == 0 { Ok(file) } else { Err(Errno::PROTO) } // Of a file that was just opened it always is.
-    }
 }
 
 fn open(node: &'static str) -> Result<OwnedFd, Errno> {
@@ -87,6 +78,14 @@ impl Kernel for Devices {
         // hypervisor keeps them for us. (The kernel asks it only now: a number that is not good is refused here.) The file goes with
         // the last mapping of it, and with the file what it remembers.
         unsafe { addresses::map(&pieces, access, Box::new(())) }
+    }
+
+    /// Whoever holds it can also ask for other pages granted to this domain, if it guesses their numbers: it is for programs that may see
+    /// all of those.
+    fn lend(&self, from: Domid, refs: &[GrantRef]) -> Result<OwnedFd, Errno> {
+        let file = open(calls::GNTDEV)?;
+        let index = calls::map_refs(&file, from, refs)?;
+        if index == 0 { Ok(file) } else { Err(Errno::PROTO) } // Of a file that was just opened it always is.
     }
 
     fn listen(&self, peer: Domid) -> Result<DevicePort, Errno> {

@@ -137,6 +137,11 @@ impl Kernel for Domain {
         grants::map(self, from, refs, access, farewell)
     }
 
+    /// Of pages that were allocated together, in their order, the first ones.
+    fn lend(&self, from: Domid, refs: &[GrantRef]) -> Result<OwnedFd, Errno> {
+        grants::lend(self, from, refs)
+    }
+
     fn listen(&self, peer: Domid) -> Result<FakePort, Errno> {
         FakePort::listen(self, peer)
     }

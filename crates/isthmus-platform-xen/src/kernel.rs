@@ -44,6 +44,10 @@ pub trait Kernel {
         farewell: Option<Farewell<'_, Self::Port>>,
     ) -> Result<Mapping, Errno>;
 
+    /// Pages that `from` granted us, to be mapped once by whoever gets the descriptor: at offset 0, in full, `refs` in this order, 4096
+    /// at most. Nothing is checked before that.
+    fn lend(&self, from: Domid, refs: &[GrantRef]) -> Result<OwnedFd, Errno>;
+
     /// An end that `peer`, and nobody else, can bind to.
     fn listen(&self, peer: Domid) -> Result<Self::Port, Errno>;
 

@@ -45,6 +45,7 @@ pub mod kernel;
 mod offer;
 mod platform;
 pub mod presence;
+mod shared;
 #[cfg(test)]
 mod spec;
 pub mod store;
@@ -55,4 +56,5 @@ pub use ids::{Domid, EvtchnPort, GrantRef};
 pub use kernel::{Farewell, Kernel, Pages, Port};
 pub use offer::{Offer, OfferFault};
 pub use platform::{Bell, Xen, XenListener, XenMemory, XenRinger};
+pub use shared::SharedHead;
 pub use store::{Event, Store, StoreError};

@@ -91,13 +91,19 @@ impl<K: Kernel> Xen<K> {
         access: Access,
         farewell: Option<Farewell<'_, K::Port>>,
     ) -> Result<Mapping, PlatformError> {
+        let refs = self.pages_of(grant, size)?;
+        self.kernel.map(grant.from, &refs, access, farewell).map_err(refused(MAPPING))
+    }
+
+    /// The references of a grant's first pages, as many as this size has. Whether they are good is known when they are mapped.
+    pub fn pages_of(&self, grant: &Grant, size: RegionSize) -> Result<Vec<GrantRef>, PlatformError> {
         let (need, have) = (size.0.div_ceil(PAGE_BYTES), u64::from(grant.pages));
         if need > have {
             return Err(MapError::TooSmall { need: size.0, have: have * PAGE_BYTES }.into());
         }
         let mut refs = self.refs(grant)?;
         refs.truncate(need as usize);
-        self.kernel.map(grant.from, &refs, access, farewell).map_err(refused(MAPPING))
+        Ok(refs)
     }
 
     /// The kernel.

@@ -4,7 +4,7 @@ use crate::admission::{BACKENDS, BACKENDS_MAX, GUESTS};
 use crate::directory::{self, Level, PAGES_MAX, Place, REFS_MAX};
 use crate::kernel::PAGE_BYTES;
 use crate::presence::{BEAT, FOLLOWED_MAX, LEASE, NODE, OFFER_BYTES_MAX};
-use crate::{Domid, EvtchnPort, Grant, GrantRef, INLINE_MAX, Names, Offer};
+use crate::{Domid, EvtchnPort, Grant, GrantRef, INLINE_MAX, Names, Offer, SharedHead};
 use isthmus_shm::Access;
 
 fn rows(head: &str, rows: &[String]) -> String {
@@ -116,6 +116,23 @@ fn offer() -> String {
     )
 }
 
+fn shared() -> String {
+    let names = Names::Inline(vec![GrantRef(7)]);
+    let head = Grant { from: Domid::ZERO, access: Access::ReadWrite, pages: 1, names };
+    let bytes = SharedHead { port: EvtchnPort(0x2423_2221), head }.emit();
+    assert_eq!((bytes[4], bytes[8]), (0x21, b'G'));
+    rows(
+        "| offset | bytes | meaning |",
+        &[
+            format!("| 0 | 1 | {}: `{}` |", bytes[0], bytes[0] as char),
+            format!("| 1 | 1 | version: {} |", bytes[1]),
+            "| 2 | 2 | 0 |".to_owned(),
+            "| 4 | 4 | a port of an event channel, to which the other guest binds |".to_owned(),
+            "| 8 | to the end | the grant of the window's head page |".to_owned(),
+        ],
+    )
+}
+
 fn times() -> String {
     rows(
         "| what | |",
@@ -139,6 +156,7 @@ fn the_specification_has_the_tables_of_the_code() {
         ("nodes", store()),
         ("times", times()),
         ("offer", offer()),
+        ("shared", shared()),
     ] {
         let mark = format!("<!-- table {name} -->\n");
         let start = page.find(&mark).unwrap_or_else(|| panic!("no table {name}")) + mark.len();

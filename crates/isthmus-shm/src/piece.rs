@@ -73,18 +73,20 @@ pub fn extent(file: impl AsFd) -> Option<Extent> {
 }
 
 /// The name under which the kernel lists the driver for granted pages among its miscellaneous devices, and their common major number.
-const GRANTED: &str = "xen/gntalloc";
+/// Drivers of granted pages under Xen: of a domain's own, and of those that others granted to it.
+const GRANTED: [&str; 2] = ["xen/gntalloc", "xen/gntdev"];
 const MISCELLANEOUS: u32 = 10;
 
-/// True of an open file of the driver that allocates granted pages under Xen. The number of its device says so, which the kernel gives to
-/// no other driver; where something else than a driver claims that number (a FUSE file can), the kernel does not open it.
+/// True of an open file of a driver that shows granted pages under Xen. The number of its device says so, which the kernel gives to no
+/// other driver; where something else than a driver claims that number (a FUSE file can), the kernel does not open it.
 pub fn is_granted(file: impl AsFd) -> bool {
     let Ok(found) = rustix::fs::fstat(&file) else { return false };
     let is_device = rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::CharacterDevice;
     is_device
         && rustix::fs::major(found.st_rdev) == MISCELLANEOUS
-        && std::fs::read_to_string("/proc/misc")
-            .is_ok_and(|listed| number_of(&listed, GRANTED) == Some(rustix::fs::minor(found.st_rdev)))
+        && std::fs::read_to_string("/proc/misc").is_ok_and(|listed| {
+            GRANTED.iter().any(|driver| number_of(&listed, driver) == Some(rustix::fs::minor(found.st_rdev)))
+        })
 }
 
 /// The number of a device in the kernel's list: a number and a name in each line.
@@ -99,10 +101,10 @@ mod tests {
 
     #[test]
     fn devices_are_found_in_the_kernels_list() {
-        let listed = "122 xen/privcmd\n 58 xen/gntalloc\n  1 psaux\n";
-        assert_eq!(number_of(listed, GRANTED), Some(58));
+        let listed = "122 xen/privcmd\n 58 xen/gntalloc\n 59 xen/gntdev\n  1 psaux\n";
+        assert_eq!(GRANTED.map(|driver| number_of(listed, driver)), [Some(58), Some(59)]);
         assert_eq!(number_of(listed, "xen/gnt"), None);
-        assert_eq!(number_of("58xen/gntalloc", GRANTED), None);
+        assert_eq!(number_of("58xen/gntalloc", GRANTED[0]), None);
     }
 
     #[test]

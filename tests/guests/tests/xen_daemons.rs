@@ -31,7 +31,7 @@ fn programs_of_domains_of_xen() {
             "pv"
         }
     };
-    bed.0.run("printf \"[[xen.guest]]\\nname = \\\"a\\\"\\nuser = 0\\n[[xen.guest]]\\nname = \\\"b\\\"\\nuser = 0\\n\" >/tmp/isthmusd.toml");
+    bed.0.run("printf \"[xen]\\ncommon_idle_s = 5\\n[[xen.guest]]\\nname = \\\"a\\\"\\nuser = 0\\n[[xen.guest]]\\nname = \\\"b\\\"\\nuser = 0\\n\" >/tmp/isthmusd.toml");
     bed.start("a", "pv");
     bed.start("b", kind);
     let before = bed.0.grants();
@@ -46,6 +46,7 @@ fn programs_of_domains_of_xen() {
     for (what, client, server, sizes) in [
         ("programs of a guest and of domain 0 meet", "dom0", "a", EVERY_SIZE),
         ("programs of two guests meet", "b", "a", EVERY_SIZE),
+        ("programs of two guests meet the other way round", "a", "b", SHORT),
         ("two programs of one guest meet, by a channel", "a", "a", EVERY_SIZE),
         ("two programs of the other guest meet, by a channel", "b", "b", SHORT),
     ] {
@@ -54,6 +55,14 @@ fn programs_of_domains_of_xen() {
     for [client, server] in [["dom0", "b"], ["b", "a"]] {
         bed.check("many messages under way at once come whole and in order", |bed| bed.stream(client, server));
     }
+    bed.check("programs of two guests talk past the backend", past_the_backend);
+    bed.check("a round trip between two guests, sleeping, is shorter than through the backend", latency);
+    bed.check("what two guests have in common goes when nobody uses it", |bed| {
+        let gone = |bed: &mut Bed| bed.0.done("grep -q \"common window goes: nobody uses it\" /tmp/backend").code == 0;
+        eventually(patience(), || gone(bed)).expect("it stays");
+    });
+    bed.check("a guest's daemon that is killed ends its channels, and nothing else", |bed| killed_neighbour(bed, "b"));
+    bed.check("so does the other one's", |bed| killed_neighbour(bed, "a"));
     bed.check("a guest's daemon that is killed comes back", killed_frontend);
     bed.check("a backend that is killed comes back", killed_backend);
     bed.check("whatever stands in a guest's node, the others go on", garbled);
@@ -123,16 +132,33 @@ impl Bed {
         self.0.on(server, "ended server");
     }
 
+    /// Bytes that went through the backend, as far as the domains are there that they were for.
+    fn ordinary_bytes(&mut self) -> u64 {
+        let listed: Value = serde_json::from_str(&self.0.run("isthmus domain list --json").join("\n")).unwrap();
+        let of = |domain: &Value| domain["ordinary_received_bytes"].as_u64().unwrap();
+        listed["domains"].as_array().unwrap().iter().map(of).sum()
+    }
+
+    /// The paths of all pairs that there are.
+    fn paths(&mut self) -> Vec<String> {
+        let listed: Value = serde_json::from_str(&self.0.run("isthmus channel list --json").join("\n")).unwrap();
+        let pairs = listed["pairs"].as_array().unwrap().iter();
+        pairs.map(|pair| pair["path"].as_str().unwrap().to_owned()).collect()
+    }
+
+    fn until_channel(&mut self) {
+        let found = eventually(patience(), || self.paths() == ["channel"]);
+        found.unwrap_or_else(|_| panic!("{:?}", self.0.run("isthmus channel list --json")));
+    }
+
     /// A program of `client` talks to one of `server` without end; once they do, that happens; and the survivor is told.
     fn struck(&mut self, client: &str, server: &str, strike: impl FnOnce(&mut Self)) {
         let endpoint = self.serve(server, "mx_pingpong");
         self.0.on(client, &format!("begin client mx_pingpong -w -r {endpoint} {LONG}"));
-        let received = |bed: &mut Self| {
-            let listed: Value = serde_json::from_str(&bed.0.run("isthmus domain list --json").join("\n")).unwrap();
-            let of = |domain: &Value| domain["ordinary_received_bytes"].as_u64().unwrap();
-            listed["domains"].as_array().unwrap().iter().map(of).sum::<u64>()
-        };
-        eventually(patience(), || received(self) > 1 << 20).expect("the two do not talk");
+        match client {
+            "dom0" => drop(eventually(patience(), || self.ordinary_bytes() > 1 << 20).expect("the two do not talk")),
+            _ => self.until_channel(),
+        }
         strike(self);
         let done = self.0.done(&match client {
             "dom0" => "ended client".to_owned(),
@@ -141,6 +167,48 @@ impl Bed {
         assert_ne!(done.code, 0);
         assert!(done.lines.iter().any(|line| line.ends_with("the endpoint cannot be reached")), "{:?}", done.lines);
     }
+}
+
+/// Messages of a pair that go on after there is a channel.
+const MANY: &str = "-n 2000 -W 0 -v -S 32768 -E 32768";
+
+fn past_the_backend(bed: &mut Bed) {
+    let endpoint = bed.serve("a", "mx_pingpong");
+    bed.0.on("b", &format!("begin client mx_pingpong -w -r {endpoint} {MANY}"));
+    bed.until_channel();
+    let first = bed.ordinary_bytes();
+    // As long as both are there.
+    let mut last = first;
+    while bed.paths() == ["channel"] {
+        last = last.max(bed.ordinary_bytes());
+    }
+    bed.0.on("b", "ended client").iter().for_each(|line| println!("{line}"));
+    bed.0.on("a", "ended server");
+    println!("# through the backend: {first} bytes before there was a channel, {} after", last - first);
+    assert_eq!(last, first);
+}
+
+fn latency(bed: &mut Bed) {
+    let mut half = |through: &str| {
+        let endpoint = bed.serve("a", &format!("env {through} mx_pingpong"));
+        let said = bed.0.on("b", &format!("{through} mx_pingpong -w -r {endpoint} -n 300 -W 100 -S 8 -E 8"));
+        bed.0.on("a", "ended server");
+        let row =
+            said.iter().map(|line| line.split_whitespace().collect::<Vec<_>>()).find(|row| row.first() == Some(&"8"));
+        row.unwrap()[1].parse::<f64>().unwrap()
+    };
+    let (through, past) = (half("ISTHMUS_CHANNELS=0"), half("ISTHMUS_CHANNELS=1"));
+    println!(
+        "# 8 B, both sleeping, half round trip: {through} us through the backend, {past} us past it: {:.2}",
+        past / through
+    );
+}
+
+fn killed_neighbour(bed: &mut Bed, whose: &str) {
+    let other = if whose == "a" { "b" } else { "a" };
+    bed.struck(other, whose, |bed| drop(bed.0.on(whose, "strike frontend")));
+    bed.0.on(whose, "strike server; frontend");
+    bed.pingpong(other, whose, SHORT);
 }
 
 fn killed_frontend(bed: &mut Bed) {

@@ -20,12 +20,13 @@ use std::time::Duration;
 use isthmus_channel::crossing::Frame;
 use isthmus_layout::RegionSize;
 use isthmus_layout::border::lots::{Lot, Wanted};
+use isthmus_layout::border::shared::{Lend, Lent, Offer, Share};
 use isthmus_layout::border::{
     ANSWER_WORD, CALL_WORD, CROSSING, CROSSING_AT, CROSSING_VECTOR, FrameKind, Handed, MAGIC, MAGIC_WORD, Open, Packet,
     SILENT_AFTER_MS, TAKEN_STEP, UNTAKEN_MAX, VERSION, VERSION_WORD, WindowNumber, Withdrawn,
 };
 use isthmus_layout::channel::Direction;
-use isthmus_layout::control::{Refused, Text, ToClient, ToDaemon, serial_of};
+use isthmus_layout::control::{MalformedControl, Refused, Text, ToClient, ToDaemon, serial_of};
 use isthmus_layout::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX, PAGE_BYTES};
 use isthmus_layout::reason::Reason;
 use isthmus_platform::{Doorbell, Ring as _};
@@ -50,7 +51,7 @@ const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
 
 const SILENT_AFTER: Duration = Duration::from_millis(SILENT_AFTER_MS as u64);
 
-/// Parts of the window that were made and that the host has not been told of: more than a stock, of each size.
+/// What was done for the host, and it has not been told of: more than a stock, of each size.
 const UNTOLD_MAX: usize = 256;
 
 /// Why a guest's daemon serves its device no more.
@@ -122,6 +123,7 @@ impl<D: Device + 'static> Guest<D> {
                     host.feel(conversation.is_some());
                     things.look();
                 }
+                () = things.device.changed() => things.look(),
                 () = tokio::task::yield_now(), if more => {}
             }
             if conversation.as_ref().is_some_and(|conversation| conversation.talk.over.get() || !calling.is_answered())
@@ -279,8 +281,8 @@ struct Conversation<D> {
     next: Cell<u32>,
     /// Windows that the host knows of.
     told: RefCell<BTreeSet<WindowNumber>>,
-    /// What was made for the host, and it has not been told.
-    made: RefCell<VecDeque<Vec<u8>>>,
+    /// What was done for the host, and it has not been told.
+    made: RefCell<VecDeque<(FrameKind, Vec<u8>)>>,
     making: Notify,
 }
 
@@ -404,36 +406,72 @@ impl<D: Device + 'static> Conversation<D> {
             (FrameKind::Withdrawn, _) => {
                 self.things.withdraw(Withdrawn::parse(content).map_err(|error| error.to_string())?);
             }
-            (FrameKind::Wanted, _) => {
-                let wanted = Wanted::parse(content).map_err(|error| error.to_string())?;
+            (FrameKind::Wanted | FrameKind::Share | FrameKind::Part | FrameKind::Lend, _) => {
                 if self.made.borrow().len() >= UNTOLD_MAX {
-                    return Err(format!("it wants more than {UNTOLD_MAX} pieces at once"));
+                    return Err(format!("it wants more than {UNTOLD_MAX} things at once"));
                 }
-                self.made.borrow_mut().push_back(self.make(wanted));
+                let done = self.done(kind, content).map_err(|error| error.to_string())?;
+                self.made.borrow_mut().extend(done);
                 self.making.notify_one();
             }
-            (FrameKind::Open | FrameKind::Plugged | FrameKind::Unplugged | FrameKind::Lot, _) => {
-                return Err(format!("a host does not say {kind:?}"));
-            }
+            (
+                FrameKind::Open
+                | FrameKind::Plugged
+                | FrameKind::Unplugged
+                | FrameKind::Lot
+                | FrameKind::Offer
+                | FrameKind::Lent,
+                _,
+            ) => return Err(format!("a host does not say {kind:?}")),
         }
         Ok(())
     }
 
-    /// What the host is told of something that it wants: nothing if it cannot be made.
-    fn make(&self, wanted: Wanted) -> Vec<u8> {
-        let made = self.things.device.make(wanted).unwrap_or_else(|error| {
-            tracing::warn!(bytes = wanted.bytes, "the window does not grow: {error}");
-            Vec::new()
-        });
-        Lot { place: wanted.place, grant: &made }.emit()
+    /// Does something of windows that the host wants, and says what it is told of that.
+    fn done(&self, kind: FrameKind, content: &[u8]) -> Result<Option<(FrameKind, Vec<u8>)>, MalformedControl> {
+        let device = &self.things.device;
+        match kind {
+            FrameKind::Share => {
+                let share = Share::parse(content)?;
+                let shared = device.share(&share).unwrap_or_else(|error| {
+                    tracing::warn!(domain = share.domain, "there is no window in common: {error}");
+                    Some(Vec::new())
+                });
+                self.things.look();
+                let offer = |offer: Vec<u8>| Offer { window: share.window, offer: &offer }.emit();
+                Ok(shared.map(|shared| (FrameKind::Offer, offer(shared))))
+            }
+            FrameKind::Part => {
+                device.part(WindowNumber::parse(content)?);
+                self.things.look();
+                Ok(None)
+            }
+            FrameKind::Lend => {
+                let lend = Lend::parse(content)?;
+                let borrowed = device.borrow(&lend).inspect_err(|error| {
+                    tracing::warn!(bytes = lend.bytes, "what another guest grants cannot be mapped: {error}");
+                });
+                let lent = Lent { window: lend.window, place: lend.place, good: borrowed.is_ok() };
+                Ok(Some((FrameKind::Lent, lent.emit())))
+            }
+            _ => {
+                let wanted = Wanted::parse(content)?;
+                let made = device.make(wanted).unwrap_or_else(|error| {
+                    tracing::warn!(bytes = wanted.bytes, "a window does not grow: {error}");
+                    Vec::new()
+                });
+                let lot = Lot { window: wanted.window, place: wanted.place, grant: &made };
+                Ok(Some((FrameKind::Lot, lot.emit())))
+            }
+        }
     }
 
-    /// Tells the host of what was made for it.
+    /// Tells the host of what was done for it.
     async fn offer(self: Rc<Self>) {
         while !self.talk.over.get() {
             let next = self.made.borrow_mut().pop_front();
             match next {
-                Some(lot) => drop(self.send(FrameKind::Lot, 0, &lot).await),
+                Some((kind, content)) => drop(self.send(kind, 0, &content).await),
                 None => self.making.notified().await,
             }
         }

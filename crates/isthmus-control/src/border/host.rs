@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 
 use isthmus_channel::crossing::Frame;
 use isthmus_layout::border::lots::Lot;
+use isthmus_layout::border::shared::{Lent, Offer};
 use isthmus_layout::border::{
     ANSWER_WORD, CALL_WORD, CROSSING, FRAME_BYTES_MAX, FrameKind, GUEST_BEAT_WORD, Handed, MAGIC, MAGIC_WORD, Open,
     Packet, TAKEN_STEP, UNTAKEN_MAX, VERSION, VERSION_WORD, WindowNumber,
@@ -258,12 +259,29 @@ impl Conversation {
             }
             FrameKind::Lot => {
                 let lot = Lot::parse(content).map_err(|error| error.to_string())?;
-                self.estate.supply(lot.place, lot.grant)
+                self.of_common(self.estate.supply(lot.window, lot.place, lot.grant))
             }
-            FrameKind::Taken | FrameKind::Withdrawn | FrameKind::Wanted => {
-                Err(format!("a guest does not say {kind:?}"))
+            FrameKind::Lent => {
+                let lent = Lent::parse(content).map_err(|error| error.to_string())?;
+                self.of_common(self.estate.lent(lent.window, lent.place, lent.good))
             }
+            FrameKind::Offer => {
+                let offer = Offer::parse(content).map_err(|error| error.to_string())?;
+                self.of_common(self.estate.offered(offer.window, offer.offer))
+            }
+            FrameKind::Taken
+            | FrameKind::Withdrawn
+            | FrameKind::Wanted
+            | FrameKind::Share
+            | FrameKind::Part
+            | FrameKind::Lend => Err(format!("a guest does not say {kind:?}")),
         }
+    }
+
+    /// Something of a common window may be there, or will not be: who makes it looks.
+    fn of_common(&self, said: Result<(), String>) -> Result<(), String> {
+        self.server.with(|broker| broker.guests_changed());
+        said
     }
 
     fn open(self: &Rc<Self>, number: u32, open: Open) -> Result<(), String> {
@@ -401,12 +419,19 @@ impl Conversation {
             self.estate.told(withdrawn);
             self.estate.call();
         }
+        while let Some((kind, content)) = self.estate.next_order() {
+            if !self.talk.send(Frame { kind, connection: 0 }, &content)? {
+                return Ok(false);
+            }
+            self.estate.ordered();
+            self.estate.call();
+        }
         while let Some(wanted) = self.estate.wanted() {
             let frame = Frame { kind: FrameKind::Wanted, connection: 0 };
             if !self.talk.send(frame, &wanted.emit())? {
                 return Ok(false);
             }
-            self.estate.asked();
+            self.estate.asked(wanted);
             self.estate.call();
         }
         Ok(true)

@@ -1,9 +1,10 @@
-//! Windows that two guests have in common: who gets one, and who waits for one. They are made and taken away by [`kvm::pairs`](crate::kvm).
+//! Windows that two guests have in common: who gets one, and who waits for one. They are made and taken away by a maker for each platform
+//! ([`pairs`](crate::pairs)).
 //!
 //! ```text
 //!            first request                both guests show it
-//!   (none) ───────────────► Plugging ──────────────────────────► Open
-//!     ▲                        │ a monitor or a guest does not      │ nobody uses it, a guest is gone
+//!   (none) ───────────────► Making ────────────────────────────► Open
+//!     ▲                        │ the maker or a guest does not      │ nobody uses it, a guest is gone
 //!     │      after a while     ▼                                    │
 //!     ├───────────────────── Refused                                │
 //!     └─────────────────────────────────────────────────────────────┘
@@ -27,7 +28,7 @@ use crate::ground::{CommonWindow, Estate, Ground, GroundNumber};
 /// Windows that one guest has in common with others: each takes a slot of its machine.
 const WINDOWS_MAX: usize = 16;
 
-/// After a refusal the monitors are left alone for so long, in nanoseconds.
+/// After a refusal makers are left alone for so long, in nanoseconds.
 const PAUSE: u64 = 30_000_000_000;
 
 /// Two guests, the lower number first.
@@ -69,9 +70,9 @@ struct Waiting {
 
 #[derive(Debug)]
 enum Stage {
-    Plugging,
+    Making,
     Open(Arc<CommonWindow>),
-    /// Until then nobody is asked again; while something is still plugged in, for ever.
+    /// Until then nobody is asked again; while something of it is still there, for ever.
     Refused {
         text: String,
         until: u64,
@@ -93,8 +94,8 @@ struct Pair {
 pub(crate) struct Pairs {
     known: BTreeMap<PairKey, Pair>,
     last: u16,
-    /// Where windows are made; none where no guest has a monitor.
-    wanted: Option<UnboundedSender<Wanted>>,
+    /// Where windows of guests of a platform are made; none where they cannot be.
+    makers: BTreeMap<&'static str, UnboundedSender<Wanted>>,
 }
 
 impl Pairs {
@@ -119,23 +120,23 @@ impl Pairs {
 }
 
 impl Broker {
-    /// Windows are made there from now on. Guests may still have some of a daemon before: numbers begin anywhere, so that none is taken
-    /// for another.
-    pub(crate) fn make_windows_by(&mut self, wanted: UnboundedSender<Wanted>) {
-        self.pairs.wanted = Some(wanted);
+    /// Windows of guests of a platform are made there from now on. Guests may still have some of a daemon before: numbers begin anywhere,
+    /// so that none is taken for another.
+    pub(crate) fn make_windows_by(&mut self, platform: &'static str, wanted: UnboundedSender<Wanted>) {
+        self.pairs.makers.insert(platform, wanted);
         self.pairs.last = self.settings.epoch as u16 / 2;
     }
 
     /// Where two domains in different guests have memory in common; None where it is being made. Asking has it made.
     pub(super) fn common_window(&mut self, a: DomainId, b: DomainId) -> Result<Option<Arc<CommonWindow>>, Refusal> {
         let (key, guests) = self.pair_of(a, b)?;
-        self.may_pair(&guests)?;
+        let platform = self.may_pair(&guests)?;
         match self.pairs.known.get(&key) {
             Some(Pair { stage: Stage::Open(window), shown: [true, true], .. }) => return Ok(Some(Arc::clone(window))),
             Some(Pair { stage: Stage::Refused { text, until }, .. }) if self.now < *until => {
                 return Err(Refusal::new(Reason::WindowRefused, text.clone()));
             }
-            Some(Pair { stage: Stage::Plugging | Stage::Open(_), .. }) => return Ok(None),
+            Some(Pair { stage: Stage::Making | Stage::Open(_), .. }) => return Ok(None),
             Some(_) | None => {}
         }
         for guest in &guests {
@@ -146,11 +147,11 @@ impl Broker {
         }
         let (number, changed) = (self.pairs.number(), Arc::new(Notify::new()));
         let wanted = Wanted { key, number, guests, changed: Arc::clone(&changed) };
-        let sent = self.pairs.wanted.as_ref().is_some_and(|maker| maker.send(wanted).is_ok());
+        let sent = self.pairs.makers.get(platform).is_some_and(|maker| maker.send(wanted).is_ok());
         if !sent {
-            return Err(Reason::NoMonitor.into());
+            return Err(Reason::NoCommonMemory.into()); // The daemon ends.
         }
-        let pair = Pair { number, stage: Stage::Plugging, shown: [false; 2], waiting: Vec::new(), changed };
+        let pair = Pair { number, stage: Stage::Making, shown: [false; 2], waiting: Vec::new(), changed };
         self.pairs.known.insert(key, pair);
         Ok(None)
     }
@@ -183,20 +184,21 @@ impl Broker {
         Ok((PairKey([guests[0].number(), guests[1].number()]), guests))
     }
 
-    /// Whether the daemon has the monitors of both.
-    fn may_pair(&self, guests: &[Arc<Estate>; 2]) -> Result<(), Refusal> {
-        if guests.iter().any(|guest| self.guests.get(guest.name()).is_some_and(|view| view.platform == "xen")) {
-            return Err(Refusal::new(Reason::NoCommonMemory, "guests of Xen have no window in common"));
-        }
-        let without =
-            guests.iter().find(|guest| self.guests.get(guest.name()).is_none_or(|view| view.monitor.is_none()));
-        match without {
-            Some(guest) => {
+    /// The platform whose maker can make a window for both.
+    fn may_pair(&self, guests: &[Arc<Estate>; 2]) -> Result<&'static str, Refusal> {
+        let mut platform = None;
+        for guest in guests {
+            let view = self.guests.get(guest.name()).ok_or(Reason::NoCommonMemory)?;
+            if view.platform == "kvm" && view.monitor.is_none() {
                 let text = format!("the daemon was not given the monitor of guest {}", guest.name());
-                Err(Refusal::new(Reason::NoMonitor, text))
+                return Err(Refusal::new(Reason::NoMonitor, text));
             }
-            None => Ok(()),
+            if !self.pairs.makers.contains_key(view.platform) || platform.is_some_and(|known| known != view.platform) {
+                return Err(Reason::NoCommonMemory.into());
+            }
+            platform = Some(view.platform);
         }
+        Ok(platform.expect("there are two"))
     }
 
     /// A domain's request for a channel is answered when the window is there, or is not.
@@ -236,7 +238,7 @@ impl Broker {
         }
     }
 
-    /// A guest's device has come or gone.
+    /// A guest has come or gone, or has something of a common window.
     pub(crate) fn guests_changed(&self) {
         self.pairs.known.values().for_each(|pair| pair.changed.notify_one());
     }
@@ -296,7 +298,7 @@ impl Broker {
         }
     }
 
-    /// Nothing of it is plugged in any more. Where it was refused, the monitors are left alone for a while.
+    /// Nothing of it is there any more. Where it was refused, its maker is left alone for a while.
     pub(crate) fn pair_over(&mut self, key: PairKey, refused: bool) {
         let pause = self.now.saturating_add(PAUSE);
         let rests = refused && self.are_there(key);

@@ -108,6 +108,13 @@ table! {
         /// Guests whose programs attach to this daemon, if domain 0 lets them (`isthmus guest allow <name>`), and have `isthmusd --guest`.
         /// In a variable: `ISTHMUS_DAEMON_XEN_GUEST='[{ name = "web", user = "ann" }]'`.
         guest: Guests<XenGuest> = "[]", Restart;
+        /// How much one guest may grant to another when their programs talk: what channels between them are in. It is granted as it is
+        /// needed, and comes on top of the guest's `window_mib`.
+        common_mib: PowerOfTwoMib<1, 4096> = "32", Restart;
+        /// How long two guests share pages when no channel is in them.
+        common_idle_s: Seconds<1, 604800> = "60", Restart;
+        /// How long the guests may take until they do.
+        common_timeout_s: Seconds<1, 3600> = "60", Restart;
     }
     /// Counters for Prometheus.
     metrics: Metrics {

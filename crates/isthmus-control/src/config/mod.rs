@@ -47,7 +47,7 @@ use std::path::PathBuf;
 
 pub use document::document;
 pub use guests::{GuestName, Guests};
-pub use keys::{Config, Daemon, Effect, KEYS, Key, Kvm, Limits, Metrics, Mx, Policy, TABLES, Table, Wait, key};
+pub use keys::{Config, Daemon, Effect, KEYS, Key, Kvm, Limits, Metrics, Mx, Policy, TABLES, Table, Wait, Xen, key};
 pub use kvm::KvmGuest;
 pub use mx::{
     Board, BoardName, BoardNic, Boards, Carrier, LinkPlan, MX_LINKS_MAX, Mac, MxBoardPlan, MxHost, Network, Peer,

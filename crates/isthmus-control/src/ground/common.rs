@@ -1,48 +1,105 @@
 //! A window that two guests have in common: pieces of it are handed to programs of both, and of nobody else.
 //!
-//! The host's daemon keeps account of it, as of a guest's own window, and empties each piece before it is handed out. Both guests may write
-//! anywhere in it at any time; what the daemon decides by is not in it.
+//! ```text
+//!   CommonWindow ── Common: Sheet   a memory file that devices show to both guests (KVM)
+//!                           Lots    pages that one guest grants to the other, for each piece anew (Xen)
+//! ```
+//!
+//! The host's daemon keeps account of it, as of a guest's own window. Both guests may write anywhere in it at any time; what the daemon
+//! decides by is not in it.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use isthmus_layout::RegionSize;
-use isthmus_layout::border::{Handed, WindowNumber, Withdrawn};
+use isthmus_layout::border::lots::Wanted;
+use isthmus_layout::border::{FrameKind, Handed, WindowNumber, Withdrawn};
 use isthmus_layout::ids::DomainId;
 use isthmus_layout::limits::PAGE_BYTES;
 use isthmus_layout::reason::Reason;
-use isthmus_platform::local;
-use isthmus_shm::{Access, MapError, Mapping};
+use isthmus_shm::Window;
 
-use super::pieces::Pieces;
 use super::{Estate, GroundNumber, Item};
 use crate::broker::Refusal;
+
+mod lots;
+mod sheet;
+pub(crate) use lots::Lots;
+pub(crate) use sheet::Sheet;
+
+/// What a guest is told.
+pub(crate) type Order = (FrameKind, Vec<u8>);
+
+/// How a common window comes along.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// It is not there in full.
+    Pending,
+    /// It is.
+    Ready,
+    /// It will not be, and why not.
+    Refused(String),
+}
+
+/// What such a window is made of. Guests are counted as in [`CommonWindow`]: the side of one is 0 or 1.
+pub(crate) trait Common: std::fmt::Debug + Send + Sync {
+    /// A place of so many bytes, in whole pages, for a piece; and which use of it this is.
+    fn take(&self, bytes: u64) -> Option<(u64, u32)>;
+    /// Makes what was taken zeroes.
+    fn clear(&self, at: u64, bytes: u64) -> Result<(), Refusal>;
+    /// Our mapping of a part, where we see it.
+    fn map(&self, at: u64, size: RegionSize) -> Result<Window, Refusal>;
+    /// Reads a part without a mapping of it. False if that cannot be.
+    fn look(&self, at: u64, into: &mut [u8]) -> bool;
+    /// What was taken is no piece any more.
+    fn let_go(&self, at: u64, bytes: u64);
+    /// True as long as this use of a place lasts.
+    fn holds(&self, at: u64, age: u32) -> bool;
+    /// Of what was let go, what the guest of a side is to be told of next.
+    fn withdrawn(&self, side: usize) -> Option<Withdrawn>;
+    /// It was told of that.
+    fn told(&self, side: usize);
+    /// What rings a vector of `of` from `from`.
+    fn ringer(&self, of: &Estate, from: &Estate, vector: u16) -> Result<Handed, Refusal>;
+
+    /// Whether its pieces can be handed out.
+    fn progress(&self) -> Progress {
+        Progress::Ready
+    }
+    /// What the guest of a side is to make.
+    fn wanted(&self, _side: usize) -> Option<Wanted> {
+        None
+    }
+    /// It was told of that.
+    fn asked(&self, _side: usize) {}
+    /// A guest has made what it was to make, or cannot: what the other one is told of it. What was wrong with that.
+    fn supply(&self, _side: usize, _place: u64, _grant: &[u8]) -> Result<Option<Order>, String> {
+        Err("nothing of it is to be made".to_owned())
+    }
+    /// The other guest can map that, or cannot.
+    fn lent(&self, _side: usize, _place: u64, _good: bool) -> Result<(), String> {
+        Err("nothing of it is lent".to_owned())
+    }
+    /// A guest offers the window, or says with nothing that it cannot have it: what the other one is told of it.
+    fn offered(&self, _side: usize, _offer: &[u8]) -> Result<Option<Order>, String> {
+        Err("nothing of it is to be offered".to_owned())
+    }
+}
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct CommonWindow {
     number: WindowNumber,
     guests: [Arc<Estate>; 2],
-    memory: OwnedFd,
-    account: Mutex<Account>,
-}
-
-#[derive(Debug)]
-struct Account {
-    pieces: Pieces,
-    /// Of how many withdrawn pieces each guest was told beyond those that both know of.
-    told: [usize; 2],
+    common: Box<dyn Common>,
 }
 
 impl CommonWindow {
-    /// A window of these two guests, of whole pages, that nobody has yet.
-    pub(crate) fn new(number: WindowNumber, guests: [Arc<Estate>; 2], size: RegionSize) -> Result<Arc<Self>, Refusal> {
+    /// A window of these two guests that nobody has yet.
+    pub(crate) fn over(number: WindowNumber, guests: [Arc<Estate>; 2], common: impl Common + 'static) -> Arc<Self> {
         assert!(number != WindowNumber::OWN && guests[0].number() != guests[1].number()); // Ours.
-        let memory = local::memory(size)?;
-        let account = Mutex::new(Account { pieces: Pieces::new(number, 0, size.0), told: [0; 2] });
-        let window = Arc::new(Self { number, guests, memory, account });
+        let window = Arc::new(Self { number, guests, common: Box::new(common) });
         window.guests.iter().for_each(|guest| guest.add_common(&window));
-        Ok(window)
+        window
     }
 
     /// What both guests call it.
@@ -50,10 +107,18 @@ impl CommonWindow {
         self.number
     }
 
+    /// Whether its pieces can be handed out.
+    pub(crate) fn progress(&self) -> Progress {
+        self.common.progress()
+    }
+
     /// Zeroed memory.
     pub(crate) fn memory(self: &Arc<Self>, size: RegionSize) -> Result<Item, Refusal> {
         let bytes = size.0.next_multiple_of(u64::from(PAGE_BYTES));
-        let (at, age) = self.account().pieces.take(bytes).ok_or_else(|| {
+        let taken = self.common.take(bytes);
+        // Another one may be wanted in its place, or for the next who asks.
+        self.guests.iter().for_each(|guest| guest.changed.notify_one());
+        let (at, age) = taken.ok_or_else(|| {
             let [one, other] = &self.guests;
             let text =
                 format!("the window of guests {} and {} has no room for {bytes} bytes", one.name(), other.name());
@@ -61,49 +126,70 @@ impl CommonWindow {
         })?;
         let piece = Item::Common(Arc::new(CommonPiece { window: Arc::clone(self), at, bytes, age }));
         // What the piece was before, and whatever the guests wrote there since.
-        piece.map(RegionSize(bytes))?.give_back(0, bytes);
+        self.common.clear(at, bytes)?;
         Ok(piece)
     }
 
     /// A bell of a domain in one of the guests for those of the other: where it hears it, and what they ring.
     pub(crate) fn bell(&self, domain: DomainId, guest: GroundNumber) -> Result<(Item, Item), Refusal> {
         let own = self.side(guest);
-        self.guests[own].bell_for(domain, &self.guests[1 - own])
+        let (of, from) = (&self.guests[own], &self.guests[1 - own]);
+        let vector = of.vector(domain)?;
+        let ringer = self.common.ringer(of, from, vector)?;
+        Ok((Item::Bell(Handed::Listener { vector }), Item::Bell(ringer)))
+    }
+
+    /// Tells the guest of a side something.
+    pub(crate) fn order(&self, side: usize, order: Order) {
+        self.guests[side].order(order);
     }
 
     /// Of pieces that were let go, the one that a guest is to be told of next.
     pub(super) fn withdrawn(&self, guest: GroundNumber) -> Option<Withdrawn> {
-        let account = self.account();
-        account.pieces.withdrawn(account.told[self.side(guest)])
+        self.common.withdrawn(self.side(guest))
     }
 
     /// It was told of that.
     pub(super) fn told(&self, guest: GroundNumber) {
-        let mut account = self.account();
-        account.told[self.side(guest)] += 1;
-        while account.told.iter().all(|&told| told > 0) {
-            account.pieces.told();
-            account.told.iter_mut().for_each(|told| *told -= 1);
+        self.common.told(self.side(guest));
+    }
+
+    pub(super) fn wanted(&self, guest: GroundNumber) -> Option<Wanted> {
+        self.common.wanted(self.side(guest))
+    }
+
+    pub(super) fn asked(&self, guest: GroundNumber) {
+        self.common.asked(self.side(guest));
+    }
+
+    pub(super) fn supply(&self, guest: GroundNumber, place: u64, grant: &[u8]) -> Result<(), String> {
+        let side = self.side(guest);
+        self.pass_on(side, self.common.supply(side, place, grant)?);
+        Ok(())
+    }
+
+    pub(super) fn lent(&self, guest: GroundNumber, place: u64, good: bool) -> Result<(), String> {
+        self.common.lent(self.side(guest), place, good)
+    }
+
+    pub(super) fn offered(&self, guest: GroundNumber, offer: &[u8]) -> Result<(), String> {
+        let side = self.side(guest);
+        self.pass_on(side, self.common.offered(side, offer)?);
+        Ok(())
+    }
+
+    fn pass_on(&self, from: usize, order: Option<Order>) {
+        if let Some(order) = order {
+            self.order(1 - from, order);
         }
     }
 
     pub(super) fn holds(&self, offset: u64, age: u32) -> bool {
-        self.account().pieces.holds(offset, age)
+        self.common.holds(offset, age)
     }
 
     fn side(&self, guest: GroundNumber) -> usize {
         usize::from(self.guests[0].number() != guest)
-    }
-
-    fn account(&self) -> MutexGuard<'_, Account> {
-        self.account.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl AsFd for CommonWindow {
-    /// Its memory.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.memory.as_fd()
     }
 }
 
@@ -121,12 +207,12 @@ impl CommonPiece {
         self.window.number
     }
 
-    pub(super) fn map(&self, size: RegionSize) -> Result<Mapping, MapError> {
-        Mapping::window(&self.window.memory, self.at, size, Access::ReadWrite)
+    pub(super) fn map(&self, size: RegionSize) -> Result<Window, Refusal> {
+        self.window.common.map(self.at, size)
     }
 
     pub(super) fn look(&self, at: u64, into: &mut [u8]) -> bool {
-        rustix::io::pread(&self.window.memory, &mut *into, self.at + at) == Ok(into.len())
+        self.window.common.look(self.at + at, into)
     }
 
     pub(super) fn handed(&self) -> Handed {
@@ -136,7 +222,7 @@ impl CommonPiece {
 
 impl Drop for CommonPiece {
     fn drop(&mut self) {
-        self.window.account().pieces.let_go(self.at, self.bytes);
+        self.window.common.let_go(self.at, self.bytes);
         self.window.guests.iter().for_each(|guest| guest.changed.notify_one());
     }
 }
@@ -144,20 +230,25 @@ impl Drop for CommonPiece {
 #[cfg(test)]
 mod tests {
     use isthmus_layout::control::Name;
-    use isthmus_platform::Doorbell;
+    use isthmus_platform::{Doorbell, local};
 
     use super::*;
-    use crate::ground::{Sheet, descriptor};
+    use crate::ground::descriptor;
 
     fn guest(number: u32, vectors: usize) -> Arc<Estate> {
         let bells = |count| (0..count).map(|_| descriptor(&Doorbell::new().unwrap()).unwrap()).collect();
         let (name, bytes) = (Name::new(&format!("guest{number}")).unwrap(), 1 << 20);
         let window = local::memory(RegionSize(bytes)).unwrap();
-        Estate::new(GroundNumber(number), name, Sheet::new(window, bytes), (bells(vectors), bells(2)))
+        Estate::new(GroundNumber(number), name, crate::ground::Sheet::new(window, bytes), (bells(vectors), bells(2)))
     }
 
     const NUMBER: WindowNumber = WindowNumber(5);
     const PAGE: RegionSize = RegionSize(4096);
+
+    fn sheet(guests: &[Arc<Estate>; 2]) -> Arc<CommonWindow> {
+        let memory = Arc::new(local::memory(PAGE).unwrap());
+        CommonWindow::over(NUMBER, guests.clone(), Sheet::new(NUMBER, memory, PAGE.0))
+    }
 
     fn domain(number: u32) -> DomainId {
         DomainId::new(number).unwrap()
@@ -166,7 +257,7 @@ mod tests {
     #[test]
     fn bytes_are_handed_out_again_when_both_guests_know_that_they_were_withdrawn() {
         let guests = [guest(1, 4), guest(2, 4)];
-        let window = CommonWindow::new(NUMBER, guests.clone(), PAGE).unwrap();
+        let window = sheet(&guests);
         let piece = window.memory(PAGE).unwrap();
         let Some(Handed::Piece { window: NUMBER, offset: 0, bytes: 4096, age }) = piece.handed() else {
             panic!("{piece:?}")
@@ -187,7 +278,7 @@ mod tests {
     #[test]
     fn a_domain_is_rung_from_the_other_guest_by_its_own_vector_as_far_as_that_one_has_it() {
         let guests = [guest(1, 4), guest(2, 2)];
-        let window = CommonWindow::new(NUMBER, guests.clone(), PAGE).unwrap();
+        let window = sheet(&guests);
         let (listener, ringer) = window.bell(domain(7), GroundNumber(1)).unwrap();
         assert_eq!(listener.handed(), Some(Handed::Listener { vector: 1 }));
         assert_eq!(ringer.handed(), Some(Handed::Ringer { peer: guests[0].peer().unwrap(), vector: 1 }));

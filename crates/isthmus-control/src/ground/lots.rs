@@ -1,35 +1,19 @@
 //! A window that the guest makes piece by piece: each is a lot of pages that it grants when we want it (docs/spec/border.md).
 //!
-//! ```text
-//!            wanted, asked          supply               take             let_go           told
-//!   nothing ────────────────► asked ──────► in stock ───────────► a piece ──────► withdrawn ────► nothing
-//! ```
-//!
-//! Whoever needs a piece cannot wait for it, so some of each size that is ever needed are in stock. Which there are is known to us alone:
-//! a guest names none that it was not asked for, and what it grants is mapped when it says so, in full or not at all.
+//! Which lots there are is known to us alone ([`Stock`]): a guest names none that it was not asked for, and what it grants is mapped when it
+//! says so, in full or not at all.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use isthmus_layout::RegionSize;
-use isthmus_layout::border::lots::{FIRST_LOT, LOT_BYTES_MAX, Wanted};
+use isthmus_layout::border::lots::{FIRST_LOT, Wanted};
 use isthmus_layout::border::{CROSSING_AT, WindowNumber, Withdrawn};
+use isthmus_layout::reason::Reason;
 use isthmus_shm::{Payload as _, Window};
 
+use super::stock::{AGE, Sort, Stock};
 use super::{Land, OutOfLand};
 use crate::broker::Refusal;
-use isthmus_layout::reason::Reason;
-
-/// How many of one size are in stock, if there is room.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sort {
-    /// In whole pages.
-    pub(crate) bytes: u64,
-    /// How many.
-    pub(crate) stock: usize,
-    /// How many a domain needs to attach.
-    pub(crate) least: usize,
-}
 
 /// Maps what a guest has granted.
 pub(crate) type Mapper = Box<dyn Fn(&[u8], RegionSize) -> Result<Window, String> + Send + Sync>;
@@ -38,29 +22,8 @@ pub(crate) type Mapper = Box<dyn Fn(&[u8], RegionSize) -> Result<Window, String>
 pub(crate) struct Lots {
     head: Window,
     crossing: Window,
-    sorts: Vec<Sort>,
-    bytes_max: u64,
     map: Mapper,
-    stock: Mutex<Stock>,
-}
-
-#[derive(Debug, Default)]
-struct Stock {
-    /// The place of the next one.
-    next: u64,
-    /// To be said to the guest.
-    wanted: VecDeque<Wanted>,
-    /// Said, and not answered.
-    asked: BTreeMap<u64, u64>,
-    /// By their bytes.
-    free: BTreeMap<u64, VecDeque<(u64, Window)>>,
-    held: BTreeMap<u64, Window>,
-    /// Those that the guest has to be told of before there is room for others, with their bytes.
-    withdrawn: VecDeque<(Withdrawn, u64)>,
-    /// Of all these.
-    bytes: u64,
-    /// The guest could not make the last one that it was asked for.
-    refused: bool,
+    stock: Mutex<Stock<Window>>,
 }
 
 impl std::fmt::Debug for Lots {
@@ -69,60 +32,14 @@ impl std::fmt::Debug for Lots {
     }
 }
 
-/// Each place is used once, so there is one use of it.
-const AGE: u32 = 1;
-
 impl Lots {
     /// Over a window whose head and crossing are mapped. All lots together have `bytes_max` bytes at most.
     pub(crate) fn new(head: Window, crossing: Window, sorts: &[Sort], bytes_max: u64, map: Mapper) -> Self {
-        assert!(sorts.iter().all(|sort| sort.bytes <= LOT_BYTES_MAX)); // Ours: limits of slabs.
-        let mut all = BTreeMap::new();
-        for sort in sorts {
-            let known = all.entry(sort.bytes).or_insert(Sort { stock: 0, least: 0, ..*sort });
-            known.stock += sort.stock;
-            known.least += sort.least;
-        }
-        let stock = Stock { next: FIRST_LOT, ..Stock::default() };
-        let lots =
-            Self { head, crossing, sorts: all.into_values().collect(), bytes_max, map, stock: Mutex::new(stock) };
-        lots.stock().plan(&lots.sorts, bytes_max);
-        lots
+        Self { head, crossing, map, stock: Mutex::new(Stock::new(WindowNumber::OWN, sorts, bytes_max)) }
     }
 
-    fn stock(&self) -> MutexGuard<'_, Stock> {
+    fn stock(&self) -> MutexGuard<'_, Stock<Window>> {
         self.stock.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Stock {
-    /// Wants what is missing, what is needed for a domain before anything else.
-    fn plan(&mut self, sorts: &[Sort], bytes_max: u64) {
-        for count in [|sort: &Sort| sort.least, |sort: &Sort| sort.stock] {
-            for sort in sorts {
-                while !self.refused && self.coming(sort.bytes) < count(sort) && self.bytes + sort.bytes <= bytes_max {
-                    let place = self.next;
-                    self.next += sort.bytes;
-                    self.bytes += sort.bytes;
-                    self.wanted.push_back(Wanted { place, bytes: sort.bytes });
-                }
-            }
-        }
-    }
-
-    /// One of just so many bytes, or, of a size that is not in stock, the next larger one.
-    fn lot(&mut self, bytes: u64, exactly: bool) -> Option<(u64, Window)> {
-        let most = if exactly { bytes } else { u64::MAX };
-        self.free.range_mut(bytes..=most).find_map(|(_, lots)| lots.pop_front())
-    }
-
-    fn have(&self, bytes: u64) -> usize {
-        self.free.get(&bytes).map_or(0, VecDeque::len)
-    }
-
-    /// Those that are here, and those that the guest knows of or will.
-    fn coming(&self, bytes: u64) -> usize {
-        let asked = self.asked.values().filter(|asked| **asked == bytes).count();
-        self.have(bytes) + asked + self.wanted.iter().filter(|wanted| wanted.bytes == bytes).count()
     }
 }
 
@@ -131,7 +48,7 @@ impl Land for Lots {
         let found = match at {
             0 => Some(self.head.clone()),
             CROSSING_AT => Some(self.crossing.clone()),
-            _ => self.stock().held.get(&at).cloned(),
+            _ => self.stock().held(at).cloned(),
         };
         let outside = || Refusal::new(Reason::OutOfMemory, "that part of the window is not there");
         found.filter(|window| size.0 <= window.size().0).ok_or_else(outside)
@@ -139,7 +56,7 @@ impl Land for Lots {
 
     fn look(&self, at: u64, into: &mut [u8]) -> bool {
         let stock = self.stock();
-        let Some((start, window)) = stock.held.range(..=at).next_back() else { return false };
+        let Some((start, window)) = stock.before(at) else { return false };
         let is_inside = at - start + into.len() as u64 <= window.size().0;
         if is_inside {
             window.copy_out(at - start, into);
@@ -148,14 +65,7 @@ impl Land for Lots {
     }
 
     fn take(&self, bytes: u64) -> Result<(u64, u32), OutOfLand> {
-        let mut stock = self.stock();
-        stock.refused = false; // Perhaps it can by now.
-        let found = stock.lot(bytes, self.sorts.iter().any(|sort| sort.bytes == bytes));
-        if let Some((place, window)) = &found {
-            stock.held.insert(*place, window.clone());
-        }
-        stock.plan(&self.sorts, self.bytes_max);
-        found.map(|(place, _)| (place, AGE)).ok_or(OutOfLand)
+        self.stock().take(bytes).map(|place| (place, AGE)).ok_or(OutOfLand)
     }
 
     fn clear(&self, _at: u64, _bytes: u64) -> Result<(), Refusal> {
@@ -163,67 +73,47 @@ impl Land for Lots {
     }
 
     fn let_go(&self, at: u64, _bytes: u64) {
-        let mut stock = self.stock();
-        if let Some(window) = stock.held.remove(&at) {
-            stock.withdrawn.push_back((Withdrawn { window: WindowNumber::OWN, offset: at, age: AGE }, window.size().0));
-        }
+        self.stock().let_go(at);
     }
 
     fn holds(&self, at: u64, age: u32) -> bool {
-        age == AGE && self.stock().held.contains_key(&at)
+        age == AGE && self.stock().held(at).is_some()
     }
 
     fn withdrawn(&self) -> Option<Withdrawn> {
-        self.stock().withdrawn.front().map(|(withdrawn, _)| *withdrawn)
+        self.stock().withdrawn(0)
     }
 
     fn told(&self) {
-        let mut stock = self.stock();
-        if let Some((_, bytes)) = stock.withdrawn.pop_front() {
-            stock.bytes -= bytes;
-            stock.plan(&self.sorts, self.bytes_max);
-        }
+        self.stock().told();
     }
 
     fn used(&self) -> u64 {
-        FIRST_LOT + self.stock().bytes
+        FIRST_LOT + self.stock().bytes()
     }
 
     fn wanted(&self) -> Option<Wanted> {
-        self.stock().wanted.front().copied()
+        self.stock().wanted()
     }
 
     fn asked(&self) {
-        let mut stock = self.stock();
-        if let Some(Wanted { place, bytes }) = stock.wanted.pop_front() {
-            stock.asked.insert(place, bytes);
-        }
+        self.stock().asked();
     }
 
     fn supply(&self, place: u64, grant: &[u8]) -> Result<(), String> {
-        let bytes = self.stock().asked.remove(&place).ok_or("it makes a piece that nobody wanted")?;
+        let bytes = self.stock().asked_for(place).ok_or("it makes a piece that nobody wanted")?;
         let made = match grant {
             [] => Err("it has no memory or no grants left".to_owned()),
             _ => (self.map)(grant, RegionSize(bytes)),
         };
-        let mut stock = self.stock();
-        match made {
-            Ok(window) => stock.free.entry(bytes).or_default().push_back((place, window)),
-            Err(why) => {
-                tracing::warn!(bytes, "a guest's window does not grow: {why}");
-                stock.refused = true;
-                let given_up: u64 = stock.wanted.drain(..).map(|wanted| wanted.bytes).sum();
-                stock.bytes -= bytes + given_up;
-            }
-        }
+        let made = made.inspect_err(|why| tracing::warn!(bytes, "a guest's window does not grow: {why}"));
+        self.stock().answered(place, made.ok());
         Ok(())
     }
 
     fn is_ready(&self) -> bool {
         let stock = self.stock();
-        let is_there = |sort: &Sort| stock.have(sort.bytes) >= sort.least;
-        let more_comes = !stock.asked.is_empty() || !stock.wanted.is_empty();
-        self.sorts.iter().all(is_there) || !more_comes
+        stock.is_whole() || stock.is_quiet()
     }
 
     fn lasts(&self) -> bool {
@@ -366,11 +256,9 @@ mod tests {
                 }
                 prop_assert!(lots.used() <= FIRST_LOT + bytes_max);
                 let stock = lots.stock();
-                let free: u64 = stock.free.iter().map(|(bytes, lots)| bytes * lots.len() as u64).sum();
-                let withdrawn: u64 = stock.withdrawn.iter().map(|(_, bytes)| bytes).sum();
-                let open: u64 = stock.asked.values().sum::<u64>() + stock.wanted.iter().map(|w| w.bytes).sum::<u64>();
                 let held: u64 = held.iter().map(|(_, bytes)| bytes).sum();
-                prop_assert_eq!(stock.bytes, free + withdrawn + open + held);
+                let all = stock.free_bytes() + stock.withdrawn_bytes() + stock.open_bytes() + held;
+                prop_assert_eq!(stock.bytes(), all);
             }
         }
     }

@@ -1,16 +1,11 @@
-//! Makes the windows that two guests have in common, and takes them away: one task for each.
+//! Makes the windows that two guests have in common, and takes them away, by the guests' monitors.
 //!
 //! ```text
-//!   Wanted ──► memory ──► bells of each guest to the other's device ──► plugged into both ──► both show it ──► open
-//!                                                     │ by their monitors                          nobody uses it for a while,
-//!                                                     ▼                                            a guest is gone  │
-//!                                                  refused ──────────────► unplugged from both ◄────────────────────┘
+//!   memory ──► bells of each guest to the other's device ──► plugged into both ……► unplugged from both
 //! ```
 //!
-//! The broker decides who is wanted ([`Broker`](crate::broker::Broker)); here is the waiting: for monitors, for guests, for time. A monitor
-//! that refuses, hangs or lies, and a guest that does not take its window, end in a refusal after a time limit, and nothing else waits
-//! for them. A guest that does not let its window go keeps memory that nobody else gets, and gets no other window with that peer
-//! before it has.
+//! A monitor that refuses, hangs or lies ends in a refusal. A guest that does not let its window go keeps memory that nobody else gets, and
+//! gets no other window with that peer before it has.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,16 +16,18 @@ use std::time::Duration;
 
 use isthmus_layout::RegionSize;
 use isthmus_layout::control::Name;
-use isthmus_layout::reason::Reason;
+use isthmus_platform::local;
 use isthmus_platform_kvm::{CommonDevice, GUEST};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
-use crate::broker::{Look, Wanted};
+use crate::broker::Wanted;
+use crate::ground::common::Sheet;
 use crate::ground::{CommonWindow, Estate};
+use crate::pairs::{Limits, Make, live};
 use crate::server::Server;
 use crate::watched::watched;
 
@@ -44,10 +41,6 @@ type Side<'a> = (&'a Arc<Estate>, &'a Arc<Estate>, &'a Place);
 
 /// What the names of devices begin with.
 const NAMES: &str = "isthmus-";
-
-/// How long domains may take what was left for them in a window that goes, and how often it is looked whether they have.
-const LINGER: Duration = Duration::from_secs(2);
-const LOOK: Duration = Duration::from_millis(20);
 
 /// How many times of these the guest itself is asked once more.
 const ASK_EVERY: u32 = 20;
@@ -88,10 +81,8 @@ pub(crate) struct Place {
 pub(crate) struct Plan {
     /// Bytes of each.
     pub(crate) size: RegionSize,
-    /// How long one stays that nobody uses.
-    pub(crate) idle: Duration,
-    /// How long it may take until both guests show theirs.
-    pub(crate) limit: Duration,
+    /// How long things may take.
+    pub(crate) limits: Limits,
     /// Guests with a monitor.
     pub(crate) places: BTreeMap<Name, Place>,
     /// Tells devices of this daemon from those of others.
@@ -102,73 +93,34 @@ pub(crate) struct Plan {
 pub(crate) async fn serve(server: Server, plan: Plan, mut wanted: UnboundedReceiver<Wanted>) {
     let plan = Arc::new(plan);
     while let Some(wanted) = wanted.recv().await {
-        spawn_local(Making { server: server.clone(), plan: Arc::clone(&plan), wanted }.run());
+        let maker = Making { plan: Arc::clone(&plan), plugged: Vec::new() };
+        spawn_local(live(server.clone(), plan.limits, wanted, maker));
     }
 }
 
-/// One window's life.
+/// One window.
 struct Making {
-    server: Server,
     plan: Arc<Plan>,
-    wanted: Wanted,
+    plugged: Vec<Plugged>,
 }
 
-impl Making {
-    async fn run(self) {
-        let (key, number, names) = (self.wanted.key, self.wanted.number, self.names());
-        let mut plugged = Vec::new();
-        let made = timeout(self.plan.limit, self.make(&mut plugged)).await;
-        let made = made.unwrap_or_else(|_| Err(format!("not both have shown it within {:?}", self.plan.limit)));
-        let refused = made.is_err();
-        match made {
-            Ok(window) => {
-                tracing::info!(guests = names, window = number.0, "they have a window in common");
-                let why = self.watch(&window, &plugged).await;
-                tracing::info!(guests = names, window = number.0, "their common window goes: {why}");
-                self.server
-                    .with(|broker| broker.pair_ends(key, Reason::WindowGone, "the window before has to go first"));
-            }
-            Err(text) => {
-                tracing::warn!(guests = names, "they get no window in common: {text}");
-                self.server.with(|broker| broker.pair_ends(key, Reason::WindowRefused, &text));
-            }
-        }
-        // What was sent last may still lie in it.
-        let until = Instant::now() + LINGER;
-        while self.server.with(|broker| broker.pair_lingers(key)) && Instant::now() < until {
-            sleep(LOOK).await;
-        }
-        self.server.with(|broker| broker.pair_is_left(key));
-        self.part();
-        let limit = self.plan.limit;
-        let leaving: Vec<_> =
-            plugged.into_iter().map(|plugged| spawn_local(async move { plugged.unplug(limit).await })).collect();
-        for leaving in leaving {
-            let _ = leaving.await; // It ends when its device is gone.
-        }
-        self.server.with(|broker| broker.pair_over(key, refused));
-    }
+/// Both, in either order.
+fn sides<'a>(plan: &'a Plan, wanted: &'a Wanted) -> Result<[Side<'a>; 2], String> {
+    let [one, other] = &wanted.guests;
+    let place = |guest: &Arc<Estate>| {
+        let place = plan.places.get(guest.name());
+        place.ok_or_else(|| format!("guest {} has no monitor", guest.name()))
+    };
+    Ok([(one, other, place(one)?), (other, one, place(other)?)])
+}
 
-    fn names(&self) -> String {
-        let [one, other] = &self.wanted.guests;
-        format!("{} and {}", one.name(), other.name())
-    }
-
-    /// Both.
-    fn sides(&self) -> Result<[Side<'_>; 2], String> {
-        let [one, other] = &self.wanted.guests;
-        let place = |guest: &Arc<Estate>| {
-            let place = self.plan.places.get(guest.name());
-            place.ok_or_else(|| format!("guest {} has no monitor", guest.name()))
-        };
-        Ok([(one, other, place(one)?), (other, one, place(other)?)])
-    }
-
-    /// Has both guests show a new window. What has to be unplugged is in `plugged`, whatever comes of it and whenever it is given up.
-    async fn make(&self, plugged: &mut Vec<Plugged>) -> Result<Arc<CommonWindow>, String> {
-        let Wanted { number, guests, .. } = &self.wanted;
-        let window = CommonWindow::new(*number, guests.clone(), self.plan.size).map_err(|refusal| refusal.text)?;
-        let sides = self.sides()?;
+impl Make for Making {
+    async fn make(&mut self, wanted: &Wanted) -> Result<Arc<CommonWindow>, String> {
+        let Wanted { number, guests, .. } = wanted;
+        let memory = Arc::new(local::memory(self.plan.size).map_err(|error| error.to_string())?);
+        let sheet = Sheet::new(*number, Arc::clone(&memory), self.plan.size.0);
+        let window = CommonWindow::over(*number, guests.clone(), sheet);
+        let sides = sides(&self.plan, wanted)?;
         for (guest, other, place) in sides {
             let peer = other.peer().ok_or_else(|| format!("guest {} has come too often", other.name()))?;
             let bells = other.bells().map_err(|error| error.to_string())?;
@@ -178,63 +130,40 @@ impl Making {
         }
         let mut sockets = Vec::new();
         for (guest, _, place) in sides {
-            let (device, socket) = CommonDevice::new(number.0 + GUEST, &*window).map_err(|error| error.to_string())?;
+            let (device, socket) = CommonDevice::new(number.0 + GUEST, &*memory).map_err(|error| error.to_string())?;
             let id = format!("{NAMES}{}-{}-{}", self.plan.mark, number.0, guest.number().0);
-            plugged.push(Plugged { id, monitor: place.monitor.clone(), device });
+            self.plugged.push(Plugged { id, monitor: place.monitor.clone(), device });
             sockets.push(socket);
         }
         // One after the other: two guests may have one processor.
-        for ((plugged, socket), (guest, ..)) in plugged.iter().zip(sockets).zip(sides) {
+        for ((plugged, socket), (guest, ..)) in self.plugged.iter().zip(sockets).zip(sides) {
             let refused = |error| format!("the monitor of guest {}: {error}", guest.name());
             plugged.plug(socket, &self.plan.mark).await.map_err(refused)?;
         }
-        loop {
-            match self.look() {
-                Look::Used | Look::Idle => return Ok(window),
-                Look::Parted => return Err("one of them is not there any more".to_owned()),
-                Look::Unshown => self.wanted.changed.notified().await,
-            }
+        Ok(window)
+    }
+
+    async fn gone(&self) -> &'static str {
+        let [one, other] = &self.plugged[..] else { return std::future::pending().await };
+        tokio::select! {
+            () = one.gone() => {}
+            () = other.gone() => {}
         }
+        "its device is gone"
     }
 
-    fn look(&self) -> Look {
-        self.server.with(|broker| broker.look_at_pair(self.wanted.key))
-    }
-
-    /// Waits until the window has to go, and says why.
-    async fn watch(&self, window: &Arc<CommonWindow>, plugged: &[Plugged]) -> &'static str {
-        let Plan { idle, limit, .. } = *self.plan;
-        let (mut quiet, mut before) = (Instant::now(), Look::Unshown);
-        loop {
-            let look = self.look();
-            if before == Look::Unshown && look != Look::Unshown {
-                self.server.with(|broker| broker.pair_open(self.wanted.key, window));
-            }
-            if std::mem::replace(&mut before, look) != look || look == Look::Used {
-                quiet = Instant::now();
-            }
-            let patience = match look {
-                Look::Parted => return "one of them is not there any more",
-                Look::Unshown if quiet.elapsed() >= limit => return "one of them does not show it any more",
-                Look::Idle if quiet.elapsed() >= idle => return "nobody uses it",
-                Look::Unshown => limit,
-                Look::Idle | Look::Used => idle,
-            };
-            tokio::select! {
-                () = self.wanted.changed.notified() => {}
-                () = plugged[0].gone() => return "its device is gone",
-                () = plugged[1].gone() => return "its device is gone",
-                () = sleep_until(quiet + patience) => {}
-            }
-        }
-    }
-
-    /// The guests' devices ring one another no more.
-    fn part(&self) {
-        for (_, other, place) in self.sides().into_iter().flatten() {
+    async fn unmake(self, wanted: &Wanted) {
+        // The guests' devices ring one another no more.
+        for (_, other, place) in sides(&self.plan, wanted).into_iter().flatten() {
             if let Some(peer) = other.peer() {
                 let _ = place.device.send(Neighbour::Goes { peer }); // Else the daemon ends.
             }
+        }
+        let limit = self.plan.limits.limit;
+        let leaving: Vec<_> =
+            self.plugged.into_iter().map(|plugged| spawn_local(async move { plugged.unplug(limit).await })).collect();
+        for leaving in leaving {
+            let _ = leaving.await; // It ends when its device is gone.
         }
     }
 }

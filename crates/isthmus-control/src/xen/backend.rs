@@ -29,12 +29,14 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::spawn_local;
 
 use super::pace::Pace;
+use super::pairs::{Domids, Plan};
 use super::relay::{BACKEND, Bells, Relay};
 use super::{Cut, Domain, Lifeline, STORE_AGAIN, TURN, incarnation, thread};
 use crate::border::host::Border;
 use crate::broker::GuestView;
-use crate::config::XenGuest;
+use crate::config::{self, XenGuest};
 use crate::ground::{Estate, GroundNumber, Lots, Sort};
+use crate::pairs::Limits;
 use crate::server::Server;
 
 /// Grounds of guests of Xen are numbered from here on, those of other guests below.
@@ -65,6 +67,8 @@ pub(crate) struct Backend<K> {
     own: Domid,
     incarnation: u64,
     plans: Vec<XenGuest>,
+    /// How much two of them may have in common, and for how long.
+    common: (u64, Limits),
 }
 
 /// Why guests of Xen cannot be served, for people.
@@ -74,25 +78,39 @@ fn refused(error: impl std::fmt::Display) -> String {
 
 impl<K: Domain> Backend<K> {
     /// Finds out who we are.
-    pub(crate) fn open(kernel: K, plans: &[XenGuest]) -> Result<Self, String> {
+    pub(crate) fn open(kernel: K, xen: &config::Xen) -> Result<Self, String> {
         let wire = kernel.store().map_err(|error| refused(format!("opening XenStore: {error}")))?;
         let own = Store::new(wire).own_domid().map_err(refused)?;
         let incarnation = incarnation().map_err(refused)?;
-        Ok(Self { kernel, own, incarnation, plans: plans.to_vec() })
+        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+        let (idle, limit) = (seconds(xen.common_idle_s.get()), seconds(xen.common_timeout_s.get()));
+        // What a guest has unmapped once does not come back.
+        let limits = Limits { idle, limit, absence: Duration::ZERO };
+        let common = (u64::from(xen.common_mib.get()) << 20, limits);
+        Ok(Self { kernel, own, incarnation, plans: xen.guest.as_slice().to_vec(), common })
     }
 
     /// Serves them, each on tasks of the server's thread.
     pub(crate) fn serve(self, server: &Server, workers: u16, sizes: Sizes) -> Result<(), String> {
         for plan in &self.plans {
-            let view = GuestView::absent("xen", plan.user.uid, plan.window_bytes(), plan.vectors());
+            let view = GuestView {
+                common_bytes: self.common.0,
+                ..GuestView::absent("xen", plan.user.uid, plan.window_bytes(), plan.vectors())
+            };
             server.with(|broker| broker.add_guest(plan.name.name().clone(), view));
         }
         let (tell, mut sightings) = mpsc::channel(UNTAKEN_MAX);
         let (lifeline, cut) = Lifeline::new();
         let (kernel, own, incarnation) = (self.kernel.clone(), self.own, self.incarnation);
         thread("xen-guests", move || watch(&kernel, own, incarnation, &tell, &cut)).map_err(refused)?;
-        let mut guests =
-            Guests { backend: self, server: server.clone(), workers, sizes, here: BTreeMap::new(), next: FIRST_GROUND };
+        let domids = Domids::default();
+        let (sends, wanted) = mpsc::unbounded_channel();
+        server.with(|broker| broker.make_windows_by("xen", sends));
+        let (bytes_max, limits) = self.common;
+        let pairs = Plan { domids: Rc::clone(&domids), sorts: common_sorts(sizes).to_vec(), bytes_max, limits };
+        spawn_local(super::pairs::serve(server.clone(), pairs, wanted));
+        let (here, server) = (BTreeMap::new(), server.clone());
+        let mut guests = Guests { backend: self, server, workers, sizes, here, domids, next: FIRST_GROUND };
         spawn_local(async move {
             let _lifeline = lifeline;
             while let Some(sighting) = sightings.recv().await {
@@ -111,6 +129,7 @@ struct Guests<K> {
     sizes: Sizes,
     /// What ends each.
     here: BTreeMap<Name, (Domid, Rc<Notify>)>,
+    domids: Domids,
     next: u32,
 }
 
@@ -164,6 +183,7 @@ impl<K: Domain> Guests<K> {
         let before = self.here.insert(name.clone(), (guest, Rc::clone(&gone)));
         before.inspect(|(_, gone)| gone.notify_one());
         tracing::info!(guest = %name, domain = %guest, "it is there");
+        self.domids.borrow_mut().insert(number, guest);
         self.show(&name, &estate, node_of(guest));
         let relay = Relay::new(port, head, BACKEND, bells);
         let relaying = {
@@ -176,13 +196,14 @@ impl<K: Domain> Guests<K> {
                 gone.notify_one();
             })
         };
-        let (server, uid) = (self.server.clone(), plan.user.uid);
+        let (server, domids, uid) = (self.server.clone(), Rc::clone(&self.domids), plan.user.uid);
         spawn_local(async move {
             let border = Border::new(server.clone(), Arc::clone(&estate), uid);
             if let Err(error) = border.serve(gone.notified()).await {
                 tracing::error!(guest = %name, "its border is not served: {error}");
             }
             relaying.abort();
+            domids.borrow_mut().remove(&number);
             hide(&server, &name, &estate);
         });
         Ok(())
@@ -238,6 +259,7 @@ fn hide(server: &Server, name: &Name, estate: &Arc<Estate>) {
             guest.heard = None;
             guest.socket = String::new();
         }
+        broker.guests_changed();
     });
 }
 
@@ -249,6 +271,12 @@ fn sorts(sizes: Sizes) -> [Sort; 3] {
         Sort { bytes: whole(sizes.ring.0), stock: 2, least: 1 },
         Sort { bytes: whole(sizes.channel.0), stock: 2, least: 0 },
     ]
+}
+
+/// Of a window that two guests have in common: boards of one domain in each, and a channel.
+fn common_sorts(sizes: Sizes) -> [Sort; 2] {
+    let whole = |bytes: u64| bytes.next_multiple_of(PAGE_BYTES.into());
+    [Sort { bytes: PAGE_BYTES.into(), stock: 4, least: 2 }, Sort { bytes: whole(sizes.channel.0), stock: 1, least: 1 }]
 }
 
 /// The store's thread: goes on until it is cut, over a new connection where one breaks.

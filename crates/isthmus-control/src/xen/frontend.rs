@@ -36,6 +36,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::spawn_local;
 
 use super::held::{Held, is_same};
+use super::neighbour::{Neighbours, Shown};
 use super::relay::{Bells, GUEST, Relay};
 use super::{Cut, Domain, Lifeline, STORE_AGAIN, TURN, duplicate, event, incarnation, thread};
 use crate::border::guest::{Device, Ended, Guest, turn_away};
@@ -101,7 +102,9 @@ impl<K: Domain> Attach<K> {
             let _ = rustix::io::write(&end, &1_u64.to_ne_bytes());
         });
         let lots = RefCell::default();
+        let neighbours = Neighbours::new(xen.clone(), backend, Rc::clone(&bells));
         let device = Frontend { xen, backend, head, crossing, _memory: memory, lots, bells, ended, _over: over };
+        let device = Shown::Own { device, neighbours };
         let served = Guest::new(device, policy.clone()).run(listener, stop).await;
         relaying.abort();
         served
@@ -167,7 +170,7 @@ impl<K: Domain> Device for Frontend<K> {
         false // Heard by `hang_up`.
     }
 
-    fn make(&self, Wanted { place, bytes }: Wanted) -> io::Result<Vec<u8>> {
+    fn make(&self, Wanted { place, bytes, .. }: Wanted) -> io::Result<Vec<u8>> {
         let mut lots = self.lots.borrow_mut();
         if lots.contains_key(&place) || bytes == 0 || bytes > LOT_BYTES_MAX {
             return Err(io::Error::other(format!("the host wants {bytes} bytes at {place}")));

@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use isthmus_layout::border::CROSSING_VECTOR;
 use isthmus_layout::border::lots::{
     GUEST_RANG_WORD, GUEST_THERE_WORD, HOST_RANG_WORD, HOST_THERE_WORD, RANG_WORDS, VECTORS_MAX,
 };
@@ -45,13 +46,24 @@ pub(super) struct Bells {
     ringers: RefCell<BTreeMap<u16, OwnedFd>>,
     rung: OwnedFd,
     /// Where the other side's rings are heard.
-    listeners: RefCell<BTreeMap<u16, OwnedFd>>,
+    listeners: Rc<RefCell<BTreeMap<u16, OwnedFd>>>,
+    /// The first of ours that the other side can ring.
+    first: u16,
 }
 
 impl Bells {
     pub(super) fn new() -> io::Result<Rc<Self>> {
+        Self::over(Rc::default(), 0)
+    }
+
+    /// For another side, which rings the same vectors of ours, but for the daemon's own.
+    pub(super) fn beside(&self) -> io::Result<Rc<Self>> {
+        Self::over(Rc::clone(&self.listeners), CROSSING_VECTOR + 1)
+    }
+
+    fn over(listeners: Rc<RefCell<BTreeMap<u16, OwnedFd>>>, first: u16) -> io::Result<Rc<Self>> {
         let rung = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Rc::new(Self { ringers: RefCell::default(), rung, listeners: RefCell::default() }))
+        Ok(Rc::new(Self { ringers: RefCell::default(), rung, listeners, first }))
     }
 
     /// What rings a vector of the other side.
@@ -101,6 +113,9 @@ impl Bells {
 
     /// Rings those of ours that there are.
     fn ring(&self, vector: u16) {
+        if vector < self.first {
+            return;
+        }
         if let Some(listener) = self.listeners.borrow().get(&vector) {
             let _ = rustix::io::write(listener, &1_u64.to_ne_bytes()); // A full counter rings, too.
         }
@@ -124,7 +139,12 @@ impl<P: Port> Relay<P> {
     }
 
     /// Passes rings on until the other side was there and is no more.
-    pub(super) async fn run(mut self) -> io::Result<()> {
+    pub(super) async fn run(self) -> io::Result<()> {
+        self.run_telling(|| {}).await
+    }
+
+    /// The same; says when the other side is there.
+    pub(super) async fn run_telling(mut self, is_here: impl Fn()) -> io::Result<()> {
         let events = watched(self.port.as_fd().try_clone_to_owned()?)?;
         let rung = watched(duplicate(&self.bells.rung)?)?;
         loop {
@@ -145,7 +165,9 @@ impl<P: Port> Relay<P> {
             if self.was_there && !is_there {
                 return Ok(());
             }
-            self.was_there |= is_there;
+            if is_there && !std::mem::replace(&mut self.was_there, true) {
+                is_here();
+            }
         }
     }
 
@@ -245,6 +267,24 @@ mod tests {
         let next = bells.listen(5).unwrap();
         ring(&bells.own(5).unwrap());
         assert!(has_rung(&next) && !has_rung(&listener), "who had the vector before hears it still");
+    }
+
+    #[test]
+    fn another_side_rings_the_same_vectors_but_for_the_daemons() {
+        run(async {
+            let ([(guests, guest), (others, other)], head) = pair();
+            let own = Bells::new().unwrap();
+            let heard = [0, 1].map(|vector| own.listen(vector).unwrap());
+            let (beside, mut guest) = (own.beside().unwrap(), guest);
+            guest.bells = Rc::clone(&beside);
+            drop(guests);
+            (0..RANG_WORDS).for_each(|word| head.store(GUEST_RANG_WORD + word, u32::MAX, Ordering::Relaxed));
+            tokio::task::spawn_local(guest.run());
+            tokio::task::spawn_local(other.run());
+            ring(&others.ringer(1).unwrap());
+            rings(&heard[1]).await;
+            assert!(!has_rung(&heard[0]), "another guest calls the daemon to its crossing");
+        });
     }
 
     #[test]

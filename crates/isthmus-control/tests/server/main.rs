@@ -18,3 +18,4 @@ mod processes;
 mod reports;
 mod resuming;
 mod xen;
+mod xen_pairs;

@@ -23,20 +23,20 @@ use tempfile::TempDir;
 use crate::bed::{Client, channel};
 
 /// Longer than anything takes.
-const LONG: Duration = Duration::from_secs(40);
+pub(crate) const LONG: Duration = Duration::from_secs(40);
 
-const WEB: u16 = 7;
+pub(crate) const WEB: u16 = 7;
 
-fn domid(number: u16) -> Domid {
+pub(crate) fn domid(number: u16) -> Domid {
     Domid::new(number).unwrap()
 }
 
-fn store(domain: &fake::Domain) -> Store<FakeWire> {
+pub(crate) fn store(domain: &fake::Domain) -> Store<FakeWire> {
     Store::new(domain.store().unwrap())
 }
 
 #[track_caller]
-fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
         match found() {
@@ -48,13 +48,13 @@ fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
 }
 
 /// A daemon in a domain.
-struct Running {
+pub(crate) struct Running {
     folder: TempDir,
     daemon: Option<(Stop, JoinHandle<Ended>)>,
 }
 
 impl Running {
-    fn start(kernel: fake::Domain, more: &str, way: Option<Way>) -> Self {
+    pub(crate) fn start(kernel: fake::Domain, more: &str, way: Option<Way>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let run = folder.path().display();
         let text = format!(
@@ -74,13 +74,21 @@ impl Running {
     }
 
     /// In domain 0, for a guest of that name, or of more.
-    fn backend(host: &Host, names: &[&str], more: &str) -> Self {
+    pub(crate) fn backend(host: &Host, names: &[&str], more: &str) -> Self {
         let user = rustix::process::geteuid().as_raw();
         let guest = |name: &&str| format!("[[xen.guest]]\nname = \"{name}\"\nuser = {user}\n{more}");
         Self::start(host.domain(Domid::ZERO), &names.iter().map(guest).collect::<String>(), None)
     }
 
-    fn frontend(domain: &fake::Domain) -> Self {
+    /// The same, with these settings of all of them.
+    pub(crate) fn backend_with(host: &Host, names: &[&str], xen: &str) -> Self {
+        let user = rustix::process::geteuid().as_raw();
+        let guest = |name: &&str| format!("[[xen.guest]]\nname = \"{name}\"\nuser = {user}\n");
+        let guests = names.iter().map(guest).collect::<String>();
+        Self::start(host.domain(Domid::ZERO), &format!("[xen]\n{xen}\n{guests}"), None)
+    }
+
+    pub(crate) fn frontend(domain: &fake::Domain) -> Self {
         Self::start(domain.clone(), "", Some(Way::Xen))
     }
 
@@ -88,14 +96,14 @@ impl Running {
         self.folder.path().join("isthmus.sock")
     }
 
-    fn greeted(&self) -> Client {
+    pub(crate) fn greeted(&self) -> Client {
         let mut client = Client::new(seqpacket::connect(&self.socket()).unwrap());
         client.greet();
         client
     }
 
     /// A program's connection, once the host's daemon is there.
-    fn served(&self) -> Client {
+    pub(crate) fn served(&self) -> Client {
         until("the host is silent", || {
             let mut client = Client::new(seqpacket::connect(&self.socket()).unwrap());
             let hello = Hello { magic: Magic, spoken: Spoken::CURRENT, library: Name::new("test 1").unwrap() };
@@ -107,15 +115,15 @@ impl Running {
         })
     }
 
-    fn status(&self) -> Status {
+    pub(crate) fn status(&self) -> Status {
         self.greeted().report(Topic::Status, &[]).unwrap()
     }
 
-    fn domains(&self) -> Domains {
+    pub(crate) fn domains(&self) -> Domains {
         self.greeted().report(Topic::Domains, &[]).unwrap()
     }
 
-    fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         if let Some((stop, thread)) = self.daemon.take() {
             stop.stop();
             thread.join().unwrap();
@@ -130,7 +138,7 @@ impl Drop for Running {
 }
 
 /// A guest that domain 0 has named and lets attach to domain 0.
-fn admitted(host: &Host, number: u16, name: &str) -> fake::Domain {
+pub(crate) fn admitted(host: &Host, number: u16, name: &str) -> fake::Domain {
     let guest = host.start(domid(number));
     let mut zero = store(&host.domain(Domid::ZERO));
     zero.write(&format!("/local/domain/{number}/name"), name.as_bytes()).unwrap();
@@ -138,7 +146,7 @@ fn admitted(host: &Host, number: u16, name: &str) -> fake::Domain {
     guest
 }
 
-fn attached(client: &mut Client, name: &str) -> crate::bed::Welcomed {
+pub(crate) fn attached(client: &mut Client, name: &str) -> crate::bed::Welcomed {
     client.attach(Some(name)).unwrap()
 }
 

@@ -12,7 +12,7 @@
 
 use alloc::vec::Vec;
 
-use super::{CROSSING, CROSSING_AT, FRAME_BYTES_MAX};
+use super::{CROSSING, CROSSING_AT, FRAME_BYTES_MAX, WindowNumber};
 use crate::control::{Field, MalformedControl, Reader};
 use crate::limits::PAGE_BYTES;
 
@@ -39,11 +39,13 @@ pub const FIRST_LOT: u64 = (CROSSING_AT + CROSSING.size().0).next_multiple_of(PA
 
 /// Bytes that tell the other side how to map a lot are no more.
 pub const GRANT_BYTES_MAX: usize = 256;
-const _: () = assert!(GRANT_BYTES_MAX + 8 <= FRAME_BYTES_MAX);
+const _: () = assert!(GRANT_BYTES_MAX + 32 <= FRAME_BYTES_MAX);
 
 /// A lot that the host wants to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
+    /// In which window.
+    pub window: WindowNumber,
     /// Its place.
     pub place: u64,
     /// Its bytes, in whole pages.
@@ -55,13 +57,15 @@ impl Wanted {
     pub fn emit(self) -> Vec<u8> {
         let mut out = Vec::new();
         [self.place, self.bytes].iter().for_each(|number| number.emit(&mut out));
+        self.window.0.emit(&mut out);
         out
     }
 
     /// Takes all of `bytes`.
     pub fn parse(bytes: &[u8]) -> Result<Self, MalformedControl> {
         let mut from = Reader::new(bytes);
-        let wanted = Self { place: u64::parse(&mut from)?, bytes: u64::parse(&mut from)? };
+        let (place, bytes) = (u64::parse(&mut from)?, u64::parse(&mut from)?);
+        let wanted = Self { window: WindowNumber(u16::parse(&mut from)?), place, bytes };
         from.end()?;
         Ok(wanted)
     }
@@ -70,6 +74,8 @@ impl Wanted {
 /// A lot that the guest has allocated, or why not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lot<'a> {
+    /// In which window.
+    pub window: WindowNumber,
     /// Its place.
     pub place: u64,
     /// What the platform says of it, for whoever is to map it; nothing where the guest has no memory or no grants left.
@@ -81,6 +87,7 @@ impl<'a> Lot<'a> {
     pub fn emit(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.place.emit(&mut out);
+        self.window.0.emit(&mut out);
         out.extend_from_slice(self.grant);
         out
     }
@@ -88,12 +95,15 @@ impl<'a> Lot<'a> {
     /// Takes all of `bytes`.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, MalformedControl> {
         let mut from = Reader::new(bytes);
-        let (place, grant) = (u64::parse(&mut from)?, from.rest());
-        if grant.len() > GRANT_BYTES_MAX {
-            return Err(MalformedControl::TooLong(grant.len()));
-        }
-        Ok(Self { place, grant })
+        let (place, window) = (u64::parse(&mut from)?, WindowNumber(u16::parse(&mut from)?));
+        Ok(Self { window, place, grant: grant(from)? })
     }
+}
+
+/// What is left: a grant.
+pub(super) fn grant(from: Reader<'_>) -> Result<&[u8], MalformedControl> {
+    let grant = from.rest();
+    if grant.len() > GRANT_BYTES_MAX { Err(MalformedControl::TooLong(grant.len())) } else { Ok(grant) }
 }
 
 #[cfg(test)]
@@ -102,20 +112,20 @@ mod tests {
 
     #[test]
     fn what_is_emitted_is_parsed() {
-        let wanted = Wanted { place: FIRST_LOT, bytes: 4096 };
+        let wanted = Wanted { window: WindowNumber(3), place: FIRST_LOT, bytes: 4096 };
         assert_eq!(Wanted::parse(&wanted.emit()), Ok(wanted));
-        let lot = Lot { place: FIRST_LOT, grant: b"G" };
+        let lot = Lot { window: WindowNumber(3), place: FIRST_LOT, grant: b"G" };
         assert_eq!(Lot::parse(&lot.emit()), Ok(lot));
-        let none = Lot { place: FIRST_LOT, grant: b"" };
+        let none = Lot { window: WindowNumber(3), place: FIRST_LOT, grant: b"" };
         assert_eq!(Lot::parse(&none.emit()), Ok(none));
     }
 
     #[test]
     fn what_is_too_long_or_too_short_is_refused() {
-        let wanted = Wanted { place: FIRST_LOT, bytes: 4096 }.emit();
+        let wanted = Wanted { window: WindowNumber(3), place: FIRST_LOT, bytes: 4096 }.emit();
         (0..wanted.len()).for_each(|cut| assert!(Wanted::parse(&wanted[..cut]).is_err(), "{cut}"));
-        (0..8).for_each(|cut| assert!(Lot::parse(&wanted[..cut]).is_err(), "{cut}"));
-        let long = Lot { place: FIRST_LOT, grant: &[0; GRANT_BYTES_MAX + 1] }.emit();
+        (0..10).for_each(|cut| assert!(Lot::parse(&wanted[..cut]).is_err(), "{cut}"));
+        let long = Lot { window: WindowNumber(3), place: FIRST_LOT, grant: &[0; GRANT_BYTES_MAX + 1] }.emit();
         assert_eq!(Lot::parse(&long), Err(MalformedControl::TooLong(GRANT_BYTES_MAX + 1)));
     }
 }

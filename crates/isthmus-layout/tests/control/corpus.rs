@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use isthmus_layout::border::lots::{FIRST_LOT, Lot, Wanted};
+use isthmus_layout::border::shared::{Lend, Lent, Offer, Share};
 use isthmus_layout::border::{FrameKind, Handed, Open, PIECES_AT, Packet, WindowNumber, Withdrawn};
 use isthmus_layout::control::version::greet;
 use isthmus_layout::control::{Lookup, MessageInfo, Name, RequestSerial, Spoken, ToClient, ToDaemon};
@@ -152,6 +153,7 @@ fn border_seeds() -> Vec<(&'static str, FrameKind, Vec<u8>)> {
         Handed::Listener { vector: 9 },
     ];
     let hello = ToDaemon::from(Lookup { name: Name::new("web").unwrap() }).emit(RequestSerial::new(1));
+    let (window, place, grant) = (WindowNumber(3), FIRST_LOT, &b"G\x01\x01\0\x01\0\0\0\x0b\0\0\0"[..]);
     vec![
         ("Open", FrameKind::Open, open.emit()),
         ("Packet", FrameKind::Packet, Packet { handed, message: &hello }.emit()),
@@ -163,8 +165,13 @@ fn border_seeds() -> Vec<(&'static str, FrameKind, Vec<u8>)> {
         ),
         ("Plugged", FrameKind::Plugged, WindowNumber(3).emit()),
         ("Unplugged", FrameKind::Unplugged, WindowNumber(3).emit()),
-        ("Wanted", FrameKind::Wanted, Wanted { place: FIRST_LOT, bytes: 4096 }.emit()),
-        ("Lot", FrameKind::Lot, Lot { place: FIRST_LOT, grant: b"G\x01\x01\0\x01\0\0\0\x0b\0\0\0" }.emit()),
+        ("Wanted", FrameKind::Wanted, Wanted { window, place, bytes: 4096 }.emit()),
+        ("Lot", FrameKind::Lot, Lot { window, place, grant }.emit()),
+        ("Share", FrameKind::Share, Share { window, domain: 7, offer: grant }.emit()),
+        ("Offer", FrameKind::Offer, Offer { window, offer: grant }.emit()),
+        ("Part", FrameKind::Part, window.emit()),
+        ("Lend", FrameKind::Lend, Lend { window, place, bytes: 4096, grant }.emit()),
+        ("Lent", FrameKind::Lent, Lent { window, place, good: true }.emit()),
     ]
 }
 
@@ -180,7 +187,11 @@ fn contents_of_frames_are_all_in_the_corpus() {
             Some(FrameKind::Open) => Open::parse(content).is_ok(),
             Some(FrameKind::Packet) => Packet::parse(content).is_ok(),
             Some(FrameKind::Withdrawn) => Withdrawn::parse(content).is_ok(),
-            Some(FrameKind::Plugged | FrameKind::Unplugged) => WindowNumber::parse(content).is_ok(),
+            Some(FrameKind::Plugged | FrameKind::Unplugged | FrameKind::Part) => WindowNumber::parse(content).is_ok(),
+            Some(FrameKind::Share) => Share::parse(content).is_ok(),
+            Some(FrameKind::Offer) => Offer::parse(content).is_ok(),
+            Some(FrameKind::Lend) => Lend::parse(content).is_ok(),
+            Some(FrameKind::Lent) => Lent::parse(content).is_ok(),
             Some(FrameKind::Wanted) => Wanted::parse(content).is_ok(),
             Some(FrameKind::Lot) => Lot::parse(content).is_ok(),
             Some(FrameKind::Closed | FrameKind::Taken) | None => false,

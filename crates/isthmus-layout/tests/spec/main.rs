@@ -267,13 +267,19 @@ fn a_border_stands_as_documented() {
         (FrameKind::Unplugged, "guest", "one that it has no longer; of no connection"),
         (FrameKind::Wanted, "host", "a lot that the guest is to make; of no connection"),
         (FrameKind::Lot, "guest", "a lot that was made, or was not; of no connection"),
+        (FrameKind::Share, "host", "a window that the guest is to have in common with another one; of no connection"),
+        (FrameKind::Offer, "guest", "what the other one needs for that; of no connection"),
+        (FrameKind::Part, "host", "such a window that is over; of no connection"),
+        (FrameKind::Lend, "host", "a lot of the other guest's; of no connection"),
+        (FrameKind::Lent, "guest", "whether it can be mapped; of no connection"),
     ] {
         assert_eq!(FrameKind::from_code(kind.code()), Some(kind));
         writeln!(frames, "| {} | `{kind:?}` | {from} | {content} |", kind.code()).unwrap();
     }
     write!(frames, "\n{rest}").unwrap();
     let handed = handed();
-    holds("border.md", &[("window", window), ("head", head), ("frames", frames), ("handed", handed), ("lots", made())]);
+    let all = [("window", window), ("head", head), ("frames", frames), ("handed", handed), ("lots", made())];
+    holds("border.md", &[&all[..], &[("shared", shared())]].concat());
 }
 
 /// What is handed: each number is looked for where the table says.
@@ -319,16 +325,60 @@ fn made() -> String {
             (at(lots::HOST_THERE_WORD), 4, "1 while the host's daemon maps the window"),
         ],
     );
-    let wanted = lots::Wanted { place: 0x0807_0605_0403_0201, bytes: 0x1817_1615_1413_1211 }.emit();
-    let lot = lots::Lot { place: 0x0807_0605_0403_0201, grant: b"G" }.emit();
-    assert_eq!((wanted[0], wanted[8], wanted.len(), lot[0], lot[8], lot.len()), (1, 0x11, 16, 1, b'G', 9));
+    let (window, place) = (border::WindowNumber(0x2221), 0x0807_0605_0403_0201);
+    let wanted = lots::Wanted { window, place, bytes: 0x1817_1615_1413_1211 }.emit();
+    let lot = lots::Lot { window, place, grant: b"G" }.emit();
+    assert_eq!((wanted[0], wanted[8], wanted[16], wanted.len()), (1, 0x11, 0x21, 18));
+    assert_eq!((lot[0], lot[8], lot[10], lot.len()), (1, 0x21, b'G', 11));
     let frames = rows(
         "offset in `Wanted` or `Lot` | bytes | meaning",
         &[
             (0, 8, "the place of the lot; the host chooses it, and none twice"),
             (8, 8, "in `Wanted`: its bytes, in whole pages"),
-            (8, lots::GRANT_BYTES_MAX as u64, "in `Lot`: so many at most: the grant, or nothing if the guest cannot"),
+            (16, 2, "in `Wanted`: the window; 0 is the guest's own"),
+            (8, 2, "in `Lot`: the window"),
+            (10, lots::GRANT_BYTES_MAX as u64, "in `Lot`: so many at most: the grant, or nothing if the guest cannot"),
         ],
     );
     format!("{head}\n{frames}")
+}
+
+/// What is said of a window that one guest grants to the other.
+fn shared() -> String {
+    let (window, place) = (border::WindowNumber(0x2221), 0x0807_0605_0403_0201);
+    let share = border::shared::Share { window, domain: 0x3231, offer: b"N" }.emit();
+    assert_eq!((share[0], share[2], share[4], share.len()), (0x21, 0x31, b'N', 5));
+    let offer = border::shared::Offer { window, offer: b"N" }.emit();
+    assert_eq!((offer[0], offer[2], offer.len()), (0x21, b'N', 3));
+    let lend = border::shared::Lend { window, place, bytes: 0x1817_1615_1413_1211, grant: b"G" }.emit();
+    assert_eq!((lend[0], lend[8], lend[16], lend[18], lend.len()), (1, 0x11, 0x21, b'G', 19));
+    let lent = border::shared::Lent { window, place, good: true }.emit();
+    assert_eq!((lent[0], lent[8], lent[10], lent.len()), (1, 0x21, 1, 11));
+    let most = lots::GRANT_BYTES_MAX as u64;
+    let of = |frame: &str, fields: &[(u64, u64, &str)]| rows(&format!("offset in `{frame}` | bytes | meaning"), fields);
+    [
+        of(
+            "Share",
+            &[
+                (0, 2, "the window"),
+                (2, 2, "the other guest's domain"),
+                (4, most, "so many at most: what that one offers; nothing for the guest that is to offer it"),
+            ],
+        ),
+        of("Offer", &[(0, 2, "the window"), (2, most, "so many at most: the offer; nothing if there is none")]),
+        of(
+            "Lend",
+            &[
+                (0, 8, "the place of the lot"),
+                (8, 8, "its bytes, in whole pages"),
+                (16, 2, "the window"),
+                (18, most, "so many at most: the grant"),
+            ],
+        ),
+        of(
+            "Lent",
+            &[(0, 8, "the place of the lot"), (8, 2, "the window"), (10, 1, "1: it can be mapped; 0: it cannot")],
+        ),
+    ]
+    .join("\n")
 }

@@ -174,6 +174,23 @@ impl Drop for Loan {
     }
 }
 
+/// The file in which the pages lie, one after the other from its start. A file says nothing of who maps it: the pages are lent, and not
+/// counted as mapped.
+pub(super) fn lend(domain: &Domain, from: Domid, refs: &[GrantRef]) -> Result<OwnedFd, Errno> {
+    let state = domain.host.lock();
+    let mut lent: Option<Arc<OwnedFd>> = None;
+    for (page, reference) in (0..).zip(refs) {
+        let entry = state.grants.entries.get(&(from, reference.0)).ok_or(Errno::INVAL)?;
+        let is_next = entry.page == page && lent.as_ref().is_none_or(|lent| Arc::ptr_eq(lent, &entry.file));
+        if entry.to != domain.domid || entry.ending || !is_next {
+            return Err(Errno::INVAL);
+        }
+        lent = Some(Arc::clone(&entry.file));
+    }
+    let lent = lent.ok_or(Errno::INVAL)?;
+    lent.try_clone().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))
+}
+
 pub(super) fn map(
     domain: &Domain,
     from: Domid,

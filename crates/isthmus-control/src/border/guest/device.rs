@@ -7,10 +7,12 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use isthmus_layout::RegionSize;
 use isthmus_layout::border::WindowNumber;
 use isthmus_layout::border::lots::Wanted;
+use isthmus_layout::border::shared::{Lend, Share};
 use isthmus_platform_kvm::GUEST;
 use isthmus_shm::{Access, Mapping, Window};
 
 /// What shows a guest its window.
+#[expect(async_fn_in_trait, reason = "all is done on one thread")]
 pub trait Device: Sized {
     /// Our mapping of a part of the window.
     fn window(&self, at: u64, size: RegionSize) -> io::Result<Window> {
@@ -35,6 +37,24 @@ pub trait Device: Sized {
     /// Makes a part of a window that is made piece by piece; what the host needs to map it.
     fn make(&self, _wanted: Wanted) -> io::Result<Vec<u8>> {
         Err(io::Error::other("the window is whole"))
+    }
+    /// Has a window in common with another guest: makes it, or maps what that one offers. What the host is told of that, if anything.
+    fn share(&self, _share: &Share<'_>) -> io::Result<Option<Vec<u8>>> {
+        Err(io::Error::other("windows in common are plugged in"))
+    }
+    /// It is over.
+    fn part(&self, _window: WindowNumber) {}
+    /// Takes a lot of the other guest's, if it can be mapped.
+    fn borrow(&self, _lend: &Lend<'_>) -> io::Result<()> {
+        Err(io::Error::other("windows in common are plugged in"))
+    }
+    /// Waits until a common window may have come or gone.
+    async fn changed(&self) {
+        std::future::pending().await
+    }
+    /// Whether a descriptor of a piece can be mapped by several programs.
+    fn shows_to_many(&self) -> bool {
+        true
     }
     /// Whether the host can be called again in this window once a conversation has ended.
     fn lasts(&self) -> bool {

@@ -68,8 +68,12 @@ impl<D: Device> Things<D> {
                 {
                     return Ok(Arc::clone(piece));
                 }
-                let piece = Arc::new(self.of_window(window, |device| device.piece(offset, bytes))?);
-                self.pieces.borrow_mut().insert((window, offset), (age, Arc::clone(&piece)));
+                let made = |device: &D| Ok((device.piece(offset, bytes)?, device.shows_to_many()));
+                let (piece, shows_to_many) = self.of_window(window, made)?;
+                let piece = Arc::new(piece);
+                if shows_to_many {
+                    self.pieces.borrow_mut().insert((window, offset), (age, Arc::clone(&piece)));
+                }
                 Ok(piece)
             }
             Handed::Ringer { peer, vector } => self.device.ringer(peer, vector).map(Arc::new),

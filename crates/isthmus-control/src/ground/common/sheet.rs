@@ -1,0 +1,93 @@
+//! A common window that is one memory file, which a device shows to each guest.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use isthmus_layout::RegionSize;
+use isthmus_layout::border::{Handed, WindowNumber, Withdrawn};
+use isthmus_layout::reason::Reason;
+use isthmus_shm::{Access, Mapping, Window};
+
+use super::Common;
+use crate::broker::Refusal;
+use crate::ground::Estate;
+use crate::ground::pieces::Pieces;
+
+/// The file, and which bytes of it are handed out.
+#[derive(Debug)]
+pub(crate) struct Sheet {
+    file: Arc<OwnedFd>,
+    account: Mutex<Account>,
+}
+
+#[derive(Debug)]
+struct Account {
+    pieces: Pieces,
+    /// Of how many withdrawn pieces each guest was told beyond those that both know of.
+    told: [usize; 2],
+}
+
+impl Sheet {
+    /// Over a sealed memory file of so many bytes, in whole pages.
+    pub(crate) fn new(number: WindowNumber, file: Arc<OwnedFd>, bytes: u64) -> Self {
+        Self { file, account: Mutex::new(Account { pieces: Pieces::new(number, 0, bytes), told: [0; 2] }) }
+    }
+
+    fn account(&self) -> MutexGuard<'_, Account> {
+        self.account.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Common for Sheet {
+    fn take(&self, bytes: u64) -> Option<(u64, u32)> {
+        self.account().pieces.take(bytes)
+    }
+
+    fn clear(&self, at: u64, bytes: u64) -> Result<(), Refusal> {
+        self.map(at, RegionSize(bytes))?.give_back(0, bytes);
+        Ok(())
+    }
+
+    fn map(&self, at: u64, size: RegionSize) -> Result<Window, Refusal> {
+        let mapping = Mapping::window(&self.file, at, size, Access::ReadWrite);
+        mapping.map(Window::new).map_err(|error| Refusal::from_map(&error))
+    }
+
+    fn look(&self, at: u64, into: &mut [u8]) -> bool {
+        rustix::io::pread(&self.file, &mut *into, at) == Ok(into.len())
+    }
+
+    fn let_go(&self, at: u64, bytes: u64) {
+        self.account().pieces.let_go(at, bytes);
+    }
+
+    fn holds(&self, at: u64, age: u32) -> bool {
+        self.account().pieces.holds(at, age)
+    }
+
+    fn withdrawn(&self, side: usize) -> Option<Withdrawn> {
+        let account = self.account();
+        account.pieces.withdrawn(account.told[side])
+    }
+
+    fn told(&self, side: usize) {
+        let mut account = self.account();
+        account.told[side] += 1;
+        while account.told.iter().all(|&told| told > 0) {
+            account.pieces.told();
+            account.told.iter_mut().for_each(|told| *told -= 1);
+        }
+    }
+
+    /// The guests' devices know each other.
+    fn ringer(&self, of: &Estate, from: &Estate, vector: u16) -> Result<Handed, Refusal> {
+        let beyond = |what: String| Refusal::new(Reason::GuestVectorsFull, what);
+        let peer = of.peer().ok_or_else(|| beyond(format!("guest {} has come too often", of.name())))?;
+        if vector >= from.vectors_max() {
+            let text =
+                format!("the device of guest {} cannot ring vector {vector} of guest {}", from.name(), of.name());
+            return Err(beyond(text));
+        }
+        Ok(Handed::Ringer { peer, vector })
+    }
+}

@@ -1,0 +1,188 @@
+//! Guests of Xen that map each other's pages: a window in common is made when their programs first talk, and is gone with all that was granted
+//! when it has to be.
+
+use std::os::fd::OwnedFd;
+
+use isthmus_control::schema::Why;
+use isthmus_layout::RegionSize;
+use isthmus_layout::board;
+use isthmus_layout::channel::{Geometry, SlabSize};
+use isthmus_layout::control::*;
+use isthmus_layout::ids::DomainId;
+use isthmus_layout::reason::Reason;
+use isthmus_platform_xen::fake::{self, Host};
+use isthmus_shm::{Access, Mapping, Payload as _, Window};
+
+use crate::bed::{Client, channel};
+use crate::xen::{Running, WEB, admitted, attached, domid, until};
+
+const BASE: u16 = 8;
+
+/// Two guests with a program each, and their backend.
+struct Two {
+    host: Host,
+    backend: Running,
+    frontends: [Running; 2],
+    clients: [Client; 2],
+    ids: [DomainId; 2],
+    /// Pages that are granted while the guests have nothing in common.
+    before: [usize; 2],
+}
+
+impl Two {
+    fn start(xen: &str) -> Self {
+        let host = Host::new();
+        let guests: [fake::Domain; 2] =
+            [(WEB, "web"), (BASE, "base")].map(|(number, name)| admitted(&host, number, name));
+        let backend = Running::backend_with(&host, &["web", "base"], xen);
+        let frontends = guests.each_ref().map(Running::frontend);
+        let mut clients = frontends.each_ref().map(Running::served);
+        let [a, b] = &mut clients;
+        let ids = [attached(a, "web1").id(), attached(b, "base1").id()];
+        let before = settled(&host);
+        Self { host, backend, frontends, clients, ids, before }
+    }
+
+    fn channel(&mut self) -> [(ChannelOffer, Vec<OwnedFd>); 2] {
+        let [a, b] = &mut self.clients;
+        channel(a, b, self.ids[1])
+    }
+
+    /// The path of the two, and the reason for it.
+    fn why(&self) -> (String, Option<String>) {
+        let why: Why = self.backend.greeted().report(Topic::Why, &["web1", "base1"]).unwrap();
+        (why.path, why.reason.map(|reason| reason.reason))
+    }
+
+    fn until_granted_as_before(&self) {
+        until("what the guests had in common is granted still", || {
+            let now = [WEB, BASE].map(|number| self.host.grants_of(domid(number)));
+            (now == self.before).then_some(())
+        });
+    }
+}
+
+/// Pages of each guest that are granted, once its stock is complete.
+fn settled(host: &Host) -> [usize; 2] {
+    let count = || [WEB, BASE].map(|number| host.grants_of(domid(number)));
+    let mut before = count();
+    let mut same = 0;
+    until("stocks do not settle", || {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        let now = count();
+        same = if std::mem::replace(&mut before, now) == now { same + 1 } else { 0 };
+        (same > 100).then_some(())
+    });
+    before
+}
+
+fn window(fd: &OwnedFd, size: RegionSize) -> Window {
+    Window::new(Mapping::new(fd, size, Access::ReadWrite).unwrap())
+}
+
+fn of_slab(slab: SlabSize) -> RegionSize {
+    Geometry { slab }.size()
+}
+
+#[test]
+fn programs_of_two_guests_get_a_channel_in_pages_that_the_one_grants_to_the_other() {
+    let mut two = Two::start("common_idle_s = 1");
+    let [(offer, ours), (_, theirs)] = two.channel();
+    // The channel's memory, the board of each, and what rings it.
+    let size = of_slab(offer.slab);
+    let [a, b] = [&ours[0], &theirs[0]].map(|fd| window(fd, size));
+    a.copy_in(0, b"from web");
+    b.copy_in(64, b"from base");
+    let said = |window: &Window, at: u64, bytes: usize| {
+        let mut said = vec![0; bytes];
+        window.copy_out(at, &mut said);
+        said
+    };
+    assert_eq!((said(&b, 0, 8), said(&a, 64, 9)), (b"from web".to_vec(), b"from base".to_vec()));
+    for board in [&ours[1], &ours[3], &theirs[1], &theirs[3]] {
+        window(board, board::SIZE);
+    }
+    for (ringer, listener) in [(&ours[2], &theirs[4]), (&theirs[2], &ours[4])] {
+        rustix::io::write(ringer, &1_u64.to_ne_bytes()).unwrap();
+        until("a ring does not arrive", || rustix::io::read(listener, &mut [0; 8]).ok());
+    }
+    assert_eq!(two.why(), ("channel".to_owned(), None));
+    // One of the two grants, and not to the backend.
+    let now = [WEB, BASE].map(|number| two.host.grants_of(domid(number)));
+    let grown = [0, 1].map(|at| now[at] > two.before[at]);
+    assert!(grown[0] != grown[1] && now.iter().zip(two.before).all(|(now, before)| *now >= before), "{now:?}");
+    // A channel that ends ends for both; with the last one, and some time, the window.
+    drop((a, b, ours, theirs));
+    two.clients[0].say(CloseChannel { channel: offer.channel, reason: Reason::ClosedHere }, &[]);
+    let closed = |heard: &crate::bed::Heard| matches!(heard.message, ToClient::ChannelClosed(_));
+    two.clients[1].hear_that(closed);
+    two.clients[1].say(CloseChannel { channel: offer.channel, reason: Reason::ClosedByPeer }, &[]);
+    two.until_granted_as_before();
+    // And another one is made.
+    two.channel();
+}
+
+#[test]
+fn a_guest_that_is_destroyed_ends_its_channels_and_leaves_nothing() {
+    for gone in [0, 1] {
+        let mut two = Two::start("");
+        let [(offer, ours), (_, theirs)] = two.channel();
+        let number = [WEB, BASE][gone];
+        two.host.destroy(domid(number));
+        let survivor = &mut two.clients[1 - gone];
+        let heard = survivor.hear_that(|heard| matches!(heard.message, ToClient::ChannelClosed(_)));
+        let ToClient::ChannelClosed(closed) = heard.message else { panic!("{heard:?}") };
+        assert_eq!(closed.channel, offer.channel);
+        // What it has mapped stays where it is until it lets go.
+        window(&[ours, theirs][1 - gone][0], of_slab(offer.slab)).copy_in(0, b"x");
+        survivor.say(CloseChannel { channel: offer.channel, reason: Reason::ClosedByPeer }, &[]);
+        // The fake's domain has a thread of ours in it, which maps what it has mapped until it ends.
+        two.frontends[gone].stop();
+        until("its pages stay", || (two.host.grants_of(domid(number)) == 0).then_some(()));
+        let other = [WEB, BASE][1 - gone];
+        until("the survivor's grants stay", || {
+            (two.host.grants_of(domid(other)) == two.before[1 - gone]).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_daemon_that_ends_ends_its_channels_and_the_other_one_goes_on() {
+    for gone in [0, 1] {
+        let mut two = Two::start("");
+        let [(offer, _), _] = two.channel();
+        two.frontends[gone].stop();
+        let survivor = &mut two.clients[1 - gone];
+        survivor.hear_that(|heard| matches!(heard.message, ToClient::ChannelClosed(_)));
+        survivor.say(CloseChannel { channel: offer.channel, reason: Reason::ClosedByPeer }, &[]);
+        until("its pages stay", || (two.host.grants_of(domid([WEB, BASE][gone])) == 0).then_some(()));
+        // The next daemon's programs meet the survivor anew.
+        let again = Running::frontend(&two.host.domain(domid([WEB, BASE][gone])));
+        let mut client = again.served();
+        let id = attached(&mut client, "again").id();
+        channel(&mut two.clients[1 - gone], &mut client, id);
+    }
+}
+
+#[test]
+fn the_backend_that_ends_takes_back_what_guests_had_in_common() {
+    let mut two = Two::start("");
+    two.channel();
+    two.backend.stop();
+    for client in &mut two.clients {
+        client.ended();
+    }
+    until("pages stay", || (two.host.grants() == 0).then_some(()));
+}
+
+#[test]
+fn a_window_that_is_too_small_is_a_refusal_with_its_reason() {
+    let mut two = Two::start("common_mib = 1\n[limits]\nslab_kib = 1024");
+    let peer = two.ids[1];
+    two.clients[0].say(RequestChannel { peer, attempt: 1 }, &[]);
+    let heard = two.clients[0].hear_that(|heard| matches!(heard.message, ToClient::ChannelRefused(_)));
+    let ToClient::ChannelRefused(refused) = heard.message else { panic!("{heard:?}") };
+    assert_eq!(refused.reason, Reason::WindowRefused);
+    assert_eq!(two.why(), ("ordinary".to_owned(), Some("window-refused".to_owned())));
+    two.until_granted_as_before();
+}
