@@ -25,7 +25,7 @@ use crate::{Domid, EvtchnPort, GrantRef};
 use isthmus_shm::{Access, Mapping};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// A host, cheap to clone.
@@ -44,6 +44,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     alive: BTreeSet<Domid>,
+    /// How many pages a domain may grant, where that is limited.
+    limits: BTreeMap<Domid, usize>,
     grants: grants::Table,
     ports: ports::Table,
     store: store::Tree,
@@ -97,6 +99,11 @@ impl Host {
     /// How many pages of one domain are granted to others, or still mapped by them.
     pub fn grants_of(&self, domid: Domid) -> usize {
         self.lock().grants.of(domid)
+    }
+
+    /// Has a domain grant no more pages than that at once, as `xen_gntalloc` does.
+    pub fn limit(&self, domid: Domid, pages: usize) {
+        self.lock().limits.insert(domid, pages);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

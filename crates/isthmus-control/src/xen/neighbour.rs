@@ -346,3 +346,6 @@ impl<K: Domain, D: Device> Device for Shown<K, D> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

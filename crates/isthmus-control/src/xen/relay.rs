@@ -124,8 +124,9 @@ impl Bells {
 
 /// Passes rings on between [`Bells`] and an event channel.
 pub(super) struct Relay<P> {
-    port: P,
+    /// Gone before the port is, by which the kernel says so.
     head: Window,
+    port: P,
     words: Words,
     bells: Rc<Bells>,
     /// The other side has been there.

@@ -102,6 +102,10 @@ impl FakePages {
             PlatformError::Map(_) => Errno::INVAL,
         })?;
         let mut state = domain.host.lock();
+        let most = state.limits.get(&domain.domid).copied().unwrap_or(usize::MAX);
+        if state.grants.of(domain.domid).saturating_add(pages as usize) > most {
+            return Err(Errno::NOSPC);
+        }
         let first = state.grants.last + 1;
         state.grants.last += pages;
         // Backwards: nobody may take the order for granted.

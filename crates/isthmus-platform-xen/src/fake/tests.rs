@@ -113,3 +113,33 @@ fn a_watch_tells_of_the_end_of_who_let_it_read_and_reading_is_forbidden_then() {
     assert_eq!(two.event(NOW).unwrap(), event);
     assert_eq!(two.read(path).unwrap_err().refusal(), Some(Refusal::Forbidden));
 }
+
+#[test]
+fn pages_that_are_lent_are_those_that_were_granted_in_their_order() {
+    let host = Host::new();
+    let [one, two] = pair(&host);
+    let [pages, others] = [3, 1].map(|count| one.offer(domid(2), count, Access::ReadWrite).unwrap());
+    Window::new(pages.map().unwrap()).copy_in(2 * 4096, &[7]);
+    let refs = pages.refs();
+    let lent = two.lend(domid(1), refs).unwrap();
+    let mut bytes = [0];
+    assert_eq!((rustix::io::pread(&lent, &mut bytes, 2 * 4096), bytes), (Ok(1), [7]));
+    assert!(two.lend(domid(1), &refs[..2]).is_ok());
+    let turned: Vec<_> = refs.iter().rev().copied().collect();
+    let mixed = [refs[0], others.refs()[0]];
+    for wrong in [&turned[..], &mixed[..], &refs[1..], &[], &[GrantRef(4_000_000)]] {
+        assert!(two.lend(domid(1), wrong).is_err(), "{wrong:?}");
+    }
+    assert!(one.lend(domid(1), refs).is_err(), "to whom they were not granted");
+}
+
+#[test]
+fn a_domain_grants_no_more_than_it_may() {
+    let host = Host::new();
+    let [one, _] = pair(&host);
+    host.limit(domid(1), 3);
+    let two_pages = one.offer(domid(2), 2, Access::Read).unwrap();
+    assert_eq!(one.offer(domid(2), 2, Access::Read).err(), Some(Errno::NOSPC));
+    drop(two_pages);
+    assert!(one.offer(domid(2), 3, Access::Read).is_ok());
+}
