@@ -101,6 +101,11 @@ impl Host {
         self.lock().grants.of(domid)
     }
 
+    /// The same of those that are granted to one other.
+    pub fn grants_to(&self, domid: Domid, to: Domid) -> usize {
+        self.lock().grants.between(domid, to)
+    }
+
     /// Has a domain grant no more pages than that at once, as `xen_gntalloc` does.
     pub fn limit(&self, domid: Domid, pages: usize) {
         self.lock().limits.insert(domid, pages);

@@ -187,7 +187,7 @@ impl<K: Domain> Neighbours<K> {
             return Err(no(format!("there are {NEIGHBOURS_MAX} windows in common with others")));
         }
         let (neighbour, offer) = match share.offer {
-            [] => self.offer(domid)?,
+            [] => self.offer(domid).map(|(neighbour, offer)| (neighbour, Some(offer)))?,
             offer => (self.map(domid, offer)?, None),
         };
         self.known.borrow_mut().insert(share.window, neighbour);
@@ -195,7 +195,7 @@ impl<K: Domain> Neighbours<K> {
     }
 
     /// Grants a head page, and makes a port.
-    fn offer(&self, to: Domid) -> io::Result<(Rc<Neighbour<K>>, Option<Vec<u8>>)> {
+    fn offer(&self, to: Domid) -> io::Result<(Rc<Neighbour<K>>, Vec<u8>)> {
         let memory = self.xen.allocate(page(), &to, Access::ReadWrite).map_err(io::Error::other)?;
         let head = Window::new(self.xen.map_own(&memory).map_err(io::Error::other)?);
         let port = self.xen.kernel().listen(to)?;
@@ -204,7 +204,7 @@ impl<K: Domain> Neighbours<K> {
         let grant = self.xen.grant(&memory, &to, Access::ReadWrite).map_err(io::Error::other)?;
         let offer = SharedHead { port: port.number(), head: grant }.emit();
         assert!(offer.len() <= GRANT_BYTES_MAX); // Ours: as above.
-        Ok((Neighbour::relay(self, to, (head, Some(memory)), port)?, Some(offer)))
+        Ok((Neighbour::relay(self, to, (head, Some(memory)), port)?, offer))
     }
 
     /// Maps what another guest offers.

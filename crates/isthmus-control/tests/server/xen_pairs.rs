@@ -25,8 +25,6 @@ struct Two {
     frontends: [Running; 2],
     clients: [Client; 2],
     ids: [DomainId; 2],
-    /// Pages that are granted while the guests have nothing in common.
-    before: [usize; 2],
 }
 
 impl Two {
@@ -39,8 +37,7 @@ impl Two {
         let mut clients = frontends.each_ref().map(Running::served);
         let [a, b] = &mut clients;
         let ids = [attached(a, "web1").id(), attached(b, "base1").id()];
-        let before = settled(&host);
-        Self { host, backend, frontends, clients, ids, before }
+        Self { host, backend, frontends, clients, ids }
     }
 
     fn channel(&mut self) -> [(ChannelOffer, Vec<OwnedFd>); 2] {
@@ -54,26 +51,14 @@ impl Two {
         (why.path, why.reason.map(|reason| reason.reason))
     }
 
-    fn until_granted_as_before(&self) {
-        until("what the guests had in common is granted still", || {
-            let now = [WEB, BASE].map(|number| self.host.grants_of(domid(number)));
-            (now == self.before).then_some(())
-        });
+    /// Pages that each guest grants to the other.
+    fn common(&self) -> [usize; 2] {
+        [(WEB, BASE), (BASE, WEB)].map(|(from, to)| self.host.grants_to(domid(from), domid(to)))
     }
-}
 
-/// Pages of each guest that are granted, once its stock is complete.
-fn settled(host: &Host) -> [usize; 2] {
-    let count = || [WEB, BASE].map(|number| host.grants_of(domid(number)));
-    let mut before = count();
-    let mut same = 0;
-    until("stocks do not settle", || {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-        let now = count();
-        same = if std::mem::replace(&mut before, now) == now { same + 1 } else { 0 };
-        (same > 100).then_some(())
-    });
-    before
+    fn until_nothing_is_common(&self) {
+        until("what the guests had in common is granted still", || (self.common() == [0; 2]).then_some(()));
+    }
 }
 
 fn window(fd: &OwnedFd, size: RegionSize) -> Window {
@@ -87,6 +72,7 @@ fn of_slab(slab: SlabSize) -> RegionSize {
 #[test]
 fn programs_of_two_guests_get_a_channel_in_pages_that_the_one_grants_to_the_other() {
     let mut two = Two::start("common_idle_s = 1");
+    assert_eq!(two.common(), [0; 2]);
     let [(offer, ours), (_, theirs)] = two.channel();
     // The channel's memory, the board of each, and what rings it.
     let size = of_slab(offer.slab);
@@ -107,17 +93,16 @@ fn programs_of_two_guests_get_a_channel_in_pages_that_the_one_grants_to_the_othe
         until("a ring does not arrive", || rustix::io::read(listener, &mut [0; 8]).ok());
     }
     assert_eq!(two.why(), ("channel".to_owned(), None));
-    // One of the two grants, and not to the backend.
-    let now = [WEB, BASE].map(|number| two.host.grants_of(domid(number)));
-    let grown = [0, 1].map(|at| now[at] > two.before[at]);
-    assert!(grown[0] != grown[1] && now.iter().zip(two.before).all(|(now, before)| *now >= before), "{now:?}");
+    // One of the two grants.
+    let common = two.common();
+    assert!(common.contains(&0) && common != [0; 2], "{common:?}");
     // A channel that ends ends for both; with the last one, and some time, the window.
     drop((a, b, ours, theirs));
     two.clients[0].say(CloseChannel { channel: offer.channel, reason: Reason::ClosedHere }, &[]);
     let closed = |heard: &crate::bed::Heard| matches!(heard.message, ToClient::ChannelClosed(_));
     two.clients[1].hear_that(closed);
     two.clients[1].say(CloseChannel { channel: offer.channel, reason: Reason::ClosedByPeer }, &[]);
-    two.until_granted_as_before();
+    two.until_nothing_is_common();
     // And another one is made.
     two.channel();
 }
@@ -139,10 +124,7 @@ fn a_guest_that_is_destroyed_ends_its_channels_and_leaves_nothing() {
         // The fake's domain has a thread of ours in it, which maps what it has mapped until it ends.
         two.frontends[gone].stop();
         until("its pages stay", || (two.host.grants_of(domid(number)) == 0).then_some(()));
-        let other = [WEB, BASE][1 - gone];
-        until("the survivor's grants stay", || {
-            (two.host.grants_of(domid(other)) == two.before[1 - gone]).then_some(())
-        });
+        two.until_nothing_is_common();
     }
 }
 
@@ -184,5 +166,5 @@ fn a_window_that_is_too_small_is_a_refusal_with_its_reason() {
     let ToClient::ChannelRefused(refused) = heard.message else { panic!("{heard:?}") };
     assert_eq!(refused.reason, Reason::WindowRefused);
     assert_eq!(two.why(), ("ordinary".to_owned(), Some("window-refused".to_owned())));
-    two.until_granted_as_before();
+    two.until_nothing_is_common();
 }

@@ -38,6 +38,10 @@ impl Table {
         self.entries.keys().filter(|(owner, _)| *owner == domid).count()
     }
 
+    pub(super) fn between(&self, domid: Domid, to: Domid) -> usize {
+        self.entries.iter().filter(|((owner, _), entry)| *owner == domid && entry.to == to).count()
+    }
+
     pub(super) fn destroy(&mut self, domid: Domid) {
         self.end(|(owner, _)| *owner == domid);
     }

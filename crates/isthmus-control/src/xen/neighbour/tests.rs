@@ -76,7 +76,7 @@ fn what_the_one_grants_the_other_hands_to_its_programs() {
         assert_eq!(byte, [7]);
         // A program of the one rings one of the other, past both daemons' own vector.
         let heard = maps.bells.listen(3).unwrap();
-        rustix::io::write(&grants.get(WINDOW).unwrap().bells.ringer(3).unwrap(), &1_u64.to_ne_bytes()).unwrap();
+        rustix::io::write(grants.get(WINDOW).unwrap().bells.ringer(3).unwrap(), &1_u64.to_ne_bytes()).unwrap();
         drop(crate::watched::watched(heard).unwrap().readable().await.unwrap());
         drop((ours, theirs));
         grants.part(WINDOW);
@@ -166,12 +166,12 @@ fn whatever_another_guest_writes_into_the_head_page_ends_no_more_than_the_window
         let crossing = grants.bells.listen(0).unwrap();
         let program = grants.bells.listen(9).unwrap();
         head.copy_in(0, &[0xff; 4096]);
-        rustix::io::write(&maps.get(WINDOW).unwrap().bells.ringer(1).unwrap(), &1_u64.to_ne_bytes()).unwrap();
+        rustix::io::write(maps.get(WINDOW).unwrap().bells.ringer(1).unwrap(), &1_u64.to_ne_bytes()).unwrap();
         drop(crate::watched::watched(program).unwrap().readable().await.unwrap());
         assert!(rustix::io::read(&crossing, &mut [0; 8]).is_err(), "another guest calls the daemon to its crossing");
         assert!(!grants.get(WINDOW).unwrap().over.get());
         head.copy_in(0, &[0; 4096]);
-        rustix::io::write(&maps.get(WINDOW).unwrap().bells.ringer(1).unwrap(), &1_u64.to_ne_bytes()).unwrap();
+        rustix::io::write(maps.get(WINDOW).unwrap().bells.ringer(1).unwrap(), &1_u64.to_ne_bytes()).unwrap();
         until(&grants, |of| of.over.get()).await;
     });
 }
