@@ -83,6 +83,11 @@ impl<K: Kernel> Xen<K> {
         Self { kernel, own }
     }
 
+    /// Which domain this is.
+    pub fn own(&self) -> Domid {
+        self.own
+    }
+
     /// As [`Platform::map`]; when the mapping ends, however it ends, the peer is told.
     pub fn map_until(
         &self,

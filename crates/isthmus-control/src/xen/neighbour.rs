@@ -30,6 +30,7 @@ use tokio::sync::Notify;
 use tokio::task::{AbortHandle, spawn_local};
 
 use super::Domain;
+use super::held::Held;
 use super::relay::{BACKEND, Bells, GUEST, Relay};
 use crate::border::guest::Device;
 
@@ -71,6 +72,8 @@ pub(super) struct Neighbour<K: Domain> {
     xen: Xen<K>,
     /// The head page, if it is ours.
     head_memory: Option<XenMemory<K::Pages>>,
+    /// Of the relay's port.
+    _held: Held<K>,
 }
 
 /// A lot of a window.
@@ -104,6 +107,8 @@ impl<K: Domain> Neighbour<K> {
         port: K::Port,
     ) -> io::Result<Rc<Self>> {
         let bells = of.bells.beside()?;
+        let mut held = Held::of(of.xen.kernel(), of.xen.own(), &port)?;
+        held.announced = true; // Only who is announced is told of others.
         let words = if memory.is_some() { GUEST } else { BACKEND };
         let relay = Relay::new(port, head, words, Rc::clone(&bells));
         let (over, shown) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(memory.is_none())));
@@ -123,7 +128,8 @@ impl<K: Domain> Neighbour<K> {
             changed.notify_one();
         });
         let (xen, relaying) = (of.xen.clone(), relaying.abort_handle());
-        Ok(Rc::new(Self { domid, bells, lots: RefCell::default(), over, shown, relaying, xen, head_memory: memory }))
+        let (lots, head_memory) = (RefCell::default(), memory);
+        Ok(Rc::new(Self { domid, bells, lots, over, shown, relaying, xen, head_memory, _held: held }))
     }
 
     /// Grants a lot to it.
