@@ -162,7 +162,7 @@ impl Bed {
         self.0.on(client, &format!("begin client {program} -w -r {endpoint} {plan}"));
         match between_guests {
             true => self.until_channel(),
-            false => drop(eventually(patience(), || self.ordinary_bytes() > 1 << 20).expect("the two do not talk")),
+            false => eventually(patience(), || self.ordinary_bytes() > 1 << 20).expect("the two do not talk"),
         }
         strike(self);
         let done = self.0.done(&match client {
