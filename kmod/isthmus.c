@@ -9,6 +9,8 @@
  *
  * Who may have which piece is decided in user space. Here pieces are kept apart, and whoever maps one never notices worse of an unplug
  * than that the memory is not shared any more: missing pages are then filled with a page of the piece's own, so nobody gets SIGBUS.
+ * A home is a piece in which a program has its own memory. It has pages to settle on: when the window is taken from it, or its program
+ * wants it so, its bytes are copied there, and nobody who maps it sees a difference.
  *
  * Lifetimes: a device is counted by its PCI function, its open nodes, its pieces and its ringers. Its registers are used under
  * `alive`, held for reading; remove() clears `present` with it held for writing. Pages are put into programs' tables by faults only,
@@ -36,7 +38,7 @@
 #include <linux/wait.h>
 #include "isthmus.h"
 
-#define DRIVER_VERSION	(1 << 16 | 0)
+#define DRIVER_VERSION	(1 << 16 | 1)
 
 #define BAR_REGISTERS	0
 #define BAR_WINDOW	2
@@ -76,7 +78,7 @@ struct device_state {
 	bool present;			/* the function is there: under alive */
 	struct pci_dev *pci;
 	void __iomem *registers;
-	void *window;			/* our own mapping, which holds the memory type for all others; never touched */
+	void *window;			/* our own mapping, which holds the memory type for all others; read for homes alone */
 	phys_addr_t address;
 	u64 bytes;
 	unsigned int kernel_type;	/* of our own mapping */
@@ -101,6 +103,9 @@ struct piece {
 	unsigned int seen_type;
 	bool withdrawn;			/* under the state's alive */
 	struct page *instead;		/* what is seen when the window is gone */
+	struct page **own;		/* of a home: what it settles on, as many as it has */
+	bool settled;			/* it shows them, for good: under the state's alive */
+	struct file *owner;		/* of a home: the open node that made it. Never looked into */
 };
 
 struct ringer {
@@ -237,6 +242,33 @@ put_module:
 
 /* ---- pieces ---- */
 
+/* What a piece shows at one of its pages. Under the state's alive. */
+static unsigned long piece_pfn(struct piece *piece, unsigned long page)
+{
+	if (piece->settled)
+		return page_to_pfn(piece->own[page]);
+	if (!piece->state->present || piece->withdrawn)
+		return page_to_pfn(piece->instead);
+	return PHYS_PFN(piece->state->address) + piece->first + page;
+}
+
+/* A private mapping of what is settled is as one of a file that nobody writes: pages are copied where they are written. */
+static vm_fault_t private_fault(struct vm_fault *fault, struct piece *piece)
+{
+	struct page *page;
+
+	if (fault->pgoff < piece->pages) {
+		page = piece->own[fault->pgoff];
+		get_page(page);
+	} else {
+		page = alloc_page(GFP_HIGHUSER_MOVABLE | __GFP_ZERO);	/* mremap() has enlarged the mapping */
+		if (!page)
+			return VM_FAULT_OOM;
+	}
+	fault->page = page;
+	return 0;
+}
+
 static vm_fault_t piece_fault(struct vm_fault *fault)
 {
 	struct vm_area_struct *vma = fault->vma;
@@ -245,12 +277,14 @@ static vm_fault_t piece_fault(struct vm_fault *fault)
 	unsigned long begin, end, page;
 	vm_fault_t result = VM_FAULT_SIGBUS;
 
+	if (!(vma->vm_flags & VM_MAYSHARE))
+		return private_fault(fault, piece);
 	/* mmap() has looked already. */
 	if (fault->pgoff >= piece->pages)
 		return VM_FAULT_SIGBUS;
 	down_read(&state->alive);
-	if (!state->present || piece->withdrawn) {
-		result = vmf_insert_pfn(vma, fault->address, page_to_pfn(piece->instead));
+	if (!state->present || piece->withdrawn || piece->settled) {
+		result = vmf_insert_pfn(vma, fault->address, piece_pfn(piece, fault->pgoff));
 		goto out;
 	}
 	/* Those around it as well, as far as piece and mapping go. */
@@ -258,7 +292,7 @@ static vm_fault_t piece_fault(struct vm_fault *fault)
 	end = min3((fault->pgoff | (AROUND - 1)) + 1, vma->vm_pgoff + vma_pages(vma), (unsigned long)piece->pages);
 	for (page = begin; page < end; page++) {
 		unsigned long address = vma->vm_start + ((page - vma->vm_pgoff) << PAGE_SHIFT);
-		vm_fault_t one = vmf_insert_pfn(vma, address, PHYS_PFN(state->address) + piece->first + page);
+		vm_fault_t one = vmf_insert_pfn(vma, address, piece_pfn(piece, page));
 
 		if (page == fault->pgoff)
 			result = one;
@@ -282,9 +316,13 @@ static int piece_mmap(struct file *file, struct vm_area_struct *vma)
 {
 	struct piece *piece = file->private_data;
 	unsigned long pages = vma_pages(vma);
+	bool settled;
 
-	/* A private mapping of a device's memory would be a copy, made page by page. */
-	if (!(vma->vm_flags & VM_MAYSHARE))
+	down_read(&piece->state->alive);
+	settled = piece->settled;
+	up_read(&piece->state->alive);
+	/* A private mapping of a device's memory would be a copy, made page by page, of what changes meanwhile. */
+	if (!(vma->vm_flags & VM_MAYSHARE) && !settled)
 		return -EINVAL;
 	if (vma->vm_pgoff >= piece->pages || pages > piece->pages - vma->vm_pgoff)
 		return -EINVAL;
@@ -297,33 +335,143 @@ static int piece_mmap(struct file *file, struct vm_area_struct *vma)
 	if (vma->vm_flags & VM_EXEC)
 		return -EACCES;
 	vm_flags_clear(vma, VM_MAYEXEC);
-	/* VM_DONTEXPAND: mremap() neither enlarges nor doubles it. */
-	vm_flags_set(vma, VM_PFNMAP | VM_IO | VM_DONTEXPAND | VM_DONTDUMP);
+	/* VM_DONTEXPAND: mremap() neither enlarges nor doubles it. A private mapping is memory as any other. */
+	if (vma->vm_flags & VM_MAYSHARE)
+		vm_flags_set(vma, VM_PFNMAP | VM_IO | VM_DONTEXPAND | VM_DONTDUMP);
 	vma->vm_ops = &piece_vm_operations;
 	return 0;
 }
 
-static long piece_ioctl(struct file *file, unsigned int command, unsigned long argument)
+static void piece_unmap(struct piece *piece)
+{
+	/* Not what was copied from it for a private mapping: that is a program's own. */
+	unmap_mapping_range(piece->inode->i_mapping, 0, 0, 0);
+}
+
+/*
+ * Copies what a home shows onto its own pages, which it shows from now on. Nobody can have a page in his tables, or put one there, while
+ * it is copied, so no write is lost. With the state's alive held for writing.
+ */
+static void piece_settle(struct piece *piece)
+{
+	u64 page;
+
+	if (!piece->own || piece->settled || piece->withdrawn || !piece->state->present)
+		return;
+	piece_unmap(piece);
+	for (page = 0; page < piece->pages; page++)
+		memcpy(page_address(piece->own[page]), piece->state->window + ((piece->first + page) << PAGE_SHIFT), PAGE_SIZE);
+	piece->settled = true;
+}
+
+static long settle(struct piece *piece)
+{
+	if (!piece->own)
+		return -EINVAL;
+	down_write(&piece->state->alive);
+	piece_settle(piece);
+	up_write(&piece->state->alive);
+	return 0;
+}
+
+/* Whether these addresses show the piece, from this page of it on, shared, and may be read. Under the lock of the address space. */
+static bool file_shows(struct file *file, unsigned long address, unsigned long end, unsigned long page)
+{
+	struct vm_area_struct *vma;
+
+	while (address < end) {
+		vma = find_vma(current->mm, address);
+		if (!vma || vma->vm_start > address || vma->vm_file != file)
+			return false;
+		if ((vma->vm_flags & (VM_SHARED | VM_READ)) != (VM_SHARED | VM_READ))
+			return false;
+		if (vma->vm_pgoff + ((address - vma->vm_start) >> PAGE_SHIFT) != page)
+			return false;
+		page += (vma->vm_end - address) >> PAGE_SHIFT;
+		address = vma->vm_end;
+	}
+	return true;
+}
+
+static long shows(struct file *file, struct isthmus_shows __user *argument)
 {
 	struct piece *piece = file->private_data;
+	struct isthmus_shows asked;
+	bool shared;
+
+	if (copy_from_user(&asked, argument, sizeof(asked)))
+		return -EFAULT;
+	if (asked.abi != ISTHMUS_ABI)
+		return -EINVAL;
+	if (!PAGE_ALIGNED(asked.address) || !PAGE_ALIGNED(asked.bytes) || !PAGE_ALIGNED(asked.offset))
+		return -EINVAL;
+	if (asked.address > TASK_SIZE || asked.bytes > TASK_SIZE - asked.address)
+		return -EINVAL;
+	down_read(&piece->state->alive);
+	shared = piece->state->present && !piece->withdrawn && !piece->settled;
+	up_read(&piece->state->alive);
+	if (shared) {
+		mmap_read_lock(current->mm);
+		shared = file_shows(file, asked.address, asked.address + asked.bytes, asked.offset >> PAGE_SHIFT);
+		mmap_read_unlock(current->mm);
+	}
+	return put_user(shared ? 1U : 0U, &argument->shows);
+}
+
+static long piece_extent(struct piece *piece, void __user *argument)
+{
 	struct isthmus_extent extent = {
 		.abi = ISTHMUS_ABI,
 		.access = piece->access,
 		.bytes = piece->pages << PAGE_SHIFT,
 	};
 
-	if (command != ISTHMUS_EXTENT)
-		return -ENOTTY;
 	down_read(&piece->state->alive);
 	extent.memory_type = READ_ONCE(piece->seen_type);
-	if (!piece->state->present || piece->withdrawn)
+	if (!piece->state->present || piece->withdrawn || piece->settled)
 		extent.flags = ISTHMUS_EXTENT_GONE;
 	up_read(&piece->state->alive);
-	return copy_to_user((void __user *)argument, &extent, sizeof(extent)) ? -EFAULT : 0;
+	return copy_to_user(argument, &extent, sizeof(extent)) ? -EFAULT : 0;
+}
+
+static long piece_ioctl(struct file *file, unsigned int command, unsigned long argument)
+{
+	switch (command) {
+	case ISTHMUS_EXTENT:
+		return piece_extent(file->private_data, (void __user *)argument);
+	case ISTHMUS_SHOWS:
+		return shows(file, (void __user *)argument);
+	case ISTHMUS_SETTLE:
+		return settle(file->private_data);
+	default:
+		return -ENOTTY;
+	}
+}
+
+/* The pages that a home settles on, taken beforehand: when they are needed is no time to be refused. */
+static int home_fill(struct piece *piece)
+{
+	u64 page;
+
+	piece->own = kvcalloc(piece->pages, sizeof(*piece->own), GFP_KERNEL_ACCOUNT);
+	if (!piece->own)
+		return -ENOMEM;
+	for (page = 0; page < piece->pages; page++) {
+		piece->own[page] = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
+		if (!piece->own[page])
+			return -ENOMEM;
+	}
+	return 0;
 }
 
 static void piece_free(struct piece *piece)
 {
+	u64 page;
+
+	/* Who has a page by a private mapping keeps it. */
+	for (page = 0; piece->own && page < piece->pages && piece->own[page]; page++)
+		put_page(piece->own[page]);
+	kvfree(piece->own);
 	__free_page(piece->instead);
 	state_put(piece->state);
 	kfree(piece);
@@ -350,13 +498,14 @@ static const struct file_operations piece_operations = {
 	.llseek = noop_llseek,
 };
 
-static struct file *piece_new(struct device_state *state, const struct isthmus_piece *asked)
+static struct file *piece_new(struct device_state *state, struct file *owner, const struct isthmus_piece *asked)
 {
 	int flags = asked->access == ISTHMUS_READ ? O_RDONLY : O_RDWR;
+	bool home = asked->access == ISTHMUS_HOME;
 	struct piece *piece;
 	struct file *file;
 
-	if (asked->access != ISTHMUS_READ && asked->access != ISTHMUS_READ_WRITE)
+	if (asked->access != ISTHMUS_READ && asked->access != ISTHMUS_READ_WRITE && !home)
 		return ERR_PTR(-EINVAL);
 	if (!asked->bytes || !PAGE_ALIGNED(asked->bytes) || !PAGE_ALIGNED(asked->offset))
 		return ERR_PTR(-EINVAL);
@@ -374,8 +523,13 @@ static struct file *piece_new(struct device_state *state, const struct isthmus_p
 	piece->pages = asked->bytes >> PAGE_SHIFT;
 	piece->access = asked->access;
 	piece->state = state;
+	piece->owner = owner;
 	kref_get(&state->users);
-	file = file_new("isthmus-piece", flags, &piece_operations, asked->bytes, piece);
+	if (home && home_fill(piece)) {
+		piece_free(piece);
+		return ERR_PTR(-ENOMEM);
+	}
+	file = file_new(home ? "isthmus-home" : "isthmus-piece", flags, &piece_operations, asked->bytes, piece);
 	if (IS_ERR(file)) {
 		piece_free(piece);
 		return file;
@@ -386,11 +540,6 @@ static struct file *piece_new(struct device_state *state, const struct isthmus_p
 	list_add(&piece->link, &state->pieces);
 	mutex_unlock(&state->pieces_lock);
 	return file;
-}
-
-static void piece_unmap(struct piece *piece)
-{
-	unmap_mapping_range(piece->inode->i_mapping, 0, 0, 1);
 }
 
 /* ---- doorbells ---- */
@@ -505,10 +654,19 @@ static int node_open(struct inode *inode, struct file *file)
 static int node_release(struct inode *inode, struct file *file)
 {
 	struct device_state *state = file->private_data;
+	struct piece *piece;
 	unsigned int at;
 
 	for (at = 0; at < state->vector_count; at++)
 		vector_listen(&state->vectors[at], NULL, file);
+	/* Nobody keeps account of its pieces any more, and their bytes may become others': no home is left among them. */
+	mutex_lock(&state->pieces_lock);
+	down_write(&state->alive);
+	list_for_each_entry(piece, &state->pieces, link)
+		if (piece->owner == file)
+			piece_settle(piece);
+	up_write(&state->alive);
+	mutex_unlock(&state->pieces_lock);
 	state_put(state);
 	return 0;
 }
@@ -567,7 +725,7 @@ static long file_answer(struct file *file, s32 __user *descriptor)
 	return 0;
 }
 
-static long node_piece(struct device_state *state, struct isthmus_piece __user *argument)
+static long node_piece(struct device_state *state, struct file *owner, struct isthmus_piece __user *argument)
 {
 	struct isthmus_piece asked;
 
@@ -575,7 +733,7 @@ static long node_piece(struct device_state *state, struct isthmus_piece __user *
 		return -EFAULT;
 	if (asked.abi != ISTHMUS_ABI || asked.reserved)
 		return -EINVAL;
-	return file_answer(piece_new(state, &asked), &argument->descriptor);
+	return file_answer(piece_new(state, owner, &asked), &argument->descriptor);
 }
 
 static long node_withdraw(struct device_state *state, void __user *argument)
@@ -595,6 +753,7 @@ static long node_withdraw(struct device_state *state, void __user *argument)
 	piece = file->f_op == &piece_operations ? file->private_data : NULL;
 	if (piece && piece->state == state) {
 		down_write(&state->alive);
+		piece_settle(piece);
 		piece->withdrawn = true;
 		up_write(&state->alive);
 		piece_unmap(piece);
@@ -655,7 +814,7 @@ static long node_ioctl(struct file *file, unsigned int command, unsigned long ar
 	case ISTHMUS_INFO:
 		return node_info(state, from);
 	case ISTHMUS_PIECE:
-		return node_piece(state, from);
+		return node_piece(state, file, from);
 	case ISTHMUS_WITHDRAW:
 		return node_withdraw(state, from);
 	case ISTHMUS_LISTEN:
@@ -817,11 +976,13 @@ static void isthmus_remove(struct pci_dev *pci)
 	unsigned int at;
 
 	misc_deregister(&state->node);
-	/* Nobody is at the registers or puts pages into tables any more, nor will be. */
+	/* Nobody is at the registers or puts pages into tables any more, nor will be. The memory is still there: homes are emptied. */
+	mutex_lock(&state->pieces_lock);
 	down_write(&state->alive);
+	list_for_each_entry(piece, &state->pieces, link)
+		piece_settle(piece);
 	WRITE_ONCE(state->present, false);
 	up_write(&state->alive);
-	mutex_lock(&state->pieces_lock);
 	list_for_each_entry(piece, &state->pieces, link)
 		piece_unmap(piece);
 	mutex_unlock(&state->pieces_lock);
@@ -853,4 +1014,4 @@ module_pci_driver(isthmus_driver);
 
 MODULE_LICENSE("GPL");
 MODULE_DESCRIPTION("The ivshmem device's window and doorbells for isthmusd");
-MODULE_VERSION("1.0");
+MODULE_VERSION("1.1");

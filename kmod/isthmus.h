@@ -46,10 +46,12 @@ struct isthmus_info {
 
 #define ISTHMUS_READ		1
 #define ISTHMUS_READ_WRITE	3
+/* To read and write, and a home of memory: whatever becomes of window and device, its bytes stay, in pages of its own. */
+#define ISTHMUS_HOME		7
 
 struct isthmus_piece {
 	__u32 abi;
-	__u32 access;		/* ISTHMUS_READ or ISTHMUS_READ_WRITE */
+	__u32 access;		/* ISTHMUS_READ, ISTHMUS_READ_WRITE or ISTHMUS_HOME */
 	__u64 offset;		/* of the window; whole pages */
 	__u64 bytes;		/* whole pages, at least one */
 	__s32 descriptor;	/* answered */
@@ -82,7 +84,7 @@ struct isthmus_ring {
 	__u32 reserved;
 };
 
-/* isthmus_extent.flags: the piece was withdrawn, or its device is gone: what is mapped shows other, private pages. */
+/* isthmus_extent.flags: the piece was withdrawn or settled, or its device is gone: what is mapped shows other, private pages. */
 #define ISTHMUS_EXTENT_GONE	1
 
 struct isthmus_extent {
@@ -92,6 +94,14 @@ struct isthmus_extent {
 	__u32 memory_type;	/* of what was mapped last, or ISTHMUS_MEMORY_UNKNOWN */
 	__u32 flags;		/* ISTHMUS_EXTENT_... */
 	__u64 reserved;		/* answered: 0 */
+};
+
+struct isthmus_shows {
+	__u32 abi;
+	__u32 shows;		/* answered: 1 or 0 */
+	__u64 address;		/* of the calling process; whole pages */
+	__u64 bytes;		/* whole pages */
+	__u64 offset;		/* of the piece; whole pages */
 };
 
 /* To /dev/isthmusN. */
@@ -104,5 +114,7 @@ struct isthmus_extent {
 
 /* To a piece. */
 #define ISTHMUS_EXTENT		_IOR(0xb1, 0x48, struct isthmus_extent)
+#define ISTHMUS_SHOWS		_IOWR(0xb1, 0x49, struct isthmus_shows)
+#define ISTHMUS_SETTLE		_IO(0xb1, 0x4a)
 
 #endif

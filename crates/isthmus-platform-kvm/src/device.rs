@@ -185,6 +185,12 @@ impl Device {
         self.node.piece(access, offset, bytes).map_err(refused("asking the isthmus device for a piece of its window"))
     }
 
+    /// The same for reading and writing, for a program's own memory: its bytes stay with whoever maps it, whatever becomes of window and
+    /// device ([`Home`](isthmus_shm::piece::Home)). Takes as many pages of the guest's.
+    pub fn home(&self, offset: u64, bytes: u64) -> Result<OwnedFd, PlatformError> {
+        self.node.piece(7, offset, bytes).map_err(refused("asking the isthmus device for a home in its window"))
+    }
+
     /// Whoever maps this piece of ours sees pages of its own from now on.
     pub fn withdraw(&self, piece: impl AsFd) -> Result<(), PlatformError> {
         self.node.withdraw(piece.as_fd()).map_err(refused("withdrawing a piece of the isthmus device's window"))

@@ -43,7 +43,7 @@ pub struct RawInfo {
 pub struct RawPiece {
     /// The version of the interface.
     pub abi: u32,
-    /// 1 to read, 3 to read and write.
+    /// 1 to read, 3 to read and write, 7 for a home.
     pub access: u32,
     /// First byte.
     pub offset: u64,

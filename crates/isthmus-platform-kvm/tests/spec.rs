@@ -5,7 +5,7 @@
 use isthmus_platform_kvm::driver::{
     INFO, LISTEN, PIECE, RING, RINGER, RawInfo, RawListen, RawPiece, RawRing, RawRinger, RawWithdraw, WITHDRAW,
 };
-use isthmus_shm::piece::{EXTENT, RawExtent};
+use isthmus_shm::piece::{EXTENT, RawExtent, RawShows, SETTLE, SHOWS};
 use std::fmt::Write as _;
 use std::mem::offset_of;
 use std::process::Command;
@@ -47,7 +47,7 @@ fn structures() -> Vec<Structure> {
         }),
         structure!("piece", RawPiece, {
             abi: "",
-            access: "1 to read, 3 to read and write",
+            access: "1 to read, 3 to read and write, 7 the same for a home",
             offset: "of the window, in whole pages",
             bytes: "whole pages, at least one",
             descriptor: "answered; of the file that maps these bytes",
@@ -72,8 +72,15 @@ fn structures() -> Vec<Structure> {
             access: "",
             bytes: "which can be mapped, from 0; never less",
             memory_type: "of what was mapped; 0 before",
-            flags: "1 if the piece was withdrawn or its device has gone",
+            flags: "1 if the piece was withdrawn or settled, or its device has gone",
             reserved: "",
+        }),
+        structure!("shows", RawShows, {
+            abi: "",
+            shows: "answered: 1 or 0",
+            address: "of the calling process; whole pages",
+            bytes: "whole pages",
+            offset: "of the piece; whole pages",
         }),
     ]
 }
@@ -98,7 +105,7 @@ impl Structure {
 }
 
 /// A request: its name, its number, and whom it is made to.
-fn requests() -> [(&'static str, u32, &'static str); 7] {
+fn requests() -> [(&'static str, u32, &'static str); 9] {
     [
         ("INFO", INFO, "node"),
         ("PIECE", PIECE, "node"),
@@ -107,6 +114,8 @@ fn requests() -> [(&'static str, u32, &'static str); 7] {
         ("RINGER", RINGER, "node"),
         ("RING", RING, "node"),
         ("EXTENT", EXTENT, "piece"),
+        ("SHOWS", SHOWS, "piece"),
+        ("SETTLE", SETTLE, "piece"),
     ]
 }
 
@@ -114,6 +123,7 @@ fn numbers() -> String {
     let mut table = String::from("| number | name | to | how | bytes |\n| --- | --- | --- | --- | --- |\n");
     for (name, number, to) in requests() {
         let how = match number >> 30 {
+            0 => "tells",
             1 => "asks",
             2 => "answers",
             _ => "asks and answers",

@@ -8,8 +8,9 @@
 //! pages that are there or nothing, and who maps them keeps them.
 
 use crate::window::Access;
-use rustix::fd::AsFd;
-use rustix::ioctl::{Getter, Opcode, ioctl, opcode};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::ioctl::{Getter, NoArg, Opcode, Updater, ioctl, opcode};
 
 /// The type of the driver's file system (`ISTHMUS_MAGIC`).
 const MAGIC: u64 = 0x4953_5448;
@@ -23,13 +24,13 @@ const ABI: u32 = 1;
 pub struct RawExtent {
     /// The version of the interface.
     pub abi: u32,
-    /// 1 to read, 3 to read and write.
+    /// 1 to read, 3 to read and write, 7 for a home.
     pub access: u32,
     /// How many can be mapped.
     pub bytes: u64,
     /// How they are cached.
     pub memory_type: u32,
-    /// 1: withdrawn.
+    /// 1: withdrawn, or settled.
     pub flags: u32,
     /// Zero.
     pub reserved: u64,
@@ -37,8 +38,32 @@ pub struct RawExtent {
 
 const _: () = assert!(size_of::<RawExtent>() == 32);
 
+/// `struct isthmus_shows`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RawShows {
+    /// The version of the interface.
+    pub abi: u32,
+    /// Answered.
+    pub shows: u32,
+    /// Of the calling process.
+    pub address: u64,
+    /// How many.
+    pub bytes: u64,
+    /// Of the piece.
+    pub offset: u64,
+}
+
+const _: () = assert!(size_of::<RawShows>() == 32);
+
 /// Asks what a piece is.
 pub const EXTENT: Opcode = opcode::read::<RawExtent>(0xb1, 0x48);
+/// Asks whether addresses of the caller show a piece.
+pub const SHOWS: Opcode = opcode::read_write::<RawShows>(0xb1, 0x49);
+/// Has a home keep its bytes in pages of its own from now on.
+pub const SETTLE: Opcode = opcode::none(0xb1, 0x4a);
+/// `RawExtent::memory_type`: as ordinary memory.
+pub const WRITE_BACK: u32 = 1;
 
 /// What the driver says of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,8 +75,10 @@ pub struct Extent {
     pub access: Access,
     /// How they are cached, by the driver's number (`ISTHMUS_MEMORY_…`), once they have been touched.
     pub memory_type: u32,
-    /// The piece was withdrawn, or its device is gone: nobody else sees what is mapped.
+    /// The piece was withdrawn or settled, or its device is gone: nobody else sees what is mapped.
     pub gone: bool,
+    /// Its bytes stay, whatever becomes of the window.
+    pub is_home: bool,
 }
 
 /// What the driver says of this descriptor; None where it is none of the driver's pieces.
@@ -65,11 +92,54 @@ pub fn extent(file: impl AsFd) -> Option<Extent> {
     let raw = unsafe { ioctl(&file, Getter::<EXTENT, RawExtent>::new()) }.ok()?;
     let access = match raw.access {
         1 => Access::Read,
-        3 => Access::ReadWrite,
+        3 | HOME => Access::ReadWrite,
         _ => return None,
     };
     let gone = raw.flags & 1 != 0;
-    (raw.abi == ABI).then_some(Extent { bytes: raw.bytes, access, memory_type: raw.memory_type, gone })
+    let is_home = raw.access == HOME;
+    (raw.abi == ABI).then_some(Extent { bytes: raw.bytes, access, memory_type: raw.memory_type, gone, is_home })
+}
+
+/// `RawExtent::access` of a home.
+const HOME: u32 = 7;
+
+/// A piece in which a program may have memory of its own: its bytes stay when window or device are taken away.
+#[derive(Debug)]
+pub struct Home(OwnedFd);
+
+impl Home {
+    /// None for what is no home, or one that nobody shares any more.
+    pub fn new(file: OwnedFd) -> Option<Self> {
+        extent(&file).filter(|extent| extent.is_home && !extent.gone).map(|_| Self(file))
+    }
+
+    /// What the driver says of it now.
+    pub fn extent(&self) -> Option<Extent> {
+        extent(&self.0)
+    }
+
+    /// Whether these addresses show it from `offset` on, shared, and others can see it, too. All in whole pages. The driver looks at the
+    /// mappings there, so the answer is exact.
+    pub fn is_shown(&self, addresses: &core::ops::Range<usize>, offset: u64) -> Result<bool, Errno> {
+        let (address, bytes) = (addresses.start as u64, addresses.len() as u64);
+        let mut asked = RawShows { abi: ABI, shows: 0, address, bytes, offset };
+        // SAFETY: the file is a piece of the driver's (`new`), which reads this structure and writes one field of it.
+        unsafe { ioctl(&self.0, Updater::<SHOWS, RawShows>::new(&mut asked)) }?;
+        Ok(asked.shows != 0)
+    }
+
+    /// Its bytes are copied to pages of its own, which every mapping of it shows from now on; nobody sees a difference, but that others
+    /// do not see what is written there. Only then it can be mapped privately.
+    pub fn settle(&self) -> Result<(), Errno> {
+        // SAFETY: as above; nothing is passed, and no byte changes.
+        unsafe { ioctl(&self.0, NoArg::<SETTLE>::new()) }
+    }
+}
+
+impl AsFd for Home {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }
 
 /// The name under which the kernel lists the driver for granted pages among its miscellaneous devices, and their common major number.

@@ -28,6 +28,7 @@ use isthmus_platform::conformance::{Lines, Side, check_side};
 use isthmus_platform::{Doorbell, Listen, Ring};
 use isthmus_platform_kvm::driver::{ABI, INFO, LISTEN, PIECE, RING, RINGER, WITHDRAW};
 use isthmus_platform_kvm::{BareDevice, Device, DeviceHalf, HOST, Kvm};
+use isthmus_shm::piece::Home;
 use isthmus_shm::{Access, Mapping, Payload, Window, Words, piece};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
@@ -75,12 +76,14 @@ type Check = (&'static str, fn(&Device));
 fn driver(node: &str) -> Result<(), Box<dyn Error>> {
     let device = open(node)?;
     println!("{:?}", device.info()?);
-    let checks: [Check; 10] = [
+    let checks: [Check; 12] = [
         ("a device says what it is", says),
         ("pieces outside of the window are refused", outside),
         ("a piece maps itself and nothing else", itself),
         ("a piece keeps its rights", rights),
         ("a withdrawn piece shows nothing", withdrawn),
+        ("a home keeps its bytes", home),
+        ("a home says where it is shown", shown),
         ("a listener hears its vector until another takes its place", listeners),
         ("a ringer rings and does nothing else", ringers),
         ("what makes no sense is refused", nonsense),
@@ -228,6 +231,84 @@ fn withdrawn(device: &Device) {
     device.withdraw(&file).unwrap();
 }
 
+/// A home of so many pages, and a mapping of it.
+fn home_of(device: &Device, pages: u64) -> (Home, Window) {
+    let file = device.home(AT, pages * PAGE).unwrap();
+    let window = Window::new(Mapping::new(&file, RegionSize(pages * PAGE), Access::ReadWrite).unwrap());
+    (Home::new(file).unwrap(), window)
+}
+
+fn home(device: &Device) {
+    let (read, both) = (ProtFlags::READ, ProtFlags::READ | ProtFlags::WRITE);
+    type End = fn(&Device, &Home);
+    let ends: [End; 3] = [
+        |_, home| home.settle().unwrap(),
+        |device, home| device.withdraw(home).unwrap(),
+        |device, home| [home.settle().unwrap(), device.withdraw(home).unwrap()].into_iter().collect(),
+    ];
+    for end in ends {
+        let (_others, others) = whole(device, AT, 3, Access::ReadWrite);
+        let (home, mine) = home_of(device, 3);
+        mine.copy_in(0, &[0x44; 3 * PAGE as usize]);
+        assert_eq!(others.load(1024, Relaxed), 0x4444_4444, "shared");
+        assert_eq!(map(&home, 0, PAGE, both, MapFlags::PRIVATE), Err(Errno::INVAL));
+        end(device, &home);
+        others.copy_in(0, &[0x55; 3 * PAGE as usize]);
+        let mut bytes = [0; 3 * PAGE as usize];
+        mine.copy_out(0, &mut bytes);
+        assert!(bytes.iter().all(|&byte| byte == 0x44), "others' bytes are not ours");
+        mine.store(2, 0x6666_6666, Relaxed);
+        assert_eq!((mine.load(2, Relaxed), others.load(2, Relaxed)), (0x6666_6666, 0x5555_5555));
+        assert!(home.extent().unwrap().gone && Home::new(home.as_fd().try_clone_to_owned().unwrap()).is_none());
+        // SAFETY: fresh mappings, used by nobody else, and unmapped once.
+        unsafe {
+            let base = rustix::mm::mmap(null_mut(), 3 * PAGE as usize, both, MapFlags::PRIVATE, &home, 0).unwrap();
+            let word = base.cast::<u32>().add(2);
+            assert_eq!(word.read_volatile(), 0x6666_6666);
+            word.write_volatile(0x7777_7777);
+            assert_eq!((word.read_volatile(), mine.load(2, Relaxed)), (0x7777_7777, 0x6666_6666), "a copy");
+            device.withdraw(&home).unwrap();
+            assert_eq!((word.read_volatile(), word.add(2048).read_volatile()), (0x7777_7777, 0x4444_4444));
+            // Private memory may grow; what was not there is empty.
+            let grown = rustix::mm::mremap(base, 3 * PAGE as usize, 4 * PAGE as usize, MremapFlags::MAYMOVE).unwrap();
+            assert_eq!(grown.cast::<u32>().add(3 * 1024).read_volatile(), 0);
+            rustix::mm::munmap(grown, 4 * PAGE as usize).unwrap();
+        }
+    }
+    assert_eq!(map(device.piece(AT, PAGE, Access::Read).unwrap(), 0, PAGE, read, MapFlags::PRIVATE), Err(Errno::INVAL));
+    // Whoever made it is gone.
+    let path = device.path().to_str().unwrap();
+    let other = open(path).unwrap();
+    let (home, mine) = home_of(&other, 1);
+    mine.store(0, 7, Relaxed);
+    drop(other);
+    let (_others, others) = whole(device, AT, 1, Access::ReadWrite);
+    others.store(0, 8, Relaxed);
+    assert!(mine.load(0, Relaxed) == 7 && home.extent().unwrap().gone);
+}
+
+fn shown(device: &Device) {
+    let (home, mine) = home_of(device, 4);
+    let start = mine.place(0, 1).unwrap().as_ptr().addr();
+    let page = PAGE as usize;
+    let range = |from: usize, to: usize| start + from * page..start + to * page;
+    assert_eq!(home.is_shown(&range(0, 4), 0), Ok(true));
+    assert_eq!(home.is_shown(&range(1, 3), PAGE), Ok(true));
+    assert_eq!(home.is_shown(&range(1, 3), 0), Ok(false), "another place of it");
+    assert_eq!(home.is_shown(&range(3, 5), 3 * PAGE), Ok(false), "something else behind it");
+    assert_eq!(home.is_shown(&(start + 1..start + page), 0), Err(Errno::INVAL));
+    assert_eq!(home.is_shown(&(0..usize::MAX & !(page - 1)), 0), Err(Errno::INVAL));
+    let (_other, other) = home_of(device, 4);
+    let elsewhere = other.place(0, 1).unwrap().as_ptr().addr();
+    assert_eq!(home.is_shown(&(elsewhere..elsewhere + page), 0), Ok(false), "the same bytes by another descriptor");
+    // SAFETY: a mapping of our own, which nobody touches.
+    unsafe { rustix::mm::mprotect(start as *mut _, page, MprotectFlags::empty()) }.unwrap();
+    assert_eq!(home.is_shown(&range(0, 4), 0), Ok(false), "it cannot be read");
+    assert_eq!(home.is_shown(&range(1, 4), PAGE), Ok(true));
+    home.settle().unwrap();
+    assert_eq!(home.is_shown(&range(1, 4), PAGE), Ok(false), "nobody shares it");
+}
+
 fn listeners(device: &Device) {
     let path = device.path().to_str().unwrap();
     let other = open(path).unwrap();
@@ -324,7 +405,7 @@ fn nonsense(device: &Device) {
         (PIECE, fields([ABI, 1, 0, 0, page, 0, 0, 1]), Errno::INVAL),
         (PIECE, fields([ABI, 0, 0, 0, page, 0, 0, 0]), Errno::INVAL),
         (PIECE, fields([ABI, 2, 0, 0, page, 0, 0, 0]), Errno::INVAL),
-        (PIECE, fields([ABI, 7, 0, 0, page, 0, 0, 0]), Errno::INVAL),
+        (PIECE, fields([ABI, 5, 0, 0, page, 0, 0, 0]), Errno::INVAL),
         (WITHDRAW, words([0, of(&piece)]), Errno::INVAL),
         (WITHDRAW, words([ABI, of(&ringer)]), Errno::INVAL),
         (WITHDRAW, words([ABI, 0]), Errno::INVAL),
