@@ -84,11 +84,11 @@ impl Buffer {
     }
 
     /// Finds the region of this buffer in `cache`, or moves its whole pages onto one if their time has come.
-    pub fn rehome(&self, cache: &crate::rehome::Cache) -> crate::rehome::Prepared {
+    pub fn rehome(&self, cache: &crate::rehome::Cache, onto: crate::rehome::Onto) -> crate::rehome::Prepared {
         // SAFETY: the bytes are a vector's that we own, or promised unwritten in `lent`, for as long as the range lives: it
         // does not leave this function. A use that is kept longer only keeps the region from being evicted.
         let range = unsafe { crate::rehome::UserRange::new(self.start, self.len) };
-        cache.prepare(&range)
+        cache.prepare_onto(&range, onto)
     }
 
     /// The vector it was made from; None for lent memory.

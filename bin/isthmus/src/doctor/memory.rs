@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use isthmus_client::{Buffer, Reason};
-use isthmus_shm::rehome::{Cache, Config, Prepared};
+use isthmus_shm::rehome::{Cache, ColdReason, Config, Onto, Prepared};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -69,7 +69,7 @@ fn mapped() -> Finding {
     let config = Config { uses_before: 1, ..Config::default() };
     let cache = Cache::new(config);
     let buffer = Buffer::from(vec![7; BUFFER_BYTES]);
-    let prepared = buffer.rehome(&cache);
+    let prepared = buffer.rehome(&cache, Onto::Files);
     let intact = buffer.as_slice().iter().all(|&byte| byte == 7);
     let locked = getrlimit(Resource::Memlock).current;
     let lock = locked.map_or_else(|| "no limit".to_owned(), |bytes| format!("{} KiB", bytes >> 10));
@@ -79,7 +79,8 @@ fn mapped() -> Finding {
         }
         Prepared::Warm(_) => Finding::problem(id, tried, "the buffer holds other bytes than before")
             .remedy("Set ISTHMUS_RCACHE=0, and report this with the kernel's version."),
-        Prepared::Cold(cold) => {
+        cold => {
+            let cold = if let Prepared::Cold(cold) = cold { cold } else { ColdReason::FirstUse };
             let result = format!("{cold}: large messages are copied twice (RLIMIT_MEMLOCK: {lock})");
             Finding::note(id, tried, result).because(cold.reason())
         }

@@ -405,6 +405,15 @@ reasons! {
     "the operation came before the peer had the memory, or after one that was still being asked for, or no processor does it at once";
     "None needed: those that follow are done in the memory itself.";
 
+    /// Buffers of large messages, in guests
+    196 BufferGuestOff, "buffer-guest-off", Fallback:
+    "in a guest, buffers are moved into its window only where the program's user asks for that";
+    "Set `ISTHMUS_RCACHE=1` or `MX_RCACHE=1`, unless the program does with its buffers what a device's memory does not allow.";
+
+    197 BufferUncached, "buffer-uncached", Fallback:
+    "the guest's window is not cached by its processor, and a buffer there would be slow";
+    "Give the guest a window of 4 GiB (`window_mib = 4096`), or plug its device in while it runs.";
+
     /// The library itself
     200 LibraryBroken, "library-broken", Ended:
     "the library met a mistake of its own, and nothing is known of the state of this domain";

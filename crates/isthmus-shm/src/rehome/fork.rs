@@ -88,7 +88,7 @@ impl Registry {
     /// From now on a child knows that it is one, and that what lies in the file is its parent's.
     pub(super) fn add_arena(&mut self, id: ArenaId, holdings: Holdings) -> Result<(), ColdReason> {
         watch()?;
-        maps(&mut self.ground)?;
+        maps(&mut self.ground)?.quick()?;
         self.arenas.push((id, holdings));
         Ok(())
     }
@@ -115,7 +115,7 @@ impl Registry {
         pages: &Range<usize>,
         serial: NonZeroU64,
     ) -> Result<u32, ColdReason> {
-        let maps = maps(&mut self.ground)?;
+        let maps = maps(&mut self.ground)?.quick()?;
         self.tables.iter_mut().try_for_each(|(_, table)| table.yield_to(maps, pages))?;
         let held = self.arenas.iter().map(|(_, holdings)| holdings.bytes()).sum();
         let found = self.arenas.iter_mut().find(|(of, _)| *of == id);
@@ -192,6 +192,7 @@ unsafe extern "C" fn after_fork_in_child() {
         && let Ok(maps) = Maps::open()
     {
         let _ = maps.for_each_named(region::NAME_IN_MAPS, region::lock);
+        let _ = maps.for_each_named(region::HOME_IN_MAPS, region::lock);
     }
     // SAFETY: we are that child.
     unsafe { after_fork() };

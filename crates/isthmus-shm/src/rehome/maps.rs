@@ -3,8 +3,12 @@
 //! The answer is exact: start, end, rights, file and offset of the mapping at that very address, in about a
 //! microsecond whatever the size. Nothing else is exact and cheap: `mincore` and `PAGEMAP_SCAN` cannot tell one file
 //! from another, and reading `maps` as text grows with the number of mappings.
+//!
+//! Kernels that do not know the request are asked by that text: it says the same, slowly. That is good enough for what is
+//! done once for a region, and for regions of which somebody else says at each use where they are shown (in guests).
 
 use std::fs::File;
+use std::io::{Read, Seek};
 use std::ops::Range;
 
 use rustix::io::Errno;
@@ -43,14 +47,27 @@ pub(super) struct Vma {
 
 /// The open `/proc/self/maps` of this address space. A child's copy of it would still answer for the parent.
 #[derive(Debug)]
-pub(super) struct Maps(File);
+pub(super) struct Maps {
+    file: File,
+    /// The kernel does not know the request.
+    by_text: bool,
+}
 
 impl Maps {
     /// Opens the file and asks once, so that a kernel without the request is found out here.
     pub(super) fn open() -> Result<Self, ColdReason> {
-        let maps = Self(open("/proc/self/maps")?);
-        maps.at(std::ptr::from_ref(&maps).addr())?;
+        let mut maps = Self { file: open("/proc/self/maps")?, by_text: false };
+        let known = std::ptr::from_ref(&maps).addr();
+        if let Err(reason) = maps.at(known) {
+            maps.by_text = reason == ColdReason::NoProcmapQuery;
+            maps.at(known)?;
+        }
         Ok(maps)
+    }
+
+    /// These, for whoever asks at each use.
+    pub(super) fn quick(&self) -> Result<&Self, ColdReason> {
+        if self.by_text { Err(ColdReason::NoProcmapQuery) } else { Ok(self) }
     }
 
     /// The mapping at `address`, if there is one.
@@ -112,6 +129,9 @@ impl Maps {
     }
 
     fn query(&self, address: usize, flags: u64, name: &mut [u8]) -> Result<Option<Vma>, ColdReason> {
+        if self.by_text {
+            return self.read(address, flags, name);
+        }
         let mut query = ProcmapQuery {
             size: size_of::<ProcmapQuery>() as u64,
             query_flags: flags,
@@ -123,7 +143,7 @@ impl Maps {
         // SAFETY: the opcode is PROCMAP_QUERY, whose argument is this structure; `size` in it says how large it is.
         // The kernel writes at most `vma_name_size` bytes to `vma_name_addr`, which is `name`, borrowed for the call;
         // the build id is not asked for.
-        let answer = unsafe { ioctl(&self.0, Updater::<PROCMAP_QUERY, _>::new(&mut query)) };
+        let answer = unsafe { ioctl(&self.file, Updater::<PROCMAP_QUERY, _>::new(&mut query)) };
         match answer {
             Ok(()) => Ok(Some(query.vma())),
             Err(Errno::NOENT) => Ok(None),
@@ -133,6 +153,84 @@ impl Maps {
             Err(_) => Err(ColdReason::NoProc),
         }
     }
+
+    /// The same by the text. Allocates nothing.
+    fn read(&self, address: usize, flags: u64, name: &mut [u8]) -> Result<Option<Vma>, ColdReason> {
+        (&self.file).rewind().map_err(|_| ColdReason::NoProc)?;
+        let mut lines = Lines { from: &self.file, room: [0; LINE_MAX], start: 0, end: 0 };
+        while let Some(line) = lines.next()? {
+            let (vma, shown) = parse(line).ok_or(ColdReason::NoProc)?;
+            if vma.range.end <= address || flags & FILE_BACKED != 0 && vma.file.is_none() {
+                continue;
+            }
+            if vma.range.start > address && flags & COVERING_OR_NEXT == 0 {
+                return Ok(None);
+            }
+            if !name.is_empty() {
+                // As above.
+                name.get_mut(..shown.len()).ok_or(ColdReason::NotAnonymous)?.copy_from_slice(shown);
+            }
+            return Ok(Some(vma));
+        }
+        Ok(None)
+    }
+}
+
+/// A line has a path and some numbers.
+const LINE_MAX: usize = 4096 + 256;
+
+/// The lines of a file.
+struct Lines<'a> {
+    from: &'a File,
+    room: [u8; LINE_MAX],
+    /// What was read and not taken.
+    start: usize,
+    end: usize,
+}
+
+impl Lines<'_> {
+    fn next(&mut self) -> Result<Option<&[u8]>, ColdReason> {
+        loop {
+            let read = &self.room[self.start..self.end];
+            if let Some(len) = read.iter().position(|&byte| byte == b'\n') {
+                let line = self.start..self.start + len;
+                self.start = line.end + 1;
+                return Ok(Some(&self.room[line]));
+            }
+            self.room.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+            match self.from.read(&mut self.room[self.end..]) {
+                Ok(0) => return if self.end == 0 { Ok(None) } else { Err(ColdReason::NoProc) },
+                Ok(bytes) => self.end += bytes,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(_) => return Err(ColdReason::NoProc),
+            }
+        }
+    }
+}
+
+/// A line such as `7f0000000000-7f0000001000 rw-s 00000000 00:01 1234   /memfd:x (deleted)`, and the name in it.
+fn parse(line: &[u8]) -> Option<(Vma, &[u8])> {
+    let mut words = line.splitn(6, |&byte| byte == b' ');
+    let mut word = || std::str::from_utf8(words.next()?).ok();
+    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+    let (start, end) = word()?.split_once('-')?;
+    let (rights, offset) = (word()?.as_bytes(), hex(word()?)?);
+    let (major, minor) = word()?.split_once(':')?;
+    let inode = word()?.parse().ok()?;
+    let file = FileId { major: hex(major)? as u32, minor: hex(minor)? as u32, inode };
+    let has = |at: usize, right: u8| rights.get(at) == Some(&right);
+    let vma = Vma {
+        range: hex(start)? as usize..hex(end)? as usize,
+        readable: has(0, b'r'),
+        writable: has(1, b'w'),
+        executable: has(2, b'x'),
+        shared: has(3, b's'),
+        page_size: rustix::param::page_size(), // Huge pages are a file's here, which is told by its name.
+        offset,
+        file: (inode != 0).then_some(file),
+    };
+    Some((vma, words.next().unwrap_or_default().trim_ascii_start()))
 }
 
 /// Opens a file of `/proc/self`.
@@ -191,6 +289,46 @@ impl ProcmapQuery {
             page_size: self.vma_page_size as usize,
             offset: self.vma_offset,
             file: (self.inode != 0).then_some(file),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "asks the kernel")]
+    fn the_text_says_what_the_request_does() {
+        let maps = Maps::open().unwrap();
+        let text = Maps { file: open("/proc/self/maps").unwrap(), by_text: true };
+        assert_eq!(text.quick().err(), Some(ColdReason::NoProcmapQuery));
+        let Ok(maps) = maps.quick() else { return }; // Nothing to compare it with.
+        let (mut at, mut seen) = (0, 0);
+        let told = |vma: Option<Vma>| vma.map(|vma| format!("{vma:?}"));
+        while let Some(vma) = maps.file_from(at).unwrap() {
+            assert_eq!(told(text.file_from(at).unwrap()), told(Some(vma.clone())));
+            let [mut ours, mut theirs] = [[0; NAME_MAX]; 2];
+            let at_start = |maps: &Maps, name| maps.name_at(vma.range.start, name).map(<[u8]>::to_vec);
+            assert_eq!(at_start(&text, &mut ours), at_start(maps, &mut theirs));
+            (at, seen) = (vma.range.end, seen + 1);
+        }
+        assert!(seen > 2, "this program is a file");
+        let here = std::ptr::from_ref(&seen).addr();
+        for address in [0, here, usize::MAX / 4] {
+            assert_eq!(told(text.at(address).unwrap()), told(maps.at(address).unwrap()), "{address:#x}");
+        }
+    }
+
+    #[test]
+    fn lines_that_make_no_sense_are_no_mapping() {
+        let line = b"7f00-8f00 rw-s 00001000 00:1c 77                 /isthmus-home (deleted)";
+        let (vma, name) = parse(line).unwrap();
+        assert_eq!((vma.range, vma.offset, name), (0x7f00..0x8f00, 0x1000, &b"/isthmus-home (deleted)"[..]));
+        assert_eq!(vma.file, Some(FileId { major: 0, minor: 0x1c, inode: 77 }));
+        assert!(vma.shared && vma.readable && vma.writable && !vma.executable);
+        for line in ["", "7f00", "7f00-8f00 rw-p", "7f00-x rw-p 0 0:0 0", "7f00-8f00 rw-p 0 0:0 x"] {
+            assert!(parse(line.as_bytes()).is_none(), "{line}");
         }
     }
 }

@@ -63,6 +63,14 @@
 //! * A waiter on a futex which is not process-private and lies in the buffer when it is re-homed is not woken any more.
 //! * A child made by a bare `clone` or `_Fork` shares them with its parent.
 //!
+//! # In guests
+//!
+//! A region is a piece of a window that the guest shares with its host, or with another guest ([`Onto::Pieces`]): the host gives the
+//! piece, the driver says at each use whether it is still shown, on every kernel, and whatever becomes of window and device, the bytes
+//! stay ([`Home`](crate::piece::Home)). While a buffer is such a region its pages are a device's: `O_DIRECT`, `vmsplice`,
+//! `process_vm_readv`, futexes that are not process-private and registration for other devices fail there with EFAULT, a debugger cannot
+//! read them, core dumps do not have them, and they cannot be made executable. So this is for programs that ask for it.
+//!
 //! A grant lets the peer read what the program writes into that buffer *later*, until the region is given back. That
 //! is for domains of one owner only (THREAT-MODEL.md).
 
@@ -83,7 +91,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use peer::{OutsideRegion, PeerRegion, RegionRefused};
 pub use table::Counts;
-use table::Table;
+use table::{Not, Table};
 
 /// The re-homed buffers of this process. One is enough for a process: to a second cache the pages of the first are
 /// [shared memory](ColdReason::Shared), which it leaves alone.
@@ -165,6 +173,22 @@ pub enum Prepared {
     Warm(Warm),
     /// It is to be copied, for this reason.
     Cold(ColdReason),
+    /// It is to be copied, and somebody has to [give](Cache::give) a piece for this region before its next use, or [deny](Cache::deny) it.
+    Wanted {
+        /// The region.
+        region: RegionKey,
+        /// How large it is to be.
+        bytes: u64,
+    },
+}
+
+/// What buffers are moved onto.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Onto {
+    /// Files of our own, which are granted to peers.
+    Files,
+    /// Pieces of a guest's window, which the host shows to peers.
+    Pieces,
 }
 
 /// A buffer whose whole pages lie in a region.
@@ -191,6 +215,11 @@ pub struct RegionKey(NonZeroU64);
 impl RegionKey {
     fn fresh() -> Self {
         Self(fresh())
+    }
+
+    /// By its number.
+    pub fn from_number(number: u64) -> Option<Self> {
+        NonZeroU64::new(number).map(Self)
     }
 
     /// The number, for a message to the peer.
@@ -229,6 +258,9 @@ pub enum GrantError {
     /// It was given back: the program forked meanwhile.
     #[error("the region was given back")]
     Gone,
+    /// It is a piece of a window: the host shows it.
+    #[error("the region is a piece of a window")]
+    NotOurs,
     /// No file descriptor is left.
     #[error("cannot duplicate the region's descriptor")]
     Descriptor(#[source] rustix::io::Errno),
@@ -244,27 +276,50 @@ impl Cache {
 
     /// Finds the region of a buffer, or re-homes it if its time has come.
     pub fn prepare(&self, buffer: &UserRange) -> Prepared {
-        self.try_prepare(buffer).map_or_else(
-            |reason| {
-                self.cold[reason as usize].fetch_add(1, Ordering::Relaxed);
-                Prepared::Cold(reason)
-            },
-            Prepared::Warm,
-        )
+        self.prepare_onto(buffer, Onto::Files)
     }
 
-    fn try_prepare(&self, buffer: &UserRange) -> Result<Warm, ColdReason> {
+    /// The same with a choice of what it is moved onto. A buffer that has a region keeps it.
+    pub fn prepare_onto(&self, buffer: &UserRange, onto: Onto) -> Prepared {
+        let cold = |reason: ColdReason| self.cold[reason as usize].fetch_add(1, Ordering::Relaxed);
+        match self.try_prepare(buffer, onto) {
+            Ok(warm) => Prepared::Warm(warm),
+            Err(Not::Cold(reason)) => {
+                cold(reason);
+                Prepared::Cold(reason)
+            }
+            Err(Not::Wanted(region)) => {
+                cold(ColdReason::FirstUse);
+                Prepared::Wanted { region, bytes: buffer.whole_pages(self.page_size).len() as u64 }
+            }
+        }
+    }
+
+    /// A piece of a guest's window that is a home, for a region that was [wanted](Prepared::Wanted).
+    pub fn give(&self, region: RegionKey, piece: OwnedFd) {
+        fork::lock().table(self.id).give(region, piece);
+    }
+
+    /// There is no piece for a region that was wanted. Without `room`, the least recently used region makes some.
+    pub fn deny(&self, region: RegionKey, room: bool) {
+        if let Ok((table, maps)) = fork::lock().table_and_maps(self.id) {
+            table.deny(maps, region, room);
+        }
+    }
+
+    fn try_prepare(&self, buffer: &UserRange, onto: Onto) -> Result<Warm, Not> {
         if !self.config.enabled {
-            return Err(ColdReason::Disabled);
+            return Err(ColdReason::Disabled.into());
         }
         let pages = buffer.whole_pages(self.page_size);
         if buffer.len < self.config.smallest || pages.is_empty() {
-            return Err(ColdReason::TooSmall);
+            return Err(ColdReason::TooSmall.into());
         }
         let mut registry = fork::lock();
         let (table, maps) = registry.table_and_maps(self.id)?;
+        let maps = if onto == Onto::Files { maps.quick()? } else { maps };
         // SAFETY: `pages` are whole pages inside `buffer`, for which its maker promised all that is asked here.
-        let (region, offset) = unsafe { table.prepare(maps, &pages, self.page_size)? };
+        let (region, offset) = unsafe { table.prepare(maps, &pages, (self.page_size, onto))? };
         let (body, tail) = (pages.start - buffer.start, pages.end - buffer.start);
         let held = Use { cache: self.id, region };
         Ok(Warm { region, offset, head: 0..body, body: body..tail, tail: tail..buffer.len, held })
@@ -275,8 +330,14 @@ impl Cache {
     pub fn grant(&self, region: RegionKey) -> Result<Grant, GrantError> {
         let mut registry = fork::lock();
         let region = registry.table(self.id).grant(region).ok_or(GrantError::Gone)?;
-        let fd = rustix::io::fcntl_dupfd_cloexec(&region.memfd, 3).map_err(GrantError::Descriptor)?;
+        let memfd = region.memfd().ok_or(GrantError::NotOurs)?;
+        let fd = rustix::io::fcntl_dupfd_cloexec(memfd, 3).map_err(GrantError::Descriptor)?;
         Ok(Grant { fd, start: region.offset(region.range.start), len: region.range.len() as u64 })
+    }
+
+    /// Bytes of a region that is there.
+    pub fn bytes_of(&self, region: RegionKey) -> Option<u64> {
+        fork::lock().table(self.id).bytes_of(region)
     }
 
     /// Regions which were granted and are no more, since this was last asked: their peers may unmap them. A
@@ -375,6 +436,8 @@ cold_reasons! {
     Threads, MemoryThreads = "the process has other threads, and may not use userfaultfd",
     /// The cache was made by the parent of this process.
     ForkChild, BufferForked = "the cache belongs to the parent process",
+    /// A guest's window, which the processor does not cache as it does other memory.
+    Uncached, BufferUncached = "the guest's window is not cached as other memory is",
     /// The kernel refused a step for another reason, such as a security policy.
     Refused, BufferDenied = "the kernel refused",
 }

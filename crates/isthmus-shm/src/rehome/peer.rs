@@ -2,7 +2,7 @@
 //!
 //! We map it for reading and copy out of it. Its owner may write it at any time, may be hostile, and may be gone;
 //! what it cannot do is take the pages away under us, because we map nothing but a memfd which is sealed against
-//! shrinking and has all its pages.
+//! shrinking and has all its pages; or, in a guest, a piece of a window, which always shows some page.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -13,14 +13,16 @@ use rustix::fs::{SealFlags, SeekFrom, fcntl_get_seals, fstat, fstatfs, seek};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::Gather;
+use crate::{Gather, piece};
 
-/// A part of a peer's memfd, mapped read-only. The descriptor is not needed any more.
+/// A part of a peer's memfd, or of a piece of a window, mapped read-only.
 #[derive(Debug)]
 pub struct PeerRegion {
     base: NonNull<u8>,
     /// The part of the file which is mapped at `base`.
     extent: Range<u64>,
+    /// Of a piece, its descriptor. That of a memfd is not needed any more.
+    piece: Option<OwnedFd>,
 }
 
 /// Why a granted region was not mapped.
@@ -80,13 +82,21 @@ impl PeerRegion {
             }
             _ => return Err(RegionRefused::Extent { start, len, len_max }),
         };
-        check(fd, &extent)?;
+        let is_piece = check(fd, &extent)?;
+        let piece =
+            if is_piece { Some(rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(RegionRefused::Map)?) } else { None };
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: a new mapping, at a place of the kernel's choice. It is within the file, which cannot shrink any
-        // more (checked).
+        // more (checked; a piece never does).
         let base = unsafe { mmap(std::ptr::null_mut(), len as usize, ProtFlags::READ, flags, fd, start) };
         let base = NonNull::new(base.map_err(RegionRefused::Map)?.cast()).ok_or(RegionRefused::Map(Errno::NOMEM))?;
-        Ok(Self { base, extent })
+        Ok(Self { base, extent, piece })
+    }
+
+    /// Whether what was copied until now was the peer's. A piece that is taken away shows other pages, from a moment on that
+    /// nobody is told of; a memfd stays what it is.
+    pub fn is_there(&self) -> bool {
+        self.piece.as_ref().is_none_or(|piece| piece::extent(piece).is_some_and(|extent| !extent.gone))
     }
 
     /// Copies the bytes from `offset` of the file on. What they are is the peer's word: they may even change while we
@@ -100,7 +110,7 @@ impl PeerRegion {
     /// The same into memory that holds nothing yet; after `Ok` all of it is initialised.
     pub fn copy_out_uninit(&self, offset: u64, to: &mut [MaybeUninit<u8>]) -> Result<(), OutsideRegion> {
         let from = self.place(offset, to.len())?;
-        // SAFETY: inside the mapping (checked), which lives as long as `self` and cannot lose pages (sealed). `to` is
+        // SAFETY: inside the mapping (checked), which lives as long as `self` and cannot lose pages (sealed, or a piece). `to` is
         // memory of our own and exclusively borrowed, so it cannot be the mapping, to which nobody has references.
         unsafe { copy_foreign(from, to) };
         Ok(())
@@ -109,7 +119,7 @@ impl PeerRegion {
     /// Names `len` bytes from `offset` of the file on to the kernel, which reads them for us: they may change until it has.
     pub fn gather(&self, offset: u64, len: usize) -> Result<Gather<'_>, OutsideRegion> {
         let from = self.place(offset, len)?;
-        // SAFETY: inside the mapping (checked), which lives as long as `self` is borrowed and cannot lose pages (sealed).
+        // SAFETY: inside the mapping (checked), which lives as long as `self` is borrowed and cannot lose pages (sealed, or a piece).
         Ok(unsafe { Gather::foreign(from.as_ptr(), len) })
     }
 
@@ -130,7 +140,12 @@ impl PeerRegion {
     }
 }
 
-fn check(fd: &OwnedFd, extent: &Range<u64>) -> Result<(), RegionRefused> {
+/// True of a piece of a window.
+fn check(fd: &OwnedFd, extent: &Range<u64>) -> Result<bool, RegionRefused> {
+    if let Some(piece) = piece::extent(fd) {
+        let short = RegionRefused::Short { have: piece.bytes, end: extent.end };
+        return if piece.bytes < extent.end { Err(short) } else { Ok(true) };
+    }
     let seals = fcntl_get_seals(fd).map_err(|_| RegionRefused::NotMemfd)?;
     // Huge pages can be sealed as well, but a page of them may be refused, by SIGBUS, long after it was mapped.
     if fstatfs(fd).map_err(|_| RegionRefused::NotMemfd)?.f_type != TMPFS_MAGIC {
@@ -146,7 +161,7 @@ fn check(fd: &OwnedFd, extent: &Range<u64>) -> Result<(), RegionRefused> {
         return Err(RegionRefused::Short { have, end: extent.end });
     }
     let hole = seek(fd, SeekFrom::Hole(extent.start)).map_err(|_| RegionRefused::NotMemfd)?;
-    if hole < extent.end { Err(RegionRefused::Holes) } else { Ok(()) }
+    if hole < extent.end { Err(RegionRefused::Holes) } else { Ok(false) }
 }
 
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;

@@ -1,4 +1,4 @@
-//! One re-homed range: its memfd, how the range gets onto it and how it gets off again.
+//! One re-homed range: its memfd (in a guest, its piece of a window), how the range gets onto it and how it gets off again.
 //!
 //! Both ways are one `mmap(MAP_FIXED)`, which the kernel carries out under its own lock: another thread of the
 //! program sees the old pages or the new ones, never a gap. Both ways keep the bytes: the copy is made beforehand, of
@@ -8,17 +8,21 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, mmap};
+use rustix::mm::{Advice, MapFlags, MlockFlags, ProtFlags, madvise, mlock_with, mmap, munmap};
 use rustix::process::{Resource, getrlimit};
 
 use super::maps::{FileId, Maps, Vma};
 use super::{ColdReason, RegionKey};
+use crate::piece::{Home, WRITE_BACK};
 
 /// What `/proc/self/maps` shows for pages of a region.
 pub(super) const NAME_IN_MAPS: &str = "/memfd:isthmus-rehomed (deleted)";
 const NAME: &str = "isthmus-rehomed";
+/// The same for pages of a region in a guest's window.
+pub(super) const HOME_IN_MAPS: &str = "/isthmus-home (deleted)";
 
 /// Size of each region's file, which is sparse: memory is used for the pages of the buffer only. The room above keeps a
 /// program alive which enlarges a mapping of its own by `mremap`: beyond the end of a file it would get SIGBUS.
@@ -36,9 +40,27 @@ pub(super) const SEALS: SealFlags =
 pub(super) struct Region {
     pub(super) key: RegionKey,
     pub(super) range: Range<usize>,
-    pub(super) memfd: OwnedFd,
+    backing: Backing,
     file: FileId,
     locking: Locking,
+}
+
+/// What holds the bytes.
+#[derive(Debug)]
+enum Backing {
+    /// A file of ours, which others get from us.
+    Memfd(OwnedFd),
+    /// A piece of a guest's window, as large as the range, which others get from the host.
+    Piece(Home),
+}
+
+impl AsFd for Backing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Memfd(memfd) => memfd.as_fd(),
+            Self::Piece(home) => home.as_fd(),
+        }
+    }
 }
 
 /// Whether the pages are locked. `madvise(MADV_DONTNEED)` promises zeroes, which shared pages do not become; the
@@ -60,9 +82,36 @@ impl Region {
     /// `range` consists of whole pages, is mapped, and is neither written nor mapped anew by anybody until this
     /// returns.
     pub(super) unsafe fn adopt(maps: &Maps, range: Range<usize>, locking: Locking) -> Result<Self, ColdReason> {
-        let memfd = sparse_file()?;
-        let file = FileId::of(&fstat(&memfd).map_err(refusal)?);
-        let region = Self { key: RegionKey::fresh(), range, memfd, file, locking };
+        // SAFETY: the caller's promise, passed on.
+        unsafe { Self::adopt_onto(maps, range, (RegionKey::fresh(), Backing::Memfd(sparse_file()?)), locking) }
+    }
+
+    /// The same onto a piece.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Self::adopt`].
+    pub(super) unsafe fn adopt_piece(
+        maps: &Maps,
+        range: Range<usize>,
+        (key, home): (RegionKey, Home),
+        locking: Locking,
+    ) -> Result<Self, ColdReason> {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { Self::adopt_onto(maps, range, (key, Backing::Piece(home)), locking) }
+    }
+
+    /// # Safety
+    ///
+    /// As of [`Self::adopt`].
+    unsafe fn adopt_onto(
+        maps: &Maps,
+        range: Range<usize>,
+        (key, backing): (RegionKey, Backing),
+        locking: Locking,
+    ) -> Result<Self, ColdReason> {
+        let file = FileId::of(&fstat(&backing).map_err(refusal)?);
+        let region = Self { key, range, backing, file, locking };
         // SAFETY: mapped and not written meanwhile, by the caller's promise.
         let bytes = unsafe { std::slice::from_raw_parts(pointer(region.range.start), region.range.len()) };
         region.fill(bytes)?;
@@ -79,7 +128,7 @@ impl Region {
         if locking == Locking::Locked {
             ANY_LOCKED.store(true, Ordering::Relaxed);
         }
-        if region.sealed() && region.still_at(maps, &region.range)? {
+        if region.is_fit() && region.still_at(maps, &region.range)? {
             return Ok(region);
         }
         region.give_back(maps);
@@ -88,23 +137,39 @@ impl Region {
 
     /// Where the byte at `address` lies in the file.
     pub(super) fn offset(&self, address: usize) -> u64 {
-        (address - (self.range.start & !(HUGE_PAGE - 1))) as u64
+        match self.backing {
+            Backing::Memfd(_) => (address - (self.range.start & !(HUGE_PAGE - 1))) as u64,
+            Backing::Piece(_) => (address - self.range.start) as u64,
+        }
+    }
+
+    /// The file, where it is ours to give.
+    pub(super) fn memfd(&self) -> Option<&OwnedFd> {
+        match &self.backing {
+            Backing::Memfd(memfd) => Some(memfd),
+            Backing::Piece(_) => None,
+        }
     }
 
     /// Whether `part` of the range still shows this file, at the right place.
     pub(super) fn still_at(&self, maps: &Maps, part: &Range<usize>) -> Result<bool, ColdReason> {
-        maps.shows(part, self.file, self.offset(part.start))
+        match &self.backing {
+            Backing::Memfd(_) => maps.shows(part, self.file, self.offset(part.start)),
+            Backing::Piece(home) => home.is_shown(part, self.offset(part.start)).map_err(refusal),
+        }
     }
 
     /// Makes whatever still shows this file private again, wherever the program may have moved it meanwhile: a
     /// private mapping of the file takes the place of the shared one. The file itself never changes any more, so the
     /// bytes stay; the first write to a page makes a copy that is the program's alone; and other threads may write
     /// all the while, because no copying of ours could miss a write. The price: the file's pages remain until the
-    /// program unmaps them, so pages written after this exist twice.
+    /// program unmaps them, so pages written after this exist twice. A piece keeps its bytes in pages of its own first,
+    /// which nobody changes any more either; the driver sees to it that no write is lost meanwhile.
     ///
     /// Between the kernel's answer and the new mapping lies a microsecond in which another thread could free this
     /// memory and map something else at the same addresses; no request of the kernel closes it.
     pub(super) fn give_back(&self, maps: &Maps) {
+        self.settle();
         let in_place = self.give_back_within(maps, self.range.clone());
         if in_place != Ok(self.range.len()) {
             // Some of it was moved or unmapped. Where the kernel no longer answers, nothing is changed.
@@ -137,7 +202,7 @@ impl Region {
         // appear at the same addresses with the same rights. Memory of the program is reached by its own pointers as
         // before.
         let private =
-            unsafe { mmap(pointer(vma.range.start), vma.range.len(), rights, flags, &self.memfd, vma.offset) };
+            unsafe { mmap(pointer(vma.range.start), vma.range.len(), rights, flags, &self.backing, vma.offset) };
         if private.is_ok() {
             if self.locking == Locking::Locked {
                 lock(vma);
@@ -149,19 +214,18 @@ impl Region {
         }
     }
 
-    fn fill(&self, mut bytes: &[u8]) -> Result<(), ColdReason> {
-        let mut at = self.offset(self.range.start);
-        while !bytes.is_empty() {
-            let written = match rustix::io::pwrite(&self.memfd, bytes, at) {
-                Ok(0) => return Err(ColdReason::MemoryLimit),
-                Ok(written) => written,
-                Err(Errno::INTR) => continue,
-                Err(error) => return Err(refusal(error)),
-            };
-            bytes = &bytes[written..];
-            at += written as u64;
+    /// A piece keeps its bytes for good. It has the pages for it, so that is not refused.
+    fn settle(&self) {
+        if let Backing::Piece(home) = &self.backing {
+            let _ = home.settle();
         }
-        Ok(())
+    }
+
+    fn fill(&self, bytes: &[u8]) -> Result<(), ColdReason> {
+        match &self.backing {
+            Backing::Memfd(memfd) => write_all(memfd, bytes, self.offset(self.range.start)),
+            Backing::Piece(home) => copy_into(home, bytes),
+        }
     }
 
     /// Puts the file's pages in the place of the range's.
@@ -172,11 +236,14 @@ impl Region {
     unsafe fn show(&self) -> rustix::io::Result<()> {
         let (start, len) = (pointer(self.range.start), self.range.len());
         let rights = ProtFlags::READ | ProtFlags::WRITE;
-        let mut flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
-        flags.set(MapFlags::LOCKED, self.locking == Locking::Locked);
+        let mut flags = MapFlags::SHARED | MapFlags::FIXED;
+        if self.memfd().is_some() {
+            flags |= MapFlags::POPULATE;
+            flags.set(MapFlags::LOCKED, self.locking == Locking::Locked); // A device's pages count as locked.
+        }
         // SAFETY: by the caller's promise nobody can tell the new pages from the old ones.
-        unsafe { mmap(start, len, rights, flags, &self.memfd, self.offset(self.range.start))? };
-        if len >= HUGE_PAGE {
+        unsafe { mmap(start, len, rights, flags, &self.backing, self.offset(self.range.start))? };
+        if len >= HUGE_PAGE && self.memfd().is_some() {
             // A wish, which most systems do not grant to shared memory.
             // SAFETY: changes no contents.
             let _ = unsafe { madvise(start, len, Advice::LinuxHugepage) };
@@ -187,10 +254,11 @@ impl Region {
     /// After `show` failed: older kernels may have taken the old pages away before they found that out.
     fn heal(&self, maps: &Maps) {
         if matches!(maps.at(self.range.start), Ok(None)) {
+            self.settle();
             let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE);
             let (start, len) = (pointer(self.range.start), self.range.len());
             // SAFETY: nothing is mapped there, and what was there is in the file.
-            let healed = unsafe { mmap(start, len, rights, flags, &self.memfd, self.offset(self.range.start)) };
+            let healed = unsafe { mmap(start, len, rights, flags, &self.backing, self.offset(self.range.start)) };
             assert!(
                 healed.is_ok(),
                 "the kernel took {len} bytes of the program at {start:p} and does not let us put them back"
@@ -198,10 +266,51 @@ impl Region {
         }
     }
 
-    fn sealed(&self) -> bool {
-        // FUTURE_WRITE comes only now: with it not even we could have mapped the file writable.
-        fcntl_add_seals(&self.memfd, SEALS).is_ok()
-            && fcntl_get_seals(&self.memfd).is_ok_and(|seals| seals.contains(SEALS))
+    /// Whether peers may map it, and the program may have its memory there.
+    fn is_fit(&self) -> bool {
+        match &self.backing {
+            // FUTURE_WRITE comes only now: with it not even we could have mapped the file writable.
+            Backing::Memfd(memfd) => {
+                fcntl_add_seals(memfd, SEALS).is_ok() && fcntl_get_seals(memfd).is_ok_and(|seals| seals.contains(SEALS))
+            }
+            Backing::Piece(home) => home.extent().is_some_and(|extent| !extent.gone),
+        }
+    }
+}
+
+fn write_all(memfd: &OwnedFd, mut bytes: &[u8], mut at: u64) -> Result<(), ColdReason> {
+    while !bytes.is_empty() {
+        let written = match rustix::io::pwrite(memfd, bytes, at) {
+            Ok(0) => return Err(ColdReason::MemoryLimit),
+            Ok(written) => written,
+            Err(Errno::INTR) => continue,
+            Err(error) => return Err(refusal(error)),
+        };
+        bytes = &bytes[written..];
+        at += written as u64;
+    }
+    Ok(())
+}
+
+/// Fills a piece, of which the program has no mapping yet. Refused where it is not cached as other memory is: a program would not
+/// know its own memory again.
+fn copy_into(home: &Home, bytes: &[u8]) -> Result<(), ColdReason> {
+    if home.extent().is_none_or(|extent| extent.bytes != bytes.len() as u64) {
+        return Err(ColdReason::Refused);
+    }
+    let rights = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping, at a place of the kernel's choice.
+    let there =
+        unsafe { mmap(std::ptr::null_mut(), bytes.len(), rights, MapFlags::SHARED, home, 0) }.map_err(refusal)?;
+    // SAFETY: `there` is mapped writable for so many bytes, was made just now, and is no memory that anybody has a reference to. That
+    // others see it, too, does no harm to who only stores there.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), there.cast(), bytes.len()) };
+    // SAFETY: the mapping made above.
+    let _ = unsafe { munmap(there, bytes.len()) };
+    match home.extent() {
+        Some(extent) if extent.memory_type == WRITE_BACK => Ok(()),
+        Some(_) => Err(ColdReason::Uncached),
+        None => Err(ColdReason::Refused),
     }
 }
 

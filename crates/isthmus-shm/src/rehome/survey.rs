@@ -39,7 +39,9 @@ fn plain_mapping(maps: &Maps, vma: &Vma, page_size: usize) -> Result<(), ColdRea
     let plain = match vma.file {
         None => name.is_empty() || name == b"[heap]" || name.starts_with(b"[anon: glibc"),
         // Private pages over a region of ours, which nobody changes any more, or over registered memory that was closed.
-        Some(_) => name == region::NAME_IN_MAPS.as_bytes() || name == arena::NAME_IN_MAPS.as_bytes(),
+        Some(_) => {
+            [region::NAME_IN_MAPS, region::HOME_IN_MAPS, arena::NAME_IN_MAPS].iter().any(|ours| name == ours.as_bytes())
+        }
     };
     if plain {
         Ok(())
@@ -66,6 +68,8 @@ pub(super) fn unpinned(maps: &Maps) -> Result<LockRoom, ColdReason> {
     let mut ours = 0;
     if status.locked > 0 {
         maps.for_each_named(region::NAME_IN_MAPS, |vma| ours += vma.range.len())?;
+        // A device's pages are not, before they are given back.
+        maps.for_each_named(region::HOME_IN_MAPS, |vma| ours += if vma.shared { 0 } else { vma.range.len() })?;
         // Those that were closed are not locked.
         maps.for_each_named(arena::NAME_IN_MAPS, |vma| ours += if vma.shared { vma.range.len() } else { 0 })?;
     }
@@ -129,7 +133,8 @@ fn special(mut smaps: impl BufRead, range: &Range<usize>) -> Result<bool, ColdRe
             if header.start >= range.end {
                 break;
             }
-            ours = line.trim_ascii_end().ends_with(region::NAME_IN_MAPS.as_bytes());
+            let line = line.trim_ascii_end();
+            ours = [region::NAME_IN_MAPS, region::HOME_IN_MAPS].iter().any(|name| line.ends_with(name.as_bytes()));
             inside = header.start.max(range.start)..header.end.min(range.end);
         } else if inside.is_empty() {
             continue;

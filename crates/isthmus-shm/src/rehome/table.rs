@@ -2,10 +2,13 @@
 
 use std::ops::Range;
 
+use std::os::fd::OwnedFd;
+
 use super::maps::Maps;
 use super::region::{Locking, Region};
 use super::uses::Uses;
-use super::{ColdReason, Config, RegionKey, fork, survey};
+use super::{ColdReason, Config, Onto, RegionKey, fork, survey};
+use crate::piece::Home;
 
 /// Regions at once that nobody has used again yet: a program whose buffers come and go at the same addresses, which look like
 /// buffers that are used again, shows it before we have paid for many.
@@ -14,6 +17,9 @@ const UNPROVEN_MAX: usize = 8;
 /// A region that was warm this often is no accident: buffers of this program are used again.
 const PROVEN: u64 = 4;
 
+/// Pieces at once that were asked for and are not used yet.
+const PIECES_MAX: usize = 4;
+
 /// A region which was warm this often was worth its price, whatever becomes of it.
 const WORTH_IT: u64 = 64;
 
@@ -21,6 +27,7 @@ const WORTH_IT: u64 = 64;
 pub(super) struct Table {
     config: Config,
     entries: Vec<Entry>,
+    pieces: Vec<Piece>,
     uses: Uses,
     released: Vec<RegionKey>,
     clock: u64,
@@ -37,6 +44,29 @@ struct Entry {
     granted: bool,
     hits: u64,
     last: u64,
+}
+
+/// What a buffer is to be moved onto, once it is there and the buffer is used again.
+#[derive(Debug)]
+struct Piece {
+    key: RegionKey,
+    range: Range<usize>,
+    home: Option<Home>,
+}
+
+/// Why a buffer is not in a region.
+#[derive(Debug)]
+pub(super) enum Not {
+    /// It is to be copied, for this reason.
+    Cold(ColdReason),
+    /// The same, and somebody has to give a piece for it.
+    Wanted(RegionKey),
+}
+
+impl From<ColdReason> for Not {
+    fn from(reason: ColdReason) -> Self {
+        Self::Cold(reason)
+    }
 }
 
 /// What has happened so far, and what there is now.
@@ -63,7 +93,8 @@ pub struct Counts {
 impl Table {
     pub(super) fn new(config: Config) -> Self {
         let (uses, counts) = (Uses::new(config.doubts_each), Counts::default());
-        Self { config, entries: Vec::new(), uses, released: Vec::new(), clock: 0, in_child: false, counts }
+        let (entries, pieces, released) = (Vec::new(), Vec::new(), Vec::new());
+        Self { config, entries, pieces, uses, released, clock: 0, in_child: false, counts }
     }
 
     /// The region and offset in its file of a buffer's whole pages; re-homes them if their time has come.
@@ -75,10 +106,10 @@ impl Table {
         &mut self,
         maps: &Maps,
         range: &Range<usize>,
-        page: usize,
-    ) -> Result<(RegionKey, u64), ColdReason> {
+        (page, onto): (usize, Onto),
+    ) -> Result<(RegionKey, u64), Not> {
         if self.in_child {
-            return Err(ColdReason::ForkChild);
+            return Err(ColdReason::ForkChild.into());
         }
         self.clock += 1;
         if let Some(index) = self.entries.iter().position(|entry| contains(&entry.region.range, range)) {
@@ -89,16 +120,20 @@ impl Table {
             self.counts.stale += 1;
             self.lose(index, maps);
             self.uses.count(range.start, self.config.uses_before);
-            return Err(ColdReason::Stale);
+            return Err(ColdReason::Stale.into());
         }
         if !self.uses.count(range.start, self.config.uses_before) {
-            return Err(ColdReason::FirstUse);
+            return Err(ColdReason::FirstUse.into());
         }
         if self.entries.iter().filter(|entry| entry.hits <= 1).count() >= UNPROVEN_MAX {
-            return Err(ColdReason::FirstUse);
+            return Err(ColdReason::FirstUse.into());
         }
+        let piece = match onto {
+            Onto::Files => None,
+            Onto::Pieces => Some(self.piece_for(maps, range, page)?),
+        };
         // SAFETY: the caller's promise, passed on.
-        match unsafe { self.rehome(maps, range, page) } {
+        match unsafe { self.rehome(maps, range, page, piece) } {
             Ok(index) => {
                 self.uses.rehomed(range.start);
                 self.counts.rehomed += 1;
@@ -106,15 +141,93 @@ impl Table {
             }
             Err(reason) => {
                 self.uses.disappointed(range.start);
-                Err(reason)
+                Err(reason.into())
             }
+        }
+    }
+
+    /// The piece that was given for this range; otherwise asks for one.
+    fn piece_for(&mut self, maps: &Maps, range: &Range<usize>, page: usize) -> Result<(RegionKey, Home), Not> {
+        match self.pieces.iter().position(|piece| piece.range == *range) {
+            Some(index) if self.pieces[index].home.is_none() => return Err(ColdReason::FirstUse.into()),
+            Some(index) => {
+                let Piece { key, home, .. } = self.pieces.swap_remove(index);
+                return Ok((key, home.expect("seen above")));
+            }
+            None => {}
+        }
+        if let Err(reason) = survey::plain(maps, range, page) {
+            self.uses.disappointed(range.start);
+            return Err(reason.into());
+        }
+        if self.pieces.len() >= PIECES_MAX {
+            let Piece { key, .. } = self.pieces.remove(0); // Its buffer has not come again since.
+            self.released.push(key);
+        }
+        let key = RegionKey::fresh();
+        self.pieces.push(Piece { key, range: range.clone(), home: None });
+        Err(Not::Wanted(key))
+    }
+
+    /// A piece that was asked for. What is none, or is not awaited any more, is given back.
+    pub(super) fn give(&mut self, key: RegionKey, file: OwnedFd) {
+        let awaited = self.pieces.iter().position(|piece| piece.key == key && piece.home.is_none());
+        match (awaited, Home::new(file)) {
+            (Some(index), Some(home)) => self.pieces[index].home = Some(home),
+            (Some(index), None) => {
+                let piece = self.pieces.swap_remove(index);
+                self.uses.disappointed(piece.range.start);
+                self.released.push(key);
+            }
+            // It was given up meanwhile, or there is a region in it: its file is the same.
+            (None, _) => {}
+        }
+    }
+
+    /// There is no piece. Where that is for want of room, another region makes some, if that can be.
+    pub(super) fn deny(&mut self, maps: &Maps, key: RegionKey, room: bool) {
+        let Some(index) = self.pieces.iter().position(|piece| piece.key == key && piece.home.is_none()) else { return };
+        let piece = self.pieces.swap_remove(index);
+        self.uses.disappointed(piece.range.start);
+        if room {
+            return;
+        }
+        let idle = self.entries.iter().enumerate().filter(|(_, entry)| entry.in_use == 0);
+        if let Some((oldest, _)) = idle.min_by_key(|(_, entry)| entry.last) {
+            self.counts.evicted += 1;
+            self.lose(oldest, maps);
         }
     }
 
     /// # Safety
     ///
     /// As for `prepare`.
-    unsafe fn rehome(&mut self, maps: &Maps, range: &Range<usize>, page: usize) -> Result<usize, ColdReason> {
+    unsafe fn rehome(
+        &mut self,
+        maps: &Maps,
+        range: &Range<usize>,
+        page: usize,
+        piece: Option<(RegionKey, Home)>,
+    ) -> Result<usize, ColdReason> {
+        let key = piece.as_ref().map(|(key, _)| *key);
+        // SAFETY: the caller's promise, passed on.
+        let rehomed = unsafe { self.try_rehome(maps, range, page, piece) };
+        if rehomed.is_err() {
+            self.released.extend(key); // Its peer knows of it already.
+        }
+        rehomed
+    }
+
+    /// # Safety
+    ///
+    /// As for `prepare`.
+    unsafe fn try_rehome(
+        &mut self,
+        maps: &Maps,
+        range: &Range<usize>,
+        page: usize,
+        piece: Option<(RegionKey, Home)>,
+    ) -> Result<usize, ColdReason> {
         fork::watch()?;
         let ours = |entry: &Entry| overlap(&entry.region.range, range);
         if self.entries.iter().any(|entry| ours(entry) && entry.in_use > 0) {
@@ -130,14 +243,26 @@ impl Table {
         }
         survey::plain(maps, range, page)?;
         self.make_room(maps, range.len())?;
-        // SAFETY: mapped (the survey found it), not written and not mapped anew meanwhile by the caller's promise.
-        let adopt = |locking| unsafe { Region::adopt(maps, range.clone(), locking) };
-        let locked = if room.0 >= range.len() { adopt(Locking::Locked) } else { Err(ColdReason::LockLimit) };
-        let region = match locked {
-            Err(ColdReason::LockLimit) if self.config.unlocked => adopt(Locking::Unlocked)?,
-            locked => locked?,
+        let granted = piece.is_some();
+        let may_lock = room.0 >= range.len();
+        let region = match piece {
+            // SAFETY: mapped (the survey found it), not written and not mapped anew meanwhile by the caller's promise.
+            Some(piece) if may_lock => unsafe { Region::adopt_piece(maps, range.clone(), piece, Locking::Locked)? },
+            Some(piece) if self.config.unlocked => {
+                // SAFETY: as above.
+                unsafe { Region::adopt_piece(maps, range.clone(), piece, Locking::Unlocked)? }
+            }
+            Some(_) => return Err(ColdReason::LockLimit),
+            None => {
+                // SAFETY: as above.
+                let adopt = |locking| unsafe { Region::adopt(maps, range.clone(), locking) };
+                match if may_lock { adopt(Locking::Locked) } else { Err(ColdReason::LockLimit) } {
+                    Err(ColdReason::LockLimit) if self.config.unlocked => adopt(Locking::Unlocked)?,
+                    locked => locked?,
+                }
+            }
         };
-        self.entries.push(Entry { region, in_use: 0, granted: false, hits: 0, last: 0 });
+        self.entries.push(Entry { region, in_use: 0, granted, hits: 0, last: 0 });
         Ok(self.entries.len() - 1)
     }
 
@@ -165,6 +290,10 @@ impl Table {
         let entry = self.entry(key)?;
         entry.granted = true;
         Some(&entry.region)
+    }
+
+    pub(super) fn bytes_of(&mut self, key: RegionKey) -> Option<u64> {
+        self.entry(key).map(|entry| entry.region.range.len() as u64)
     }
 
     pub(super) fn take_released(&mut self) -> Vec<RegionKey> {
@@ -195,6 +324,7 @@ impl Table {
     /// Called in a child: the regions are the parent's.
     pub(super) fn orphan(&mut self) {
         self.entries.clear();
+        self.pieces.clear();
         self.released.clear();
         self.in_child = true;
     }

@@ -103,6 +103,7 @@ pub(crate) fn settled(cache: &Cache, start: *const u8, len: usize) -> Result<War
             Prepared::Cold(ColdReason::FirstUse) => {}
             Prepared::Cold(reason) => return Err(reason),
             Prepared::Warm(warm) => return Ok(warm),
+            Prepared::Wanted { .. } => panic!("files need no piece"),
         }
     }
     panic!("still not used often enough");
@@ -115,7 +116,7 @@ pub(crate) fn warm(cache: &Cache, bytes: &[u8]) -> Warm {
 pub(crate) fn cold(prepared: Prepared) -> ColdReason {
     match prepared {
         Prepared::Cold(reason) => reason,
-        Prepared::Warm(warm) => panic!("warm: {warm:?}"),
+        warmer => panic!("not cold: {warmer:?}"),
     }
 }
 
