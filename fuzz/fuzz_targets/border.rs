@@ -20,7 +20,7 @@ fuzz_target!(|input: &[u8]| {
                 assert_eq!(Packet::parse(&packet.emit()), Ok(packet));
             }
         }
-        Some(FrameKind::Withdrawn) => {
+        Some(FrameKind::Withdrawn | FrameKind::Away) => {
             if let Ok(withdrawn) = Withdrawn::parse(content) {
                 assert_eq!(withdrawn.emit(), content);
             }

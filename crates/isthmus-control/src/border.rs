@@ -22,8 +22,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use isthmus_channel::crossing::{Crossing, Frame};
-use isthmus_layout::border::{BEAT_MS, GUEST_BEAT_WORD, HOST_BEAT_WORD};
+use isthmus_layout::border::{BEAT_MS, GUEST_BEAT_WORD, HOST_BEAT_WORD, Handed, Packet};
 use isthmus_layout::channel::Direction;
+use isthmus_layout::control::{Refused, Text, ToClient, serial_of};
+use isthmus_layout::reason::Reason;
 use isthmus_platform::seqpacket::{self, SendError};
 use isthmus_shm::{Window, Words as _};
 use tokio::io::unix::AsyncFd;
@@ -36,6 +38,19 @@ const TURN_FRAMES: usize = 64;
 
 /// How often either daemon says that it is there.
 const BEAT: Duration = Duration::from_millis(BEAT_MS as u64);
+
+/// True of what comes and goes while a domain is there.
+fn is_of_region(handed: &Handed) -> bool {
+    matches!(handed, Handed::Home { .. } | Handed::View { .. })
+}
+
+/// What a program is told in place of a message whose region is not there: whoever asked for it is refused, whoever was to read it
+/// hears nothing.
+fn region_refused(packet: &Packet<'_>, reason: Reason) -> Option<Vec<u8>> {
+    let asked = packet.handed.iter().any(|handed| matches!(handed, Handed::Home { .. }));
+    let refused = Refused { reason, text: Text::clip("the region is not there") };
+    asked.then(|| ToClient::from(refused).emit(serial_of(packet.message)))
+}
 
 /// The beats of both daemons, as one of them has it.
 struct Pulse {

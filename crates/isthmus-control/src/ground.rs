@@ -65,8 +65,28 @@ pub enum Item {
     Piece(Arc<Piece>),
     /// A piece of a window that two guests have in common.
     Common(Arc<CommonPiece>),
+    /// The same bytes, with what may be done with them.
+    Region(Box<Item>, Rights),
     /// A bell of a guest's device.
     Bell(Handed),
+}
+
+/// What may be done with a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rights {
+    /// It is memory of who has it.
+    Home,
+    /// It may be read.
+    View,
+}
+
+/// A window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A guest's own.
+    Own(GroundNumber),
+    /// One that two guests have in common.
+    Common(WindowNumber),
 }
 
 /// Memory of a channel or of a domain's ring.
@@ -110,6 +130,7 @@ impl Item {
             Self::File(file) => Mapping::new(file, size, Access::ReadWrite),
             Self::Piece(piece) => return piece.estate.land.map(piece.at, size),
             Self::Common(piece) => return piece.map(size),
+            Self::Region(memory, _) => return memory.map(size),
             Self::Bell(_) => unreachable!("a bell is not memory"),
         };
         mapping.map(Window::new).map_err(|error| Refusal::from_map(&error))
@@ -119,15 +140,35 @@ impl Item {
     pub(crate) fn file(&self) -> Option<&Arc<OwnedFd>> {
         match self {
             Self::File(file) => Some(file),
-            Self::Piece(_) | Self::Common(_) | Self::Bell(_) => None,
+            Self::Piece(_) | Self::Common(_) | Self::Region(..) | Self::Bell(_) => None,
         }
+    }
+
+    /// The window that it lies in.
+    pub(crate) fn place(&self) -> Option<Place> {
+        match self {
+            Self::File(_) | Self::Bell(_) => None,
+            Self::Piece(piece) => Some(Place::Own(piece.estate.number)),
+            Self::Common(piece) => Some(Place::Common(piece.window())),
+            Self::Region(memory, _) => memory.place(),
+        }
+    }
+
+    /// The same for its owner.
+    pub(crate) fn as_home(&self) -> Self {
+        Self::Region(Box::new(self.clone()), Rights::Home)
+    }
+
+    /// The same for those who read it.
+    pub(crate) fn as_view(&self) -> Self {
+        Self::Region(Box::new(self.clone()), Rights::View)
     }
 
     /// The window that two guests have in common and this lies in.
     pub(crate) fn common(&self) -> Option<WindowNumber> {
-        match self {
-            Self::Common(piece) => Some(piece.window()),
-            Self::File(_) | Self::Piece(_) | Self::Bell(_) => None,
+        match self.place()? {
+            Place::Common(window) => Some(window),
+            Place::Own(_) => None,
         }
     }
 
@@ -137,6 +178,7 @@ impl Item {
             Self::File(file) => rustix::io::pread(file, &mut *into, at) == Ok(into.len()),
             Self::Piece(piece) => piece.estate.land.look(piece.at + at, into),
             Self::Common(piece) => piece.look(at, into),
+            Self::Region(memory, _) => memory.look(at, into),
             Self::Bell(_) => false,
         }
     }
@@ -150,6 +192,15 @@ impl Item {
                 Some(Handed::Piece { window: WindowNumber::OWN, offset, bytes, age })
             }
             Self::Common(piece) => Some(piece.handed()),
+            Self::Region(memory, rights) => match (memory.handed()?, rights) {
+                (Handed::Piece { window, offset, bytes, age }, Rights::Home) => {
+                    Some(Handed::Home { window, offset, bytes, age })
+                }
+                (Handed::Piece { window, offset, bytes, age }, Rights::View) => {
+                    Some(Handed::View { window, offset, bytes, age })
+                }
+                (other, _) => Some(other),
+            },
             Self::Bell(handed) => Some(*handed),
         }
     }
@@ -246,12 +297,14 @@ pub(crate) trait Land: std::fmt::Debug + Send + Sync {
     fn let_go(&self, at: u64, bytes: u64);
     /// True as long as this use of a place lasts.
     fn holds(&self, at: u64, age: u32) -> bool;
-    /// Of what was let go, what the guest is to be told of next.
-    fn withdrawn(&self) -> Option<Withdrawn>;
-    /// It was told of that.
-    fn told(&self);
+    /// Of what was let go, what the guest is to be told of next that was told of so many.
+    fn withdrawn(&self, told: usize) -> Option<Withdrawn>;
+    /// The first of them is away.
+    fn away(&self);
     /// Bytes that are taken, among them those that always are.
     fn used(&self) -> u64;
+    /// Bytes that there may be at once.
+    fn bytes(&self) -> u64;
 
     /// What the guest is to make, of a window that it makes piece by piece.
     fn wanted(&self) -> Option<Wanted> {
@@ -373,20 +426,31 @@ impl Estate {
         self.vectors().retain(|_, of| *of != domain);
     }
 
-    /// Of pieces that were let go, the one that the guest is to be told of next.
-    pub(crate) fn withdrawn(&self) -> Option<Withdrawn> {
-        let own = self.land.withdrawn();
-        own.or_else(|| self.commons().iter().find_map(|common| common.withdrawn(self.number)))
+    /// Of pieces that were let go, the one that the guest is to be told of next, which was told of so many of a window.
+    pub(crate) fn withdrawn(&self, told: impl Fn(WindowNumber) -> usize) -> Option<Withdrawn> {
+        let own = self.land.withdrawn(told(WindowNumber::OWN));
+        let of_common = |common: &Arc<CommonWindow>| common.withdrawn(self.number, told(common.number()));
+        own.or_else(|| self.commons().iter().find_map(of_common))
     }
 
-    /// It was told of that.
-    pub(crate) fn told(&self, withdrawn: Withdrawn) {
-        match withdrawn.window {
-            WindowNumber::OWN => self.land.told(),
-            window => self.commons().iter().filter(|common| common.number() == window).for_each(|common| {
-                common.told(self.number);
-            }),
+    /// Nobody in the guest sees this any more. False if it is not what was to be told of first.
+    pub(crate) fn away(&self, withdrawn: Withdrawn) -> bool {
+        if withdrawn.window == WindowNumber::OWN {
+            let is_first = self.land.withdrawn(0) == Some(withdrawn);
+            if is_first {
+                self.land.away();
+            }
+            return is_first;
         }
+        let commons = self.commons();
+        let Some(common) = commons.iter().find(|common| common.number() == withdrawn.window) else {
+            return true; // It is gone meanwhile, with all its pieces.
+        };
+        let is_first = common.withdrawn(self.number, 0) == Some(withdrawn);
+        if is_first {
+            common.away(self.number);
+        }
+        is_first
     }
 
     /// What the guest is to be told of windows that it has in common with others, before anything else.
@@ -527,6 +591,11 @@ impl Estate {
     /// Bytes of its window that are taken: those that are always, and those that are handed out.
     pub(crate) fn used(&self) -> u64 {
         self.land.used()
+    }
+
+    /// Bytes of its window.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.land.bytes()
     }
 }
 

@@ -12,7 +12,8 @@
 //! descriptors. Messages between domains never pass the crossing.
 //!
 //! Bytes of the window are handed out again and again. Before they become another piece, the host says that they are [`Withdrawn`]: then
-//! the guest's daemon takes them away from whoever still maps them, so that programs of a guest see each other's memory never.
+//! the guest's daemon takes them away from whoever still maps them, so that programs of a guest see each other's memory never, and
+//! answers that they are away.
 //!
 //! Two guests may have a *common window* beside their own ones: memory that these two see and nobody else but the host, of pieces from
 //! its first byte to its last. It is plugged into both while they run, and has one number for both ([`WindowNumber`]). The guest's
@@ -93,6 +94,8 @@ pub enum FrameKind {
     Plugged,
     /// The same of one that it has no longer.
     Unplugged,
+    /// The content is a [`Withdrawn`] that the guest was told of, and nobody there sees any more; no connection. To the host alone.
+    Away,
     /// The content is a [`lots::Wanted`]; no connection. To the guest alone.
     Wanted,
     /// The content is a [`lots::Lot`]; no connection. To the host alone.
@@ -121,6 +124,7 @@ impl FrameKind {
             Self::Withdrawn => 5,
             Self::Plugged => 6,
             Self::Unplugged => 7,
+            Self::Away => 8,
             Self::Wanted => 16,
             Self::Lot => 17,
             Self::Share => 18,
@@ -141,6 +145,7 @@ impl FrameKind {
             5 => Some(Self::Withdrawn),
             6 => Some(Self::Plugged),
             7 => Some(Self::Unplugged),
+            8 => Some(Self::Away),
             16 => Some(Self::Wanted),
             17 => Some(Self::Lot),
             18 => Some(Self::Share),
@@ -222,6 +227,28 @@ pub enum Handed {
         /// Which use of these bytes it is.
         age: u32,
     },
+    /// The same, of which the bytes stay with whoever maps them when it is withdrawn: a program has memory of its own there.
+    Home {
+        /// Of which.
+        window: WindowNumber,
+        /// Its first byte.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+        /// Which use of these bytes it is.
+        age: u32,
+    },
+    /// The same bytes, to be mapped for reading only.
+    View {
+        /// Of which.
+        window: WindowNumber,
+        /// Its first byte.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+        /// Which use of these bytes it is.
+        age: u32,
+    },
     /// What rings this vector of a peer of the device: 0 is the host, any other is a guest.
     Ringer {
         /// Who is rung.
@@ -243,10 +270,14 @@ impl Handed {
     const PIECE: u16 = 1;
     const RINGER: u16 = 2;
     const LISTENER: u16 = 3;
+    const HOME: u16 = 4;
+    const VIEW: u16 = 5;
 
     fn emit(self, out: &mut Vec<u8>) {
         let (kind, peer, number, offset, bytes) = match self {
             Self::Piece { window, offset, bytes, age } => (Self::PIECE, window.0, age, offset, bytes),
+            Self::Home { window, offset, bytes, age } => (Self::HOME, window.0, age, offset, bytes),
+            Self::View { window, offset, bytes, age } => (Self::VIEW, window.0, age, offset, bytes),
             Self::Ringer { peer, vector } => (Self::RINGER, peer, vector.into(), 0, 0),
             Self::Listener { vector } => (Self::LISTENER, 0, vector.into(), 0, 0),
         };
@@ -258,8 +289,12 @@ impl Handed {
     fn parse(from: &mut Reader<'_>) -> Result<Self, MalformedControl> {
         let (kind, peer, number) = (u16::parse(from)?, u16::parse(from)?, u32::parse(from)?);
         let (offset, bytes) = (u64::parse(from)?, u64::parse(from)?);
-        if kind == Self::PIECE {
-            return Ok(Self::Piece { window: WindowNumber(peer), offset, bytes, age: number });
+        let (window, age) = (WindowNumber(peer), number);
+        match kind {
+            Self::PIECE => return Ok(Self::Piece { window, offset, bytes, age }),
+            Self::HOME => return Ok(Self::Home { window, offset, bytes, age }),
+            Self::VIEW => return Ok(Self::View { window, offset, bytes, age }),
+            _ => {}
         }
         let vector = u16::try_from(number).map_err(|_| MalformedControl::Reserved((number >> 16) as u16))?;
         match kind {
@@ -347,6 +382,8 @@ mod tests {
         assert_eq!(Open::parse(&open.emit()), Ok(open));
         let handed = vec![
             Handed::Piece { window: WindowNumber(3), offset: PIECES_AT, bytes: 4096, age: 70_000 },
+            Handed::Home { window: WindowNumber::OWN, offset: PIECES_AT, bytes: 8192, age: 1 },
+            Handed::View { window: WindowNumber(3), offset: PIECES_AT, bytes: 8192, age: 1 },
             Handed::Ringer { peer: 0, vector: 2 },
             Handed::Listener { vector: 9 },
         ];
@@ -368,7 +405,7 @@ mod tests {
         more[0] = CONTROL_FDS_MAX as u8 + 1;
         assert_eq!(Packet::parse(&more), Err(MalformedControl::List { have: 9, most: 8 }));
         let mut other = whole;
-        other[1] = 4;
-        assert_eq!(Packet::parse(&other), Err(MalformedControl::Kind(4)));
+        other[1] = 6;
+        assert_eq!(Packet::parse(&other), Err(MalformedControl::Kind(6)));
     }
 }

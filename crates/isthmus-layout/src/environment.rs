@@ -54,7 +54,7 @@ pub const RCACHE: Variable = Variable {
     name: "ISTHMUS_RCACHE",
     default: "1",
     effect: "whether large buffers which are used again are moved onto shared pages, so that their reader copies them \
-             once: 1 yes, 0 never",
+             once: 1 yes, 0 never; in guests only where 1 is set",
 };
 
 /// Whether channels are used.

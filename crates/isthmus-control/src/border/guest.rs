@@ -37,7 +37,7 @@ use tokio::sync::Notify;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::{BEAT, Line, Pulse, TURN_FRAMES, Talk};
+use super::{BEAT, Line, Pulse, TURN_FRAMES, Talk, is_of_region, region_refused};
 use crate::policy::Policy;
 use crate::server::{Stop, program};
 use crate::session::QUEUE_MAX;
@@ -281,7 +281,7 @@ struct Conversation<D> {
     next: Cell<u32>,
     /// Windows that the host knows of.
     told: RefCell<BTreeSet<WindowNumber>>,
-    /// What was done for the host, and it has not been told.
+    /// What was done for the host or taken away, and it has not been told.
     made: RefCell<VecDeque<(FrameKind, Vec<u8>)>>,
     making: Notify,
 }
@@ -405,9 +405,11 @@ impl<D: Device + 'static> Conversation<D> {
             (FrameKind::Closed | FrameKind::Taken, None) => {} // It has closed meanwhile.
             (FrameKind::Withdrawn, _) => {
                 self.things.withdraw(Withdrawn::parse(content).map_err(|error| error.to_string())?);
+                self.made.borrow_mut().push_back((FrameKind::Away, content.to_vec()));
+                self.making.notify_one();
             }
             (FrameKind::Wanted | FrameKind::Share | FrameKind::Part | FrameKind::Lend, _) => {
-                if self.made.borrow().len() >= UNTOLD_MAX {
+                if self.made.borrow().iter().filter(|(kind, _)| *kind != FrameKind::Away).count() >= UNTOLD_MAX {
                     return Err(format!("it wants more than {UNTOLD_MAX} things at once"));
                 }
                 let done = self.done(kind, content).map_err(|error| error.to_string())?;
@@ -418,6 +420,7 @@ impl<D: Device + 'static> Conversation<D> {
                 FrameKind::Open
                 | FrameKind::Plugged
                 | FrameKind::Unplugged
+                | FrameKind::Away
                 | FrameKind::Lot
                 | FrameKind::Offer
                 | FrameKind::Lent,
@@ -484,6 +487,12 @@ impl<D: Device + 'static> Conversation<D> {
                 program.push((packet.message.to_vec(), descriptors));
             }
             Ok(_) => program.close(), // It takes nothing.
+            Err(error) if packet.handed.iter().all(is_of_region) => {
+                tracing::warn!(connection = program.number, "the device has not made what a region is: {error}");
+                if let Some(refused) = region_refused(packet, Reason::NoCommonMemory) {
+                    program.push((refused, Vec::new()));
+                }
+            }
             Err(error) => {
                 tracing::warn!(connection = program.number, "the device has not made what the host handed: {error}");
                 program.close();

@@ -1,5 +1,6 @@
 //! The host's side of a border: what a guest's programs ask becomes sessions of the control plane.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -12,17 +13,18 @@ use isthmus_layout::border::lots::Lot;
 use isthmus_layout::border::shared::{Lent, Offer};
 use isthmus_layout::border::{
     ANSWER_WORD, CALL_WORD, CROSSING, FRAME_BYTES_MAX, FrameKind, GUEST_BEAT_WORD, Handed, MAGIC, MAGIC_WORD, Open,
-    Packet, TAKEN_STEP, UNTAKEN_MAX, VERSION, VERSION_WORD, WindowNumber,
+    Packet, TAKEN_STEP, UNTAKEN_MAX, VERSION, VERSION_WORD, WindowNumber, Withdrawn,
 };
 use isthmus_layout::channel::Direction;
 use isthmus_layout::control::ToDaemon;
+use isthmus_layout::reason::Reason;
 use isthmus_platform::seqpacket;
 use isthmus_shm::{Window, Words as _};
 use tokio::sync::{Mutex, Notify, OwnedMutexGuard};
 use tokio::task::spawn_local;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{BEAT, Line, Over, Pulse, TURN_FRAMES, Talk};
+use super::{BEAT, Line, Over, Pulse, TURN_FRAMES, Talk, is_of_region, region_refused};
 use crate::broker::{GuestState, GuestView, Refusal};
 use crate::ground::{Estate, Ground};
 use crate::server::Server;
@@ -30,6 +32,9 @@ use crate::watched::watched;
 
 /// Connections of one guest. The control plane has limits of its own, and says so; this one keeps a guest from taking all descriptors.
 const CONNECTIONS_MAX: usize = 1024;
+
+/// What a message hands is not there any more.
+struct Gone;
 
 /// A guest, as long as its window is there.
 pub(crate) struct Border {
@@ -167,14 +172,15 @@ impl Border {
             estate: Arc::clone(&self.estate),
             uid: self.uid,
             programs: RefCell::default(),
+            told: RefCell::default(),
             attaching: Arc::default(),
         })
     }
 
     /// There is no daemon in the guest that could hand pieces on.
     fn tell_nobody(&self) -> bool {
-        while let Some(withdrawn) = self.estate.withdrawn() {
-            self.estate.told(withdrawn);
+        while let Some(withdrawn) = self.estate.withdrawn(|_| 0) {
+            self.estate.away(withdrawn);
         }
         false
     }
@@ -187,6 +193,8 @@ struct Conversation {
     estate: Arc<Estate>,
     uid: u32,
     programs: RefCell<BTreeMap<u32, Rc<Program>>>,
+    /// Of how many withdrawn pieces of each window it was told that are not away.
+    told: RefCell<BTreeMap<WindowNumber, usize>>,
     /// Held by the one connection whose request to attach is under way, where that may have to wait for what the guest makes.
     attaching: Arc<Mutex<()>>,
 }
@@ -260,6 +268,17 @@ impl Conversation {
             FrameKind::Lot => {
                 let lot = Lot::parse(content).map_err(|error| error.to_string())?;
                 self.of_common(self.estate.supply(lot.window, lot.place, lot.grant))
+            }
+            FrameKind::Away => {
+                let away = Withdrawn::parse(content).map_err(|error| error.to_string())?;
+                let mut told = self.told.borrow_mut();
+                match told.get_mut(&away.window).filter(|told| **told > 0) {
+                    Some(told) if self.estate.away(away) => {
+                        *told -= 1;
+                        Ok(())
+                    }
+                    _ => Err("what it says is away was not withdrawn, or not next".to_owned()),
+                }
             }
             FrameKind::Lent => {
                 let lent = Lent::parse(content).map_err(|error| error.to_string())?;
@@ -374,11 +393,12 @@ impl Conversation {
         let (mut packet, mut fds) = (vec![0; FRAME_BYTES_MAX], Vec::new());
         while let Some(bytes) = program.line.receive(&mut packet, &mut fds).await {
             program.attaching.take();
-            if !self.is_current(&packet[..bytes]) {
+            let Ok(current) = self.current(&packet[..bytes]) else {
                 program.line.shut_down();
                 break;
-            }
-            if self.send(FrameKind::Packet, program.number, &packet[..bytes]).await.is_err() {
+            };
+            let Some(packet) = current else { continue };
+            if self.send(FrameKind::Packet, program.number, &packet).await.is_err() {
                 return;
             }
         }
@@ -388,14 +408,25 @@ impl Conversation {
         }
     }
 
-    /// False if something that a message hands was withdrawn while the message waited: then its domain is gone, too.
-    fn is_current(&self, packet: &[u8]) -> bool {
-        Packet::parse(packet).is_ok_and(|packet| {
-            packet.handed.iter().all(|handed| match *handed {
-                Handed::Piece { window, offset, age, .. } => self.estate.holds(window, offset, age),
-                Handed::Ringer { .. } | Handed::Listener { .. } => true,
-            })
-        })
+    /// What the guest is told where a message was to be told. An error if something that it hands was withdrawn while the message waited:
+    /// then its domain is gone, too. Regions come and go.
+    fn current<'a>(&self, packet: &'a [u8]) -> Result<Option<Cow<'a, [u8]>>, Gone> {
+        let parsed = Packet::parse(packet).map_err(|_| Gone)?;
+        let is_gone = |handed: &&Handed| match **handed {
+            Handed::Piece { window, offset, age, .. }
+            | Handed::Home { window, offset, age, .. }
+            | Handed::View { window, offset, age, .. } => !self.estate.holds(window, offset, age),
+            Handed::Ringer { .. } | Handed::Listener { .. } => false,
+        };
+        let gone: Vec<_> = parsed.handed.iter().filter(is_gone).collect();
+        match &gone[..] {
+            [] => Ok(Some(Cow::Borrowed(packet))),
+            gone if !gone.iter().all(|handed| is_of_region(handed)) => Err(Gone),
+            _ => Ok(region_refused(&parsed, Reason::RegionsFull).map(|message| {
+                let refused = Packet { handed: Vec::new(), message: &message };
+                Cow::Owned(refused.emit())
+            })),
+        }
     }
 
     async fn send(&self, kind: FrameKind, connection: u32, content: &[u8]) -> Result<(), Over> {
@@ -411,12 +442,13 @@ impl Conversation {
 
     /// Which are pieces no longer, and which are to be made. False if there was no room for all.
     fn tell_of_pieces(&self) -> Result<bool, Over> {
-        while let Some(withdrawn) = self.estate.withdrawn() {
+        let mut told = self.told.borrow_mut();
+        while let Some(withdrawn) = self.estate.withdrawn(|window| told.get(&window).copied().unwrap_or(0)) {
             let frame = Frame { kind: FrameKind::Withdrawn, connection: 0 };
             if !self.talk.send(frame, &withdrawn.emit())? {
                 return Ok(false);
             }
-            self.estate.told(withdrawn);
+            *told.entry(withdrawn.window).or_default() += 1;
             self.estate.call();
         }
         while let Some((kind, content)) = self.estate.next_order() {

@@ -54,10 +54,16 @@ pub(crate) trait Common: std::fmt::Debug + Send + Sync {
     fn let_go(&self, at: u64, bytes: u64);
     /// True as long as this use of a place lasts.
     fn holds(&self, at: u64, age: u32) -> bool;
-    /// Of what was let go, what the guest of a side is to be told of next.
-    fn withdrawn(&self, side: usize) -> Option<Withdrawn>;
-    /// It was told of that.
-    fn told(&self, side: usize);
+    /// Of what was let go, what the guest of a side is to be told of next that was told of so many.
+    fn withdrawn(&self, side: usize, told: usize) -> Option<Withdrawn>;
+    /// The first of them is away there.
+    fn away(&self, side: usize);
+    /// Bytes that there may be at once.
+    fn bytes(&self) -> u64;
+    /// Whether programs can have memory of their own in it.
+    fn has_regions(&self) -> bool {
+        false
+    }
     /// What rings a vector of `of` from `from`.
     fn ringer(&self, of: &Estate, from: &Estate, vector: u16) -> Result<Handed, Refusal>;
 
@@ -107,6 +113,16 @@ impl CommonWindow {
         self.number
     }
 
+    /// Its bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.common.bytes()
+    }
+
+    /// Whether programs can have memory of their own in it.
+    pub(crate) fn has_regions(&self) -> bool {
+        self.common.has_regions()
+    }
+
     /// Whether its pieces can be handed out.
     pub(crate) fn progress(&self) -> Progress {
         self.common.progress()
@@ -144,14 +160,14 @@ impl CommonWindow {
         self.guests[side].order(order);
     }
 
-    /// Of pieces that were let go, the one that a guest is to be told of next.
-    pub(super) fn withdrawn(&self, guest: GroundNumber) -> Option<Withdrawn> {
-        self.common.withdrawn(self.side(guest))
+    /// Of pieces that were let go and are not away, the one that a guest is to be told of next, which was told of so many.
+    pub(super) fn withdrawn(&self, guest: GroundNumber, told: usize) -> Option<Withdrawn> {
+        self.common.withdrawn(self.side(guest), told)
     }
 
-    /// It was told of that.
-    pub(super) fn told(&self, guest: GroundNumber) {
-        self.common.told(self.side(guest));
+    /// A guest has taken the first of them away.
+    pub(super) fn away(&self, guest: GroundNumber) {
+        self.common.away(self.side(guest));
     }
 
     pub(super) fn wanted(&self, guest: GroundNumber) -> Option<Wanted> {
@@ -255,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_handed_out_again_when_both_guests_know_that_they_were_withdrawn() {
+    fn bytes_are_handed_out_again_when_both_guests_have_taken_them_away() {
         let guests = [guest(1, 4), guest(2, 4)];
         let window = sheet(&guests);
         let piece = window.memory(PAGE).unwrap();
@@ -268,9 +284,11 @@ mod tests {
         let withdrawn = Withdrawn { window: NUMBER, offset: 0, age };
         for guest in &guests {
             assert_eq!(window.memory(PAGE).unwrap_err().reason, Reason::OutOfMemory);
-            assert_eq!(guest.withdrawn(), Some(withdrawn));
-            guest.told(withdrawn);
-            assert_eq!(guest.withdrawn(), None);
+            assert_eq!(guest.withdrawn(|_| 0), Some(withdrawn));
+            assert_eq!(guest.withdrawn(|_| 1), None);
+            assert!(!guest.away(Withdrawn { age: age + 1, ..withdrawn }));
+            assert!(guest.away(withdrawn) && !guest.away(withdrawn));
+            assert_eq!(guest.withdrawn(|_| 0), None);
         }
         assert!(window.memory(PAGE).is_ok());
     }

@@ -80,12 +80,16 @@ impl Land for Lots {
         age == AGE && self.stock().held(at).is_some()
     }
 
-    fn withdrawn(&self) -> Option<Withdrawn> {
-        self.stock().withdrawn(0)
+    fn withdrawn(&self, told: usize) -> Option<Withdrawn> {
+        self.stock().withdrawn(told)
     }
 
-    fn told(&self) {
-        self.stock().told();
+    fn away(&self) {
+        self.stock().away();
+    }
+
+    fn bytes(&self) -> u64 {
+        self.stock().bytes_max()
     }
 
     fn used(&self) -> u64 {
@@ -177,9 +181,9 @@ mod tests {
         assert_eq!(next(&lots).map(|wanted| wanted.bytes), Some(PAGE), "one takes its place");
         lots.let_go(place, PAGE);
         assert!(!lots.holds(place, age) && lots.map(place, RegionSize(PAGE)).is_err());
-        assert_eq!(lots.withdrawn(), Some(Withdrawn { window: WindowNumber::OWN, offset: place, age }));
-        lots.told();
-        assert_eq!(lots.withdrawn(), None);
+        assert_eq!(lots.withdrawn(0), Some(Withdrawn { window: WindowNumber::OWN, offset: place, age }));
+        lots.away();
+        assert_eq!(lots.withdrawn(0), None);
         let places = std::iter::from_fn(|| lots.take(PAGE).ok()).map(|(place, _)| place);
         assert!(places.collect::<Vec<_>>().iter().all(|other| *other != place), "the same place again");
     }
@@ -194,7 +198,7 @@ mod tests {
         assert_eq!(lots.map(place, RegionSize(4 * PAGE)).unwrap().size(), RegionSize(8 * PAGE));
         assert_eq!(lots.used(), before + 8 * PAGE, "one takes its place");
         lots.let_go(place, 4 * PAGE);
-        lots.told();
+        lots.away();
         assert_eq!(lots.used(), before);
         assert!(lots.take(9 * PAGE).is_err());
     }
@@ -210,7 +214,7 @@ mod tests {
         assert!(lots.is_ready(), "nothing more comes, and who waits is told so");
         lots.let_go(place, 8 * PAGE);
         assert_eq!(next(&lots), None, "the guest does not know yet");
-        lots.told();
+        lots.away();
         assert_eq!(next(&lots).map(|wanted| wanted.bytes), Some(8 * PAGE));
     }
 
@@ -252,7 +256,7 @@ mod tests {
                         let (place, bytes) = held.swap_remove(which.index(held.len()));
                         lots.let_go(place, bytes);
                     }
-                    _ => lots.told(),
+                    _ => lots.away(),
                 }
                 prop_assert!(lots.used() <= FIRST_LOT + bytes_max);
                 let stock = lots.stock();

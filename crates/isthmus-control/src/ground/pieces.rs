@@ -1,7 +1,7 @@
 //! Which bytes of a window are handed out. Kept outside the window: a guest could change what it says.
 //!
 //! ```text
-//!   free ── take ──► held ── let_go ──► withdrawn ── told ──► free
+//!   free ── take ──► held ── let_go ──► withdrawn ── away ──► free
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
@@ -16,7 +16,7 @@ pub(super) struct Pieces {
     free: BTreeMap<u64, u64>,
     /// By their first byte, with which use of it it is.
     held: BTreeMap<u64, u32>,
-    /// Those that the guest has to be told of before they are free, with their bytes.
+    /// Those that the guest has to take away before they are free, with their bytes.
     withdrawn: VecDeque<(Withdrawn, u64)>,
     age: u32,
     bytes: u64,
@@ -56,8 +56,8 @@ impl Pieces {
         self.withdrawn.get(told).map(|(withdrawn, _)| *withdrawn)
     }
 
-    /// All who see the window were told of the first.
-    pub(super) fn told(&mut self) {
+    /// The first is away, for all who see the window.
+    pub(super) fn away(&mut self) {
         let Some((Withdrawn { offset: mut at, .. }, mut bytes)) = self.withdrawn.pop_front() else { return };
         if let Some(after) = self.free.remove(&(at + bytes)) {
             bytes += after;
@@ -69,6 +69,11 @@ impl Pieces {
             (at, bytes) = (before, have + bytes);
         }
         self.free.insert(at, bytes);
+    }
+
+    /// Bytes that can be handed out at once.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Bytes that are handed out, or were and the guest does not know that they are not.
@@ -84,7 +89,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn spans_never_overlap_and_come_back_once_they_were_told_of(
+        fn spans_never_overlap_and_come_back_once_they_are_away(
             steps in prop::collection::vec((1_u64..9, any::<prop::sample::Index>(), 0..3), 1..200),
         ) {
             let mut pieces = Pieces::new(WindowNumber::OWN, 64, 100);
@@ -109,7 +114,7 @@ mod tests {
                     }
                     _ => {
                         prop_assert_eq!(pieces.withdrawn(0).map(|next| next.offset), untold.first().map(|next| next.0));
-                        pieces.told();
+                        pieces.away();
                         untold.drain(..untold.len().min(1));
                     }
                 }
@@ -118,7 +123,7 @@ mod tests {
             }
             held.into_iter().for_each(|(at, _, bytes)| pieces.let_go(at, bytes));
             while pieces.withdrawn(0).is_some() {
-                pieces.told();
+                pieces.away();
             }
             prop_assert_eq!(pieces.take(100).map(|(at, _)| at), Some(64));
         }

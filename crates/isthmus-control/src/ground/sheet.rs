@@ -57,12 +57,16 @@ impl Land for Sheet {
         self.pieces().holds(at, age)
     }
 
-    fn withdrawn(&self) -> Option<Withdrawn> {
-        self.pieces().withdrawn(0)
+    fn withdrawn(&self, told: usize) -> Option<Withdrawn> {
+        self.pieces().withdrawn(told)
     }
 
-    fn told(&self) {
-        self.pieces().told();
+    fn away(&self) {
+        self.pieces().away();
+    }
+
+    fn bytes(&self) -> u64 {
+        PIECES_AT + self.pieces().bytes()
     }
 
     fn used(&self) -> u64 {

@@ -1,7 +1,7 @@
 //! Lots of pages that a guest makes when we want them: which are asked for, there, in use.
 //!
 //! ```text
-//!            wanted, asked          have                take             let_go           told
+//!            wanted, asked          have                take             let_go           away
 //!   nothing ────────────────► asked ──────► in stock ───────────► a piece ──────► withdrawn ────► nothing
 //! ```
 //!
@@ -42,7 +42,7 @@ pub(super) struct Stock<T> {
     free: BTreeMap<u64, VecDeque<(u64, T)>>,
     /// With their bytes.
     held: BTreeMap<u64, (u64, T)>,
-    /// Those that the guest has to be told of before there is room for others, with their bytes.
+    /// Those that the guest has to take away before there is room for others, with their bytes.
     withdrawn: VecDeque<(Withdrawn, u64)>,
     /// Of all these.
     bytes: u64,
@@ -123,13 +123,18 @@ impl<T> Stock<T> {
         }
     }
 
+    /// Bytes that all lots together may have.
+    pub(super) fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
     /// What a guest is to be told of next that was told of so many.
     pub(super) fn withdrawn(&self, told: usize) -> Option<Withdrawn> {
         self.withdrawn.get(told).map(|(withdrawn, _)| *withdrawn)
     }
 
-    /// All who see the window were told of the first.
-    pub(super) fn told(&mut self) {
+    /// The first is away, for all who see the window.
+    pub(super) fn away(&mut self) {
         if let Some((_, bytes)) = self.withdrawn.pop_front() {
             self.bytes -= bytes;
             self.plan();

@@ -201,6 +201,17 @@ messages! {
         /// Bytes of each frame at most.
         snap_bytes: u32,
     }
+
+    /// In a guest: asks for memory of a region, which a peer in this guest, or in one that has a window in common with it, may map for
+    /// reading; or, of a region that is there, that a further peer may. It is revoked as any other, and gone when no peer has it.
+    20 MakeRegion since 3, reply "`RegionMade`", descriptors [] {
+        /// Who may map it. `Granted` tells it.
+        peer: DomainId,
+        /// What the sender calls it. Never used twice for another one.
+        region: RegionId,
+        /// How large it is, in whole pages.
+        bytes: u64,
+    }
 }
 
 messages! {
@@ -386,6 +397,12 @@ messages! {
         nic: u64,
         /// The number there.
         endpoint: u32,
+    }
+
+    /// The region's memory. Its bytes stay when it is taken away from the region.
+    147 RegionMade since 3, reply "", descriptors ["the region, opened for reading and writing"] {
+        /// Which.
+        region: RegionId,
     }
 }
 

@@ -186,7 +186,7 @@ fn contents_of_frames_are_all_in_the_corpus() {
         let is_whole = match FrameKind::from_code(code) {
             Some(FrameKind::Open) => Open::parse(content).is_ok(),
             Some(FrameKind::Packet) => Packet::parse(content).is_ok(),
-            Some(FrameKind::Withdrawn) => Withdrawn::parse(content).is_ok(),
+            Some(FrameKind::Withdrawn | FrameKind::Away) => Withdrawn::parse(content).is_ok(),
             Some(FrameKind::Plugged | FrameKind::Unplugged | FrameKind::Part) => WindowNumber::parse(content).is_ok(),
             Some(FrameKind::Share) => Share::parse(content).is_ok(),
             Some(FrameKind::Offer) => Offer::parse(content).is_ok(),

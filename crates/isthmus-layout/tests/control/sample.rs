@@ -106,6 +106,7 @@ any_message! { to_daemon, ToDaemon:
     MxConnect { nic, endpoint, key }
     MxWho { domain, endpoint }
     Capture { board, domain, snap_bytes }
+    MakeRegion { peer, region, bytes }
 }
 
 any_message! { to_client, ToClient:
@@ -127,4 +128,5 @@ any_message! { to_client, ToClient:
     MxOpened { board, endpoint, nic }
     MxFound { domain, endpoint }
     MxIs { nic, endpoint }
+    RegionMade { region }
 }

@@ -265,6 +265,7 @@ fn a_border_stands_as_documented() {
         (FrameKind::Withdrawn, "host", "a piece; of no connection"),
         (FrameKind::Plugged, "guest", "a common window that the guest has now; of no connection"),
         (FrameKind::Unplugged, "guest", "one that it has no longer; of no connection"),
+        (FrameKind::Away, "guest", "the same: nobody in the guest sees it any more; of no connection"),
         (FrameKind::Wanted, "host", "a lot that the guest is to make; of no connection"),
         (FrameKind::Lot, "guest", "a lot that was made, or was not; of no connection"),
         (FrameKind::Share, "host", "a window that the guest is to have in common with another one; of no connection"),
@@ -294,20 +295,27 @@ fn handed() -> String {
     let (ringer, listener) = (Handed::Ringer { peer: 0x0201, vector: 0x1211 }, Handed::Listener { vector: 0x1211 });
     assert_eq!((&piece[..4], &piece[4..8]), (&[1, 0, 5, 6][..], &[0x21, 0x22, 0x23, 0x24][..]));
     assert_eq!((piece[8], piece[16], piece.len()), (1, 0x11, 24));
+    let (window, offset, bytes_there, age) = (border::WindowNumber(1), 0, 0, 0);
+    assert_eq!(bytes(Handed::Home { window, offset, bytes: bytes_there, age })[..4], [4, 0, 1, 0]);
+    assert_eq!(bytes(Handed::View { window, offset, bytes: bytes_there, age })[..4], [5, 0, 1, 0]);
     assert_eq!(bytes(ringer)[..8], [2, 0, 1, 2, 0x11, 0x12, 0, 0]);
     assert_eq!(bytes(listener)[..8], [3, 0, 0, 0, 0x11, 0x12, 0, 0]);
     rows(
         "offset | bytes | meaning",
         &[
-            (0, 2, "1: a piece; 2: what rings a vector of a peer; 3: where rings of a vector of the guest's are heard"),
+            (
+                0,
+                2,
+                "1: a piece; 2: what rings a vector of a peer; 3: where rings of a vector of the guest's are heard; 4: a piece that is a home; 5: a piece, for reading only",
+            ),
             (
                 2,
                 2,
-                "of 1: the window: 0 is the guest's own; of 2: the peer: 0 is the host, 1 the guest itself, others are other guests",
+                "of 1, 4 and 5: the window: 0 is the guest's own; of 2: the peer: 0 is the host, 1 the guest itself, others are other guests",
             ),
-            (4, 4, "of 1: its age, which tells uses of the same bytes apart; of 2 and 3: the vector"),
-            (8, 8, "of 1: its first byte in the window"),
-            (16, 8, "of 1: its bytes"),
+            (4, 4, "of 1, 4 and 5: its age, which tells uses of the same bytes apart; of 2 and 3: the vector"),
+            (8, 8, "of 1, 4 and 5: its first byte in the window"),
+            (16, 8, "of 1, 4 and 5: its bytes"),
         ],
     )
 }

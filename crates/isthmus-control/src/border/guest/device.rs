@@ -21,6 +21,14 @@ pub trait Device: Sized {
     }
     /// A descriptor that maps these bytes of the window, in whole pages, and nothing else, for reading and writing.
     fn piece(&self, offset: u64, bytes: u64) -> io::Result<OwnedFd>;
+    /// The same for a program's own memory: the bytes stay with whoever maps them.
+    fn home(&self, _offset: u64, _bytes: u64) -> io::Result<OwnedFd> {
+        Err(io::Error::other("nobody keeps what would be there"))
+    }
+    /// The same, for reading only.
+    fn view(&self, _offset: u64, _bytes: u64) -> io::Result<OwnedFd> {
+        Err(io::Error::other("its rights cannot be less"))
+    }
     /// What is at `offset` is no piece any more: takes it away from whoever maps it, if it was ever handed to anybody.
     fn withdraw(&self, offset: u64, piece: Option<&OwnedFd>) -> io::Result<()>;
     /// A descriptor that rings a vector of a peer when eight bytes are written to it.
@@ -65,6 +73,14 @@ pub trait Device: Sized {
 impl Device for isthmus_platform_kvm::Device {
     fn piece(&self, offset: u64, bytes: u64) -> io::Result<OwnedFd> {
         Self::piece(self, offset, bytes, Access::ReadWrite).map_err(io::Error::other)
+    }
+
+    fn home(&self, offset: u64, bytes: u64) -> io::Result<OwnedFd> {
+        Self::home(self, offset, bytes).map_err(io::Error::other)
+    }
+
+    fn view(&self, offset: u64, bytes: u64) -> io::Result<OwnedFd> {
+        Self::piece(self, offset, bytes, Access::Read).map_err(io::Error::other)
     }
 
     fn withdraw(&self, _offset: u64, piece: Option<&OwnedFd>) -> io::Result<()> {

@@ -13,13 +13,25 @@ use super::Device;
 /// A descriptor of the device, and whose or which use of its bytes it is.
 type Made = (u32, Arc<OwnedFd>);
 
+/// What may be done with a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rights {
+    Piece,
+    Home,
+    View,
+}
+
+impl Rights {
+    const ALL: [Self; 3] = [Self::Piece, Self::Home, Self::View];
+}
+
 /// What the device has made of what the host has handed.
 pub(super) struct Things<D> {
     pub(super) device: D,
     /// Devices that show windows which the guest has in common with others.
     pub(super) commons: RefCell<BTreeMap<WindowNumber, D>>,
-    /// By their window and first byte: which use of it they are.
-    pieces: RefCell<BTreeMap<(WindowNumber, u64), Made>>,
+    /// By their window, first byte and rights: which use of it they are.
+    pieces: RefCell<BTreeMap<(WindowNumber, u64, Rights), Made>>,
     /// By vector: which connection hears it.
     listeners: RefCell<BTreeMap<u16, Made>>,
 }
@@ -31,7 +43,7 @@ impl<D: Device> Things<D> {
 
     /// All that was handed before is nobody's.
     pub(super) fn start_anew(&self) {
-        for ((window, offset), (_, piece)) in std::mem::take(&mut *self.pieces.borrow_mut()) {
+        for ((window, offset, _), (_, piece)) in std::mem::take(&mut *self.pieces.borrow_mut()) {
             self.take_away(window, offset, Some(&piece));
         }
         self.listeners.borrow_mut().clear();
@@ -43,7 +55,7 @@ impl<D: Device> Things<D> {
         commons.retain(|window, device| {
             let there = !device.is_gone();
             if !there {
-                self.pieces.borrow_mut().retain(|(of, _), _| of != window);
+                self.pieces.borrow_mut().retain(|(of, ..), _| of != window);
             }
             there
         });
@@ -62,20 +74,9 @@ impl<D: Device> Things<D> {
 
     pub(super) fn descriptor(&self, connection: u32, handed: Handed) -> io::Result<Arc<OwnedFd>> {
         match handed {
-            Handed::Piece { window, offset, bytes, age } => {
-                if let Some((known, piece)) = self.pieces.borrow().get(&(window, offset))
-                    && *known == age
-                {
-                    return Ok(Arc::clone(piece));
-                }
-                let made = |device: &D| Ok((device.piece(offset, bytes)?, device.shows_to_many()));
-                let (piece, shows_to_many) = self.of_window(window, made)?;
-                let piece = Arc::new(piece);
-                if shows_to_many {
-                    self.pieces.borrow_mut().insert((window, offset), (age, Arc::clone(&piece)));
-                }
-                Ok(piece)
-            }
+            Handed::Piece { window, offset, bytes, age } => self.piece((window, offset, Rights::Piece), bytes, age),
+            Handed::Home { window, offset, bytes, age } => self.piece((window, offset, Rights::Home), bytes, age),
+            Handed::View { window, offset, bytes, age } => self.piece((window, offset, Rights::View), bytes, age),
             Handed::Ringer { peer, vector } => self.device.ringer(peer, vector).map(Arc::new),
             Handed::Listener { vector } => {
                 if let Some((known, listener)) = self.listeners.borrow().get(&vector)
@@ -90,12 +91,40 @@ impl<D: Device> Things<D> {
         }
     }
 
+    fn piece(&self, at: (WindowNumber, u64, Rights), bytes: u64, age: u32) -> io::Result<Arc<OwnedFd>> {
+        if let Some((known, piece)) = self.pieces.borrow().get(&at)
+            && *known == age
+        {
+            return Ok(Arc::clone(piece));
+        }
+        let (window, offset, rights) = at;
+        let made = |device: &D| {
+            let piece = match rights {
+                Rights::Piece => device.piece(offset, bytes)?,
+                Rights::Home => device.home(offset, bytes)?,
+                Rights::View => device.view(offset, bytes)?,
+            };
+            Ok((Arc::new(piece), device.shows_to_many()))
+        };
+        let (piece, shows_to_many) = self.of_window(window, made)?;
+        if shows_to_many {
+            self.pieces.borrow_mut().insert(at, (age, Arc::clone(&piece)));
+        }
+        Ok(piece)
+    }
+
     pub(super) fn withdraw(&self, withdrawn: Withdrawn) {
         let Withdrawn { window, offset, age } = withdrawn;
         let mut pieces = self.pieces.borrow_mut();
-        let is_known = pieces.get(&(window, offset)).is_some_and(|(known, _)| *known == age);
-        let piece = is_known.then(|| pieces.remove(&(window, offset))).flatten();
-        self.take_away(window, offset, piece.as_ref().map(|(_, piece)| &**piece));
+        let places = Rights::ALL.map(|rights| (window, offset, rights));
+        let known = places
+            .map(|at| pieces.get(&at).is_some_and(|(known, _)| *known == age).then(|| pieces.remove(&at)).flatten());
+        if known.iter().all(Option::is_none) {
+            return self.take_away(window, offset, None);
+        }
+        for (_, piece) in known.into_iter().flatten() {
+            self.take_away(window, offset, Some(&piece));
+        }
     }
 
     fn take_away(&self, window: WindowNumber, offset: u64, piece: Option<&OwnedFd>) {

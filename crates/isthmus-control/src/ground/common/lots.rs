@@ -42,8 +42,8 @@ struct Account {
     stock: Stock<()>,
     /// Made, and the other guest has not said whether it can map them.
     lending: BTreeSet<u64>,
-    /// Of how many withdrawn pieces each guest was told beyond those that both know of.
-    told: [usize; 2],
+    /// How many withdrawn pieces each guest has taken away beyond those that both have.
+    away: [usize; 2],
     offered: bool,
     refused: Option<String>,
 }
@@ -52,7 +52,7 @@ impl Lots {
     /// Of the guests with these numbers of domains; all pieces together have `bytes_max` bytes at most.
     pub(crate) fn new(number: WindowNumber, domains: [u16; 2], sorts: &[Sort], bytes_max: u64) -> Self {
         let stock = Stock::new(number, sorts, bytes_max);
-        let account = Account { stock, lending: BTreeSet::new(), told: [0; 2], offered: false, refused: None };
+        let account = Account { stock, lending: BTreeSet::new(), away: [0; 2], offered: false, refused: None };
         Self { number, domains, account: Mutex::new(account) }
     }
 
@@ -96,18 +96,22 @@ impl Common for Lots {
         age == AGE && self.account().stock.held(at).is_some()
     }
 
-    fn withdrawn(&self, side: usize) -> Option<Withdrawn> {
+    fn withdrawn(&self, side: usize, told: usize) -> Option<Withdrawn> {
         let account = self.account();
-        account.stock.withdrawn(account.told[side])
+        account.stock.withdrawn(account.away[side] + told)
     }
 
-    fn told(&self, side: usize) {
+    fn away(&self, side: usize) {
         let mut account = self.account();
-        account.told[side] += 1;
-        while account.told.iter().all(|&told| told > 0) {
-            account.stock.told();
-            account.told.iter_mut().for_each(|told| *told -= 1);
+        account.away[side] += 1;
+        while account.away.iter().all(|&away| away > 0) {
+            account.stock.away();
+            account.away.iter_mut().for_each(|away| *away -= 1);
         }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.account().stock.bytes_max()
     }
 
     /// By the window's own event channel.
@@ -218,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_is_gone_when_both_were_told() {
+    fn a_piece_is_gone_when_both_have_taken_it_away() {
         let lots = lots(10 * PAGE);
         lots.offered(GRANTS, b"N").unwrap();
         for Wanted { place, .. } in std::iter::from_fn(|| next(&lots)).collect::<Vec<_>>() {
@@ -230,9 +234,9 @@ mod tests {
         lots.let_go(place, 8 * PAGE);
         for side in [MAPS, GRANTS] {
             assert_eq!(next(&lots), None, "one of them does not know yet");
-            assert_eq!(lots.withdrawn(side).map(|gone| (gone.window, gone.offset)), Some((NUMBER, place)));
-            lots.told(side);
-            assert_eq!(lots.withdrawn(side), None);
+            assert_eq!(lots.withdrawn(side, 0).map(|gone| (gone.window, gone.offset)), Some((NUMBER, place)));
+            lots.away(side);
+            assert_eq!(lots.withdrawn(side, 0), None);
         }
         assert_eq!(next(&lots).map(|wanted| wanted.bytes), Some(8 * PAGE));
     }

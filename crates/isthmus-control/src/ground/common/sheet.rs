@@ -23,14 +23,14 @@ pub(crate) struct Sheet {
 #[derive(Debug)]
 struct Account {
     pieces: Pieces,
-    /// Of how many withdrawn pieces each guest was told beyond those that both know of.
-    told: [usize; 2],
+    /// How many withdrawn pieces each guest has taken away beyond those that both have.
+    away: [usize; 2],
 }
 
 impl Sheet {
     /// Over a sealed memory file of so many bytes, in whole pages.
     pub(crate) fn new(number: WindowNumber, file: Arc<OwnedFd>, bytes: u64) -> Self {
-        Self { file, account: Mutex::new(Account { pieces: Pieces::new(number, 0, bytes), told: [0; 2] }) }
+        Self { file, account: Mutex::new(Account { pieces: Pieces::new(number, 0, bytes), away: [0; 2] }) }
     }
 
     fn account(&self) -> MutexGuard<'_, Account> {
@@ -65,18 +65,26 @@ impl Common for Sheet {
         self.account().pieces.holds(at, age)
     }
 
-    fn withdrawn(&self, side: usize) -> Option<Withdrawn> {
+    fn withdrawn(&self, side: usize, told: usize) -> Option<Withdrawn> {
         let account = self.account();
-        account.pieces.withdrawn(account.told[side])
+        account.pieces.withdrawn(account.away[side] + told)
     }
 
-    fn told(&self, side: usize) {
+    fn away(&self, side: usize) {
         let mut account = self.account();
-        account.told[side] += 1;
-        while account.told.iter().all(|&told| told > 0) {
-            account.pieces.told();
-            account.told.iter_mut().for_each(|told| *told -= 1);
+        account.away[side] += 1;
+        while account.away.iter().all(|&away| away > 0) {
+            account.pieces.away();
+            account.away.iter_mut().for_each(|away| *away -= 1);
         }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.account().pieces.bytes()
+    }
+
+    fn has_regions(&self) -> bool {
+        true
     }
 
     /// The guests' devices know each other.
