@@ -21,6 +21,7 @@ mod leave;
 mod mx;
 mod pairs;
 mod refusal;
+mod regions;
 mod requests;
 mod strangers;
 mod types;
@@ -30,7 +31,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, RwLock};
 
 use isthmus_layout::control::{Name, Owner, Refused, RequestSerial, Text, ToClient, Version, version};
-use isthmus_layout::ids::{ChannelId, DomainId};
+use isthmus_layout::ids::{ChannelId, DomainId, RegionId};
 use isthmus_layout::reason::{Kind, Reason};
 use isthmus_service::{Event, MxView, Permit};
 
@@ -84,6 +85,8 @@ pub struct Broker {
     pub(crate) directory: Directory,
     pub(crate) channels: Channels<Item>,
     lingering: BTreeMap<ChannelId, channels::Lingering>,
+    /// In guests' windows, by their owner.
+    regions: BTreeMap<(DomainId, RegionId), regions::Region>,
     pub(crate) tickets: Tickets,
     /// Domains of the daemon before, which may still come back.
     expected: BTreeMap<DomainId, Survivor>,
@@ -119,6 +122,7 @@ impl Broker {
         let broker = Self {
             channels: Channels::new(settings.epoch << 32),
             lingering: BTreeMap::new(),
+            regions: BTreeMap::new(),
             settings,
             policy: Arc::new(policy),
             directory,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use isthmus_layout::RegionSize;
 use isthmus_layout::border::WindowNumber;
 use isthmus_layout::channel::{Direction, SlabSize};
 use isthmus_layout::control::{
@@ -22,7 +23,7 @@ use crate::ground::{CommonWindow, Ground, Item, Rings};
 pub(super) const PEERS_BACKLOG_MAX: usize = 64;
 
 /// What two domains have memory in common by.
-enum Common {
+pub(super) enum Common {
     /// They are on one ground.
     Ground(Ground),
     /// Their guests have a window in common.
@@ -34,6 +35,23 @@ impl Common {
         match self {
             Self::Ground(ground) => ground.rings(most),
             Self::Window(window) => Rings::of(most, |size| window.memory(size)),
+        }
+    }
+
+    /// Zeroed memory.
+    pub(super) fn memory(&self, size: RegionSize) -> Result<Item, Refusal> {
+        match self {
+            Self::Ground(ground) => ground.memory(size),
+            Self::Window(window) => window.memory(size),
+        }
+    }
+
+    /// Bytes of the window that it is; of what is none, as many as there may be.
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Self::Ground(Ground::Host) => u64::MAX,
+            Self::Ground(Ground::Guest(estate)) => estate.bytes(),
+            Self::Window(window) => window.bytes(),
         }
     }
 
@@ -100,15 +118,9 @@ impl Broker {
             return Err(Reason::NoSuchDomain.into());
         };
         self.policy.channel(&ours, &theirs)?;
-        let common = match self.common_ground(connector, listener) {
-            Ok(ground) => Common::Ground(ground),
-            Err(_) => match self.common_window(connector, listener)? {
-                Some(window) => Common::Window(window),
-                None => {
-                    self.wait_for_window((connector, listener), attempt, serial);
-                    return Ok(());
-                }
-            },
+        let Some(common) = self.common_memory(connector, listener)? else {
+            self.wait_for_window((connector, listener), attempt, serial);
+            return Ok(());
         };
         match self.channel_of(connector, listener) {
             Some(channel) if self.channels.get(channel).is_some_and(|channel| channel.stage != Stage::Open) => {
@@ -127,6 +139,7 @@ impl Broker {
             Err(refusal) => {
                 self.give_back(&connector.end);
                 self.give_back(&listener.end);
+                self.end_regions(&common); // For the next try.
                 return Err(refusal);
             }
         };
@@ -147,6 +160,14 @@ impl Broker {
             _ if !lacked => most,
             2..CHANNEL_TRIES => most.half().and_then(SlabSize::half).unwrap_or(SlabSize::LEAST),
             CHANNEL_TRIES.. => SlabSize::LEAST,
+        }
+    }
+
+    /// What both have memory in common by; None where it is being made. Asking has it made.
+    pub(super) fn common_memory(&mut self, a: DomainId, b: DomainId) -> Result<Option<Common>, Refusal> {
+        match self.common_ground(a, b) {
+            Ok(ground) => Ok(Some(Common::Ground(ground))),
+            Err(_) => Ok(self.common_window(a, b)?.map(Common::Window)),
         }
     }
 

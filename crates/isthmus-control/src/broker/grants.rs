@@ -43,6 +43,7 @@ impl Broker {
             return Err(Reason::RegionNotGranted.into());
         };
         known.grants -= 1;
+        self.region_revoked(domain, region, peer);
         self.tell(peer, Revoked { peer: domain, region }.into());
         Ok(())
     }

@@ -36,6 +36,7 @@ impl Broker {
             self.end_channel(channel, Some(domain), reason);
         }
         self.leave_lingering(domain);
+        self.regions_left(domain);
         self.change_identities(|identities| drop(identities.remove(&domain)));
         let numbers: Vec<_> = self.directory.mx().claims().filter(|(_, claim)| claim.at.domain == domain).collect();
         let numbers: Vec<_> = numbers.into_iter().map(|(number, _)| number).collect();

@@ -336,6 +336,7 @@ impl Broker {
             .iter()
             .filter(|channel| channel.memory.as_ref().is_some_and(|memory| memory.common() == Some(number)));
         let inside: Vec<ChannelId> = inside.map(|channel| channel.id).collect();
+        self.end_regions_in(number);
         for channel in inside {
             self.end_channel(channel, None, reason);
         }

@@ -90,6 +90,7 @@ impl Broker {
             ToDaemon::CloseChannel(close) => return self.close_channel(id, domain, close.channel, close.reason),
             ToDaemon::Grant(grant) => self.grant(domain, &grant, fds.next().expect("the codec has counted"))?,
             ToDaemon::Revoke(revoke) => return self.revoke(domain, &revoke),
+            ToDaemon::MakeRegion(asked) => return self.make_region(id, serial, domain, &asked),
             ToDaemon::AdoptBoard(adopt) => self.adopt_board(domain, &adopt)?,
             ToDaemon::Adopt(adopt) => self.adopt(domain, &adopt, fds.next().expect("the codec has counted"))?,
             ToDaemon::Query(query) => return self.query(id, serial, &query),

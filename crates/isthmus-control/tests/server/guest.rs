@@ -37,6 +37,8 @@ pub(crate) struct Guest {
     pub(crate) inward: Vec<OwnedFd>,
     serial: RequestSerial,
     call: u32,
+    /// Says that pieces are away when they are withdrawn.
+    pub(crate) answers: bool,
 }
 
 fn map(window: &OwnedFd, at: u64, bytes: u64) -> Window {
@@ -73,7 +75,17 @@ impl Guest {
         let bytes = rustix::fs::fstat(&window).unwrap().st_size.unsigned_abs();
         let memory = map(&window, 0, bytes);
         let crossing = Crossing::new(map(&window, CROSSING_AT, CROSSING.size().0), Direction::One);
-        Self { qemu, window, memory, crossing, outward, inward, serial: RequestSerial::new(1).unwrap(), call: 0 }
+        Self {
+            qemu,
+            window,
+            memory,
+            crossing,
+            outward,
+            inward,
+            serial: RequestSerial::new(1).unwrap(),
+            call: 0,
+            answers: true,
+        }
     }
 
     /// Its daemon has called, and was answered.
@@ -147,6 +159,10 @@ impl Guest {
         loop {
             match self.crossing.receive(&mut content).unwrap() {
                 Some(Frame { kind: FrameKind::Taken, .. }) => {}
+                Some(frame) if frame.kind == FrameKind::Withdrawn && self.answers => {
+                    self.frame(FrameKind::Away, 0, &content);
+                    return (frame, content);
+                }
                 Some(frame) => return (frame, content),
                 None => self.listen(),
             }

@@ -15,6 +15,7 @@ mod mx;
 mod owners;
 mod pairs;
 mod processes;
+mod regions;
 mod reports;
 mod resuming;
 mod xen;

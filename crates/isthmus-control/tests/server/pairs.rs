@@ -202,6 +202,30 @@ fn programs_of_two_guests_get_a_channel_in_a_window_that_only_these_two_share() 
 }
 
 #[test]
+fn a_region_between_two_guests_lies_in_their_window_and_ends_with_it() {
+    let mut two = Two::start([Some(Manner::Honest), Some(Manner::Honest)], "common_idle_s = 1");
+    let (channel, window, _) = two.channel();
+    let region = isthmus_layout::ids::RegionId(3);
+    two.guests[0].say(1, MakeRegion { peer: two.domains[1], region, bytes: 8192 });
+    let (made, home) = two.guests[0].hear(1);
+    let (granted, view) = two.guests[1].hear(1);
+    assert!(matches!(made, ToClient::RegionMade(made) if made.region == region));
+    assert!(matches!(granted, ToClient::Granted(granted) if granted.region == region && granted.bytes == 8192));
+    let [Handed::Home { window: ours, offset, .. }] = home[..] else { panic!("{home:?}") };
+    let [Handed::View { window: theirs, offset: there, .. }] = view[..] else { panic!("{view:?}") };
+    assert_eq!(([ours, theirs], offset), ([window; 2], there));
+    // A program of the owner's guest has no part in that window.
+    let other = two.guests[0].attach(2, "web2").unwrap().0.domain;
+    two.guests[0].say(1, MakeRegion { peer: other, region, bytes: 8192 });
+    assert!(matches!(two.guests[0].hear(1).0, ToClient::Refused(refused) if refused.reason == Reason::NoCommonMemory));
+    // A region alone does not keep the window.
+    two.guests[0].say(1, CloseChannel { channel, reason: Reason::ClosedHere });
+    assert!(matches!(two.guests[1].hear(1).0, ToClient::ChannelClosed(_)));
+    two.guests[1].say(1, CloseChannel { channel, reason: Reason::ClosedHere });
+    assert!(matches!(two.guests[1].hear(1).0, ToClient::Revoked(revoked) if revoked.region == region));
+}
+
+#[test]
 fn without_both_monitors_there_is_no_window_but_a_reason() {
     let mut two = Two::start([Some(Manner::Honest), None], "");
     assert_eq!(two.why().as_deref(), Some("no-monitor"));
