@@ -22,6 +22,8 @@ const EAGER_MIN: u32 = 128;
 pub(crate) struct Settings {
     /// Large buffers that are used again are moved onto shared pages.
     pub(crate) rcache: bool,
+    /// Somebody wants the cache, also where it is off unless that is said.
+    pub(crate) rcache_asked: bool,
     /// Sends to the endpoint itself end as others do, not only when they are matched.
     pub(crate) no_self: bool,
     /// Messages go through the daemon.
@@ -59,6 +61,7 @@ impl Settings {
         Self {
             // The cache needs nobody's help to be right, so it is on unless somebody does not want it.
             rcache: number(Some("MX_RCACHE"), "OMX_RCACHE").is_none_or(|value| value != 0),
+            rcache_asked: flag(Some("MX_RCACHE"), "OMX_RCACHE"),
             no_self: flag(Some("MX_DISABLE_SELF"), "OMX_DISABLE_SELF"),
             no_channels: flag(Some("MX_DISABLE_SHMEM"), "OMX_DISABLE_SHARED"),
             eager_max: thresholds.into_iter().flatten().min().unwrap_or(EAGER_MAX),
@@ -144,6 +147,9 @@ mod tests {
         assert!(with(&[]).rcache);
         assert!(with(&[("MX_RCACHE", "2")]).rcache);
         assert!(!with(&[("MX_RCACHE", "0")]).rcache);
+        let asked = [None, Some("0"), Some("1")]
+            .map(|value| with(&value.map(|value| ("MX_RCACHE", value)).into_iter().collect::<Vec<_>>()).rcache_asked);
+        assert_eq!(asked, [false, false, true]);
         assert!(!with(&[("MX_RCACHE", "")]).rcache);
         assert!(with(&[("MX_RCACHE", "0"), ("OMX_RCACHE", "1")]).rcache);
         assert!(with(&[("MX_RCACHE", "0"), ("OMX_IGNORE_MX_ENV", "1")]).rcache);

@@ -124,6 +124,7 @@ fn attach(options: &Options, contexts: Contexts) -> Result<Domain<Matching>, Fai
 fn options(settings: &Settings) -> Result<Options, Failure> {
     let mut options = Options::from_environment().map_err(AttachError::from)?;
     options.no_rehoming |= !settings.rcache;
+    options.rehoming_in_guests |= settings.rcache_asked;
     options.no_channels |= settings.no_channels;
     if settings.wait_spins {
         options.wait = Wait::Spin;

@@ -14,8 +14,8 @@ use crate::resume::RECONNECT;
 use crate::sleep::Sleeper;
 use isthmus_channel::{BoardIndex, Channel, ChannelKey, Inbox, Polled};
 use isthmus_layout::control::{self, Close, Name, Owner, RequestSerial, Ticket, ToDaemon, Welcome};
-use isthmus_layout::ids::ChannelId;
 use isthmus_layout::ids::EndpointIndex;
+use isthmus_layout::ids::{ChannelId, RegionId};
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::Serial;
 use isthmus_layout::{DomainId, board};
@@ -92,6 +92,9 @@ pub(crate) struct Core<M: Matcher> {
     /// Connects that the daemon has not answered.
     pub(crate) connecting: Vec<MxConnecting>,
     pub(crate) rehome: Cache,
+    /// In a guest: who was shown which of our regions; and why there are none at all, where there are none.
+    pub(crate) shown: HashMap<RegionId, Vec<DomainId>>,
+    pub(crate) no_guest_regions: Option<Reason>,
     /// What peers may read and write by themselves.
     pub(crate) arena: Option<Arc<Arena>>,
     /// Why there are no channels at all, where there are none.
@@ -131,6 +134,8 @@ impl<M: Matcher> Core<M> {
         matcher: M,
     ) -> Result<Self, AttachError> {
         let config = Config { enabled: !options.no_rehoming, ..Config::default() };
+        let off = || if options.no_rehoming { Reason::BufferCacheOff } else { Reason::BufferGuestOff };
+        let no_guest_regions = (options.no_rehoming || !options.rehoming_in_guests).then(off);
         Ok(Self {
             me,
             control: None,
@@ -148,6 +153,8 @@ impl<M: Matcher> Core<M> {
             asked: Vec::new(),
             connecting: Vec::new(),
             rehome: Cache::new(config),
+            shown: HashMap::new(),
+            no_guest_regions,
             arena: None,
             no_channels: options.no_channels.then_some(Reason::ChannelsSwitchedOff),
             sleeper: Sleeper::new()?,

@@ -22,7 +22,7 @@ use isthmus_layout::ids::RegionId;
 use isthmus_layout::limits::PEER_REGIONS_MAX;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{Mapped, Outcome, Piece, Record, Serial};
-use isthmus_shm::rehome::{GrantError, PeerRegion, Prepared, RegionKey, Warm};
+use isthmus_shm::rehome::{GrantError, Onto, PeerRegion, Prepared, RegionKey, Warm};
 use rustix::fd::{AsFd, OwnedFd};
 
 /// Bytes of one region of a peer, an end of the plausible.
@@ -111,9 +111,13 @@ impl<M: Matcher> Core<M> {
         if peer.owner != Some(self.me.owner) && !peer.id.is_remote() {
             return Err(Reason::OtherOwner);
         }
-        let warm = match message.buffer.rehome(&self.rehome) {
+        if self.is_in_guest() {
+            return self.find_warm_in_guest(at, message);
+        }
+        let warm = match message.buffer.rehome(&self.rehome, Onto::Files) {
             Prepared::Warm(warm) => warm,
             Prepared::Cold(cold) => return Err(cold.reason()),
+            Prepared::Wanted { .. } => return Err(Reason::BufferNew), // Never: files are ours to make.
         };
         match peer.granted.get(&RegionId(warm.region.number())) {
             Some(Granted::Yes) => Ok(warm),
@@ -127,7 +131,7 @@ impl<M: Matcher> Core<M> {
     fn grant(&mut self, at: PeerIndex, region: RegionKey) -> Result<(), Reason> {
         self.revoke_released(); // What is new often takes the place of something old.
         let grant = self.rehome.grant(region).map_err(|error| match error {
-            GrantError::Gone => Reason::BufferNew,
+            GrantError::Gone | GrantError::NotOurs => Reason::BufferNew,
             GrantError::Descriptor(_) => Reason::BufferOutOfFds,
         })?;
         let peer = self.peers[at].id;
@@ -142,6 +146,7 @@ impl<M: Matcher> Core<M> {
     pub(crate) fn revoke_released(&mut self) {
         for region in self.rehome.take_released() {
             let region = RegionId(region.number());
+            self.hide(region);
             let holders: Vec<_> =
                 self.peers.iter_mut().filter_map(|peer| peer.granted.remove(&region).map(|_| peer.id)).collect();
             for peer in holders {
@@ -236,6 +241,9 @@ impl<M: Matcher> Core<M> {
         into_head.copy_from_slice(&head[..into_head.len()]);
         let (into_body, rest) = rest.split_at_mut(body.min(rest.len()));
         region.copy_out(mapped.offset, into_body).ok()?;
+        if !region.is_there() {
+            return None; // Perhaps not while we copied.
+        }
         let tail = &tail[..tail.len().min(rest.len())];
         rest[..tail.len()].copy_from_slice(tail);
         Some(())

@@ -37,6 +37,7 @@ mod peer;
 mod peers;
 mod query;
 mod receive;
+mod regions;
 mod resume;
 mod send;
 mod sleep;

@@ -42,7 +42,7 @@ impl<M: Matcher> Core<M> {
     fn take(&mut self, mut news: News) {
         let serial = news.serial;
         if news.lost {
-            return self.take_lost(&news.message);
+            return self.take_lost(serial, &news.message);
         }
         match news.message {
             ToClient::ChannelOffer(ref offer) => {
@@ -66,6 +66,10 @@ impl<M: Matcher> Core<M> {
                 }
             }
             ToClient::PeerGone(gone) => self.peer_gone(gone.peer, gone.reason),
+            ToClient::RegionMade(made) => {
+                let fd = news.fds.pop_front().expect("the codec counted the descriptors");
+                self.region_made(serial, made.region, fd);
+            }
             ToClient::Done(_) => self.grant_answered(serial, Granted::Yes),
             ToClient::Refused(ref refused) => {
                 let refusal = || Refusal::new(refused.reason, refused.text.to_string());
@@ -83,7 +87,10 @@ impl<M: Matcher> Core<M> {
     }
 
     /// We may not open more descriptors: an offer is refused, and a region that was granted stays unknown.
-    fn take_lost(&mut self, message: &ToClient) {
+    fn take_lost(&mut self, serial: Option<RequestSerial>, message: &ToClient) {
+        if let ToClient::RegionMade(_) = message {
+            return self.region_refused(serial, Reason::BufferOutOfFds);
+        }
         if let ToClient::ChannelOffer(offer) = message {
             let at = self.peer(offer.peer);
             self.refuse_offer(at, offer, Reason::OutOfFds);
@@ -127,7 +134,7 @@ impl<M: Matcher> Core<M> {
         true
     }
 
-    fn grant_answered(&mut self, serial: Option<RequestSerial>, answer: Granted) {
+    pub(crate) fn grant_answered(&mut self, serial: Option<RequestSerial>, answer: Granted) {
         let Some(serial) = serial else { return };
         let mut grants = self.peers.iter_mut().flat_map(|peer| peer.granted.values_mut());
         if let Some(grant) = grants.find(|grant| **grant == Granted::Asked(serial)) {
@@ -136,6 +143,7 @@ impl<M: Matcher> Core<M> {
     }
 
     fn request_refused(&mut self, serial: Option<RequestSerial>, reason: Reason) {
+        self.region_refused(serial, reason);
         self.grant_answered(serial, Granted::Refused(reason));
         let asked = self.asked.iter().position(|(asked, _)| Some(*asked) == serial);
         if let Some((_, at)) = asked.map(|place| self.asked.swap_remove(place)) {
@@ -312,7 +320,7 @@ impl<M: Matcher> Core<M> {
     }
 
     fn forget_channel(&mut self, at: PeerIndex, key: ChannelKey, id: ChannelId, reason: Reason) {
-        let in_guest = self.boards.first().is_some_and(|board| board.in_guest);
+        let in_guest = self.is_in_guest();
         self.inbox.remove(key);
         if in_guest {
             // A piece of a window is kept for us until we say so: what was sent last may have lain in it.

@@ -24,6 +24,8 @@ pub struct Options {
     pub wait: Wait,
     /// True to keep large buffers where they are: no page of the program is ever moved onto shared memory.
     pub no_rehoming: bool,
+    /// True to move them in guests, too, where their pages are a device's as long as they are shared. `no_rehoming` forbids it.
+    pub rehoming_in_guests: bool,
     /// True to stay on the ordinary path, through the daemon.
     pub no_channels: bool,
 }
@@ -83,6 +85,7 @@ impl Options {
             daemon: None,
             wait,
             no_rehoming: !flag(environment::RCACHE)?,
+            rehoming_in_guests: value(environment::RCACHE).is_some_and(|value| value == "1"),
             no_channels: !flag(environment::CHANNELS)?,
         })
     }
@@ -112,6 +115,8 @@ mod tests {
         assert_eq!(with("ISTHMUS_SPIN_US", "7").unwrap().wait, Wait::Adaptive(Duration::from_micros(7)));
         assert!(with("ISTHMUS_AUTOSTART", "0").unwrap().no_autostart);
         assert!(with("ISTHMUS_RCACHE", "0").unwrap().no_rehoming);
+        let in_guests = ["0", "1", ""].map(|value| with("ISTHMUS_RCACHE", value).unwrap().rehoming_in_guests);
+        assert_eq!(in_guests, [false, true, false], "only where that was asked for");
         assert!(with("ISTHMUS_CHANNELS", "0").unwrap().no_channels);
         assert_eq!(with("ISTHMUS_SOCKET", "/x/y").unwrap().socket, Some(PathBuf::from("/x/y")));
         assert_eq!(with("ISTHMUS_DOMAIN", "web").unwrap().name, Name::new("web").ok());
