@@ -58,12 +58,17 @@ impl Hosted {
 
     /// The same.
     pub fn start_with(kit: &Kit, monitors: Monitors) -> Result<Self, String> {
+        Self::start_as(kit, (monitors, window::MIB), &Extra::default())
+    }
+
+    /// The same with more in the guests, whose windows have so many MiB.
+    pub fn start_as(kit: &Kit, (monitors, window_mib): (Monitors, u32), extra: &Extra) -> Result<Self, String> {
         let scratch = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
         let (folder, files) = (scratch.path(), scratch.join(FILES));
         let modules = vec![kit.driver(folder)?];
-        let content = Content { config: BRIDGED, programs: system::programs(), modules, extra: &Extra::default() };
+        let content = Content { config: BRIDGED, programs: system::programs(), modules, extra };
         system::write(kit, &content, folder, &files);
-        let daemon = daemon(&scratch, monitors);
+        let daemon = daemon(&scratch, monitors, window_mib);
         let guests = [0, 1].map(|number| {
             let daemons = given(monitors, number).then(|| window::monitor(folder, number));
             let devices = devices(folder, number, 0).into_iter().chain(window::device(&daemon, number));
@@ -125,7 +130,7 @@ impl Hosted {
 
     /// A daemon as another host has one: it knows the same guests.
     pub fn another_daemon(scratch: &Scratch) -> Daemon {
-        daemon(scratch, Monitors::Nobodys)
+        daemon(scratch, Monitors::Nobodys, window::MIB)
     }
 
     /// What `isthmus guest list` says of one of them.
@@ -178,10 +183,10 @@ fn given(monitors: Monitors, number: u32) -> bool {
 }
 
 /// The host's daemon.
-fn daemon(scratch: &Scratch, monitors: Monitors) -> Daemon {
+fn daemon(scratch: &Scratch, monitors: Monitors, window_mib: u32) -> Daemon {
     let guest = |number| match monitors {
-        Monitors::Nobodys => window::config(number),
-        _ => window::config(number) + &window::monitored(scratch.path(), number),
+        Monitors::Nobodys => window::sized(number, window_mib),
+        _ => window::sized(number, window_mib) + &window::monitored(scratch.path(), number),
     };
     let config =
         format!("[daemon]\nsocket = \"{{socket}}\"\nruntime_dir = \"{{state}}\"\n{}", [0, 1].map(guest).concat());
@@ -196,6 +201,9 @@ pub(crate) mod window {
 
     pub(crate) const VECTORS: u32 = 8;
 
+    /// A window's size where it does not matter.
+    pub(crate) const MIB: u32 = 32;
+
     /// Where a guest's device is served.
     pub(crate) fn socket(daemon: &Daemon, number: u32) -> PathBuf {
         daemon.run_dir().join(format!("guest-guest{number}.sock"))
@@ -203,8 +211,13 @@ pub(crate) mod window {
 
     /// For the daemon, whose user owns all guests.
     pub(crate) fn config(number: u32) -> String {
+        sized(number, MIB)
+    }
+
+    /// The same for a window of so many MiB.
+    pub(crate) fn sized(number: u32, mib: u32) -> String {
         let user = rustix::process::geteuid().as_raw();
-        format!("[[kvm.guest]]\nname = \"guest{number}\"\nuser = {user}\nvectors = {VECTORS}\nwindow_mib = 32\n")
+        format!("[[kvm.guest]]\nname = \"guest{number}\"\nuser = {user}\nvectors = {VECTORS}\nwindow_mib = {mib}\n")
     }
 
     /// Where the monitor is that the daemon is given: nobody else uses it.

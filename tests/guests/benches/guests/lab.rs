@@ -1,11 +1,13 @@
 //! What everything is measured in: guests on their host, another host, and a guest with nothing but a window.
 
 use std::fs;
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 use isthmus_bench::sheet::Runs;
 use isthmus_guests::{Extra, Guest, Kit, Probe, Site};
+use isthmus_mx_tests::build;
 
 use crate::task::{Task, echo};
 
@@ -91,7 +93,8 @@ impl Lab {
     /// Two guests, of at most so many pairs; or what is missing.
     pub(crate) fn start(kit: &Kit, pairs: u32, pace: Pace) -> Result<Self, String> {
         let probe = Probe::start(kit)?;
-        let extra = Extra { programs: vec![env!("CARGO_BIN_EXE_guest_tcp").into()], ..Extra::default() };
+        let regions = build::compiled(&Path::new(env!("CARGO_MANIFEST_DIR")).join("guest/regions.c"));
+        let extra = Extra { programs: vec![env!("CARGO_BIN_EXE_guest_tcp").into(), regions], ..Extra::default() };
         let site = Site::start_monitored(kit, 2 * pairs, 2, &extra)?;
         let mut lab = Self { site, pace, probe };
         lab.acquaint(0);

@@ -96,6 +96,7 @@ fn qemu(out: &Path, pace: Pace, pairs: u32) -> Result<()> {
     let mut lab = Lab::start(&kit, pairs.max(1), pace).map_err(|why| anyhow!(why))?;
     rows::latency(&mut lab, &mut sheet)?;
     rows::one_direction(&mut lab, &mut sheet)?;
+    rows::registration(&mut lab, &mut sheet)?;
     rows::another_host(&mut lab, &mut sheet)?;
     rows::coming(&mut lab.site, pace, "guest.qemu", &mut sheet)?;
     let mut by_size = Sheet::new(&file("guests-sizes.jsonl"), kit.describe())?;

@@ -1,6 +1,8 @@
 //! Two guests, and one of them with another host.
 
-use anyhow::Result;
+use std::collections::BTreeMap;
+
+use anyhow::{Result, anyhow};
 use isthmus_bench::sheet::{Row, Runs, Sheet, Unit};
 
 use crate::lab::{Case, Lab, Pace};
@@ -72,9 +74,39 @@ pub(crate) fn one_direction(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
         .with_baseline("daemon.bandwidth.1m", daemon);
     sheet.take(bandwidth)?;
     let cache = row("guest.qemu.rcache.1m", &window)
-        .with_target("cache on by off: what registration costs; 1 where nothing is registered")
+        .with_target("cache on by off: one copy by two")
         .with_baseline("window.bandwidth.1m.plain", plain);
     sheet.take(cache)
+}
+
+/// What it costs to have a buffer where its receiver can read it, by size: a breakdown like Xen2MX's figure 12. All but the rest of the call in
+/// which a send begins, which is that of a buffer that is new.
+pub(crate) fn registration(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
+    let mut prices = BTreeMap::<usize, [Runs; 3]>::new();
+    let pace = lab.pace;
+    for run in 1..=pace.runs {
+        pace.say(&format!("registration: run {run} of {}", pace.runs));
+        for line in price(lab).map_err(|said| anyhow!(said))? {
+            let words = line.split_whitespace().skip(1).filter_map(|word| word.parse::<f64>().ok());
+            let [size, told @ ..] = words.collect::<Vec<_>>()[..].try_into().unwrap_or([0.0; 4]);
+            let all = prices.entry(size as usize).or_default();
+            all.iter_mut().zip(told).for_each(|(runs, ns)| runs.push(Ok(ns / 1e3)));
+        }
+    }
+    for (size, [cold, miss, hit]) in prices {
+        let row = Row::new(format!("guest.qemu.register.{size}"), Unit::Microseconds, hit);
+        let row = row.with_target("the call that sends a buffer that is in the window, by that of one that is not");
+        sheet.take(row.with_baseline("moved by this call", miss).with_baseline("new", cold))?;
+    }
+    Ok(())
+}
+
+fn price(lab: &mut Lab) -> Result<Vec<String>, String> {
+    let setting = "by window; export MX_RCACHE=1; unset ISTHMUS_CHANNELS ISTHMUS_WAIT";
+    let endpoint = serve(&mut lab.site.guests[1], &format!("{setting}; serve regions"))?;
+    let said = told(&mut lab.site.guests[0], &format!("{setting}; regions -r {endpoint} price"));
+    told(&mut lab.site.guests[1], if said.is_ok() { "served" } else { "kill $served_pid; served" })?;
+    Ok(said?.into_iter().filter(|line| line.starts_with("price ")).collect())
 }
 
 /// From a guest to another host, by its own host's daemon.

@@ -15,7 +15,7 @@ const ROUNDS: &str = "-n 20 -W 3 -S 0 -E 1048576";
 const WAYS: [(Way, &str, &str); 3] = [
     (Way::Bridged, "by isthmus; unset MX_RCACHE ISTHMUS_CHANNELS ISTHMUS_WAIT", "-d guest1:0"),
     (Way::Plain, "by window; export MX_RCACHE=0; unset ISTHMUS_CHANNELS ISTHMUS_WAIT", ""),
-    (Way::Window, "by window; unset MX_RCACHE ISTHMUS_CHANNELS ISTHMUS_WAIT", ""),
+    (Way::Window, "by window; export MX_RCACHE=1; unset ISTHMUS_CHANNELS ISTHMUS_WAIT", ""),
 ];
 
 /// Names in the rows and in the plot.

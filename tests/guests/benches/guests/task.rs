@@ -126,7 +126,7 @@ impl Way {
     /// What a guest's shell is told before a program.
     fn setting(self) -> &'static str {
         match self {
-            Self::Window => "by window; unset MX_RCACHE ISTHMUS_CHANNELS",
+            Self::Window => "by window; unset ISTHMUS_CHANNELS; export MX_RCACHE=1",
             Self::Plain => "by window; unset ISTHMUS_CHANNELS; export MX_RCACHE=0",
             Self::Daemon => "by window; unset MX_RCACHE; export ISTHMUS_CHANNELS=0",
             Self::Bridged | Self::Tcp => "by isthmus; unset MX_RCACHE ISTHMUS_CHANNELS",

@@ -1,0 +1,133 @@
+//! Large messages between programs of guests, out of buffers that lie in a window both can map.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use isthmus_guests::{Extra, Hosted, Kit, Monitors};
+use isthmus_mx_tests::build;
+use serde_json::Value;
+
+/// Guests of one test at a time: an emulated processor takes a whole one.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+/// Firmware puts a window of this size above 4 GiB, where a processor may cache it.
+const CACHED_MIB: u32 = 4096;
+
+fn hosted(monitors: Monitors, window_mib: u32) -> Option<(Hosted, MutexGuard<'static, ()>)> {
+    let alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let program = build::compiled(&Path::new(env!("CARGO_MANIFEST_DIR")).join("guest/regions.c"));
+    let extra = Extra { programs: vec![program], ..Extra::default() };
+    match Kit::find().and_then(|kit| Hosted::start_as(&kit, (monitors, window_mib), &extra)) {
+        Ok(mut hosted) => {
+            hosted.guests.iter_mut().for_each(|guest| drop(guest.run("by window; export MX_RCACHE=1")));
+            Some((hosted, alone))
+        }
+        Err(why) => {
+            println!("skipped: {why}");
+            None
+        }
+    }
+}
+
+/// Whether the one pair of domains sends long messages in pieces for this reason.
+fn in_pieces_for(listed: &str, reason: &str) -> bool {
+    let listed: Value = serde_json::from_str(listed).unwrap();
+    let directions = listed["pairs"][0]["channel"]["directions"].as_array();
+    directions.into_iter().flatten().any(|direction| direction["in_pieces"]["reason"] == reason)
+}
+
+/// Everything that happens to memory of programs, between a program of `server` and one of `client`.
+fn everything(hosted: &mut Hosted, (server, client): (usize, usize)) {
+    let endpoint = hosted.guests[server].serve("regions");
+    hosted.guests[client].begin(&format!("regions -r {endpoint}"));
+    let done = hosted.guests[client].end();
+    done.lines.iter().for_each(|line| println!("# {line}"));
+    let served = hosted.guests[server].run("served");
+    assert_eq!((done.code, done.lines.last().map(String::as_str)), (0, Some("all is well")), "{served:?}");
+    let homes = |line: &str| line.rsplit_once("homes ").and_then(|(_, count)| count.parse::<u32>().ok());
+    let counts: Vec<u32> = done.lines.iter().filter_map(|line| homes(line)).collect();
+    assert!(counts.len() == 8 && counts.iter().all(|count| *count > 0), "no buffer was moved: {counts:?}");
+    assert!(done.lines.iter().any(|line| line == "DONTNEED Invalid argument"), "old bytes would pass for zeroes");
+}
+
+/// Has programs of both talk until they have a window in common.
+fn until_channel(hosted: &mut Hosted) {
+    let endpoint = hosted.guests[0].serve("mx_stream -w");
+    hosted.guests[1].begin(&format!("mx_stream -w -r {endpoint} -s 65536 -N 10000000"));
+    hosted.isthmus_until(&["channel", "list", "--json"], |listed| {
+        let listed: Value = serde_json::from_str(listed).unwrap();
+        listed["pairs"][0]["path"] == "channel"
+    });
+    hosted.guests[0].begin("kill $served_pid; served");
+    hosted.guests[0].end();
+    assert_ne!(hosted.guests[1].end().code, 0);
+}
+
+fn complaints(hosted: &mut Hosted) -> Vec<String> {
+    let bad = ["BUG", "WARNING", "Oops", "Call Trace", "general protection", "unable to handle", "hung task"];
+    let said = hosted.guests.iter_mut().flat_map(|guest| guest.run("dmesg"));
+    said.filter(|line| bad.iter().any(|word| line.contains(word))).collect()
+}
+
+#[test]
+fn programs_of_two_guests_send_from_a_window_of_theirs() {
+    let Some((mut hosted, _alone)) = hosted(Monitors::Both, 32) else { return };
+    until_channel(&mut hosted);
+    everything(&mut hosted, (0, 1));
+    assert_eq!(complaints(&mut hosted), [""; 0]);
+}
+
+#[test]
+fn programs_of_one_guest_send_from_its_window() {
+    let Some((mut hosted, _alone)) = hosted(Monitors::Nobodys, CACHED_MIB) else { return };
+    everything(&mut hosted, (0, 0));
+    assert_eq!(complaints(&mut hosted), [""; 0]);
+}
+
+#[test]
+fn buffers_stay_where_they_are_unless_that_is_wanted_and_the_window_is_fit_for_it() {
+    let Some((mut hosted, _alone)) = hosted(Monitors::Nobodys, 32) else { return };
+    let ways = [
+        ("unset MX_RCACHE", "buffer-guest-off"),
+        ("export MX_RCACHE=0", "buffer-cache-off"),
+        // This window was there when the guest started.
+        ("export MX_RCACHE=1", "buffer-uncached"),
+    ];
+    for (setting, reason) in ways {
+        let endpoint = hosted.guests[0].serve("regions");
+        hosted.guests[0].run(&format!("{setting}; regions -r {endpoint} on >/tmp/sender 2>&1 & sender=$!"));
+        hosted.isthmus_until(&["channel", "list", "--json"], |listed| in_pieces_for(listed, reason));
+        hosted.guests[0].run("kill $sender $served_pid; wait $sender; ! served");
+    }
+}
+
+/// A program whose buffer is in use, and what it says when that is over.
+fn hold(hosted: &mut Hosted, (server, client): (usize, usize), meanwhile: impl FnOnce(&mut Hosted)) {
+    let endpoint = hosted.guests[server].serve("regions");
+    let order =
+        format!("regions -r {endpoint} hold >/tmp/holder 2>&1 & until grep holds /tmp/holder; do usleep 20000; done");
+    hosted.guests[client].run(&format!("{order}; holder=$!; grep 'homes 1' /tmp/holder"));
+    meanwhile(hosted);
+    hosted.guests[client].begin("touch /tmp/go; wait $holder; cat /tmp/holder; rm /tmp/go");
+    let said = hosted.guests[client].end().lines;
+    assert_eq!(said.last().map(String::as_str), Some("all is well"), "{said:?}");
+}
+
+#[test]
+fn memory_stays_when_its_window_goes() {
+    let Some((mut hosted, _alone)) = hosted(Monitors::Both, CACHED_MIB) else { return };
+    // The guest's daemon, which has made the pieces.
+    hold(&mut hosted, (1, 1), |hosted| {
+        hosted.guests[1].run("kill -9 $window_pid; wait $window_pid; kill -9 $served_pid; window");
+    });
+    // The other guest, and with it the window.
+    until_channel(&mut hosted);
+    hold(&mut hosted, (0, 1), |hosted| {
+        hosted.guests[0].kill();
+        hosted.guests[1].run("while test -e /dev/isthmus1; do usleep 20000; done");
+    });
+    let bad = ["BUG", "WARNING", "Oops", "Call Trace", "general protection", "unable to handle", "hung task"];
+    let said = hosted.guests[1].run("dmesg");
+    assert!(said.iter().all(|line| bad.iter().all(|word| !line.contains(word))), "{said:?}");
+}
