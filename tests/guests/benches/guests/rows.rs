@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow};
 use isthmus_bench::sheet::{Row, Runs, Sheet, Unit};
 
 use crate::lab::{Case, Lab, Pace};
-use crate::task::{Guests, Place, Task, Wait, Way, attach, first_message};
+use crate::task::{Guests, Place, Task, Wait, Way, attach, first_message, serve, told};
 
 fn latency_of(way: Way, wait: Wait) -> Case {
     Case::Task(Task::latency(way, wait))
@@ -103,9 +103,10 @@ pub(crate) fn registration(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
 
 fn price(lab: &mut Lab) -> Result<Vec<String>, String> {
     let setting = "by window; export MX_RCACHE=1; unset ISTHMUS_CHANNELS ISTHMUS_WAIT";
-    let endpoint = serve(&mut lab.site.guests[1], &format!("{setting}; serve regions"))?;
-    let said = told(&mut lab.site.guests[0], &format!("{setting}; regions -r {endpoint} price"));
-    told(&mut lab.site.guests[1], if said.is_ok() { "served" } else { "kill $served_pid; served" })?;
+    let guests = &mut lab.site;
+    let endpoint = serve(guests, 1, &format!("{setting}; serve regions"))?;
+    let said = told(guests, 0, &format!("{setting}; regions -r {endpoint} price"));
+    told(guests, 1, if said.is_ok() { "served" } else { "kill $served_pid; served" })?;
     Ok(said?.into_iter().filter(|line| line.starts_with("price ")).collect())
 }
 
