@@ -127,6 +127,8 @@ enum isth_reason {
     ISTH_REASON_MEMORY_FORKED         = 193, /* the process has forked since the memory was registered */
     ISTH_REASON_MEMORY_THREADS        = 194, /* the process has other threads, and may not have them wait while the memory is moved (userfaultfd) */
     ISTH_REASON_MEMORY_TURN           = 195, /* the operation came before the peer had the memory, or after one that was still being asked for, or no processor does it at once */
+    ISTH_REASON_BUFFER_GUEST_OFF      = 196, /* in a guest, buffers are moved into its window only where the program's user asks for that */
+    ISTH_REASON_BUFFER_UNCACHED       = 197, /* the guest's window is not cached by its processor, and a buffer there would be slow */
     ISTH_REASON_LIBRARY_BROKEN        = 200, /* the library met a mistake of its own, and nothing is known of the state of this domain */
     ISTH_REASON_MX_NO_BOARD           = 210, /* there is no MX board of this number */
     ISTH_REASON_MX_NO_NIC             = 211, /* no MX board that can be reached has this nic id */
