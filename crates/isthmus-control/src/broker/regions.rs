@@ -73,9 +73,13 @@ impl Broker {
             Common::Ground(Ground::Guest(estate)) => Place::Own(estate.number()),
             Common::Window(window) => Place::Common(window.number()),
         };
-        if let Common::Ground(Ground::Guest(estate)) = common
-            && self.guests.get(estate.name()).is_some_and(|view| view.platform == "xen")
-        {
+        let granted = match common {
+            Common::Ground(ground) => {
+                ground.guest().and_then(|name| self.guests.get(name)).is_some_and(|view| view.platform == "xen")
+            }
+            Common::Window(window) => !window.has_regions(),
+        };
+        if granted {
             return Err(Refusal::new(Reason::NoCommonMemory, "what guests of Xen grant is no memory of programs"));
         }
         Ok(place)
