@@ -107,7 +107,7 @@ fn hold(hosted: &mut Hosted, (server, client): (usize, usize), meanwhile: impl F
     let endpoint = hosted.guests[server].serve("regions");
     let order =
         format!("regions -r {endpoint} hold >/tmp/holder 2>&1 & until grep holds /tmp/holder; do usleep 20000; done");
-    hosted.guests[client].run(&format!("{order}; holder=$!; grep 'homes 1' /tmp/holder"));
+    hosted.guests[client].run(&format!("{order}; holder=$!; grep homes /tmp/holder"));
     meanwhile(hosted);
     hosted.guests[client].begin("touch /tmp/go; wait $holder; cat /tmp/holder; rm /tmp/go");
     let said = hosted.guests[client].end().lines;
