@@ -124,8 +124,8 @@ static void in_a_stream(void)
         if (!heard && poll(&readable, 1, 0) == 1) {
             hear(victim, 'h');
             heard = 1;
-            kill_it(victim);
             killed = now_ms();
+            kill_it(victim);
         }
         CHECK(killed == 0 || now_ms() - killed < NOTICE_MS); /* sends cannot go well for ever */
         CHECK(heard || !failed);
@@ -163,8 +163,8 @@ static void in_a_large_send(void)
         synchronous = give_sync(endpoint, to_victim, 3, bytes, 8);
         unmatched = give(endpoint, to_victim, 2, bytes, LARGE);
         hear_moving(endpoint, victim, 'p');
-        kill_it(victim);
         killed = now_ms();
+        kill_it(victim);
         ended_by_death(unmatched, killed);
         ended_by_death(synchronous, killed);
         status = finish(endpoint, fetched); /* it may have been faster than the kill */
@@ -206,8 +206,8 @@ static void in_a_large_receive(void)
         first = post(endpoint, 1, bytes[0], LARGE);
         await_end(endpoint); /* all are announced; the first is matched */
         second = post(endpoint, 2, bytes[1], LARGE);
-        kill_it(victim);
         killed = now_ms();
+        kill_it(victim);
         for (int at = 0; at < 2; at++) {
             status = finish(endpoint, at ? second : first); /* whole, or ended by the death */
             CHECK(now_ms() - killed < NOTICE_MS);
@@ -308,8 +308,8 @@ static void while_asleep(void)
     CHECK(pthread_create(&threads[1], NULL, sleeps_for_others, NULL) == 0);
     CHECK(pthread_create(&threads[2], NULL, sleeps_in_probe, NULL) == 0);
     CHECK(await_sleep(ids, 3));
-    kill_it(victim);
     killed = now_ms();
+    kill_it(victim);
     CHECK(pthread_join(threads[0], NULL) == 0);
     CHECK(atomic_load(&ended_at) - killed < NOTICE_MS);
     /* The others slept on; the third one's messages wake them. */
@@ -334,8 +334,8 @@ static void while_asleep_for_anything(void)
         sending = kind < 2 ? give_sync(endpoint, to_victim, 0xccc, NULL, 0) : give(endpoint, to_victim, 0xccc, bytes, LARGE);
         CHECK(pthread_create(&thread, NULL, sleeps_for_anything, kind % 2 ? &sending : NULL) == 0);
         CHECK(await_sleep(ids, 1));
-        kill_it(victim);
         killed = now_ms();
+        kill_it(victim);
         CHECK(pthread_join(thread, NULL) == 0);
         CHECK(atomic_load(&ended_at) - killed < NOTICE_MS);
         nothing_done(endpoint);
@@ -439,8 +439,8 @@ static void killed_after(uint64_t *state, unsigned char *bytes)
     }
     while (polls-- > 0)
         OK(mx_progress(endpoint));
-    kill_it(victim);
     killed = now_ms();
+    kill_it(victim);
     for (uint32_t at = total > WINDOW ? total - WINDOW : 0; at < total; at++) {
         mx_request_t receive = receives[at % WINDOW];
         CHECK(is_whole_or_dead(finish(endpoint, sends[at % WINDOW])));

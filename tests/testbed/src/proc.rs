@@ -72,12 +72,14 @@ pub enum ProcError {
         said: String,
     },
     /// It cannot be signalled or written to.
-    #[error("{program}: {action} refused")]
+    #[error("{program}: {action} refused{said}")]
     Refused {
         /// Who.
         program: String,
         /// What was tried.
         action: &'static str,
+        /// Its last lines and its standard error.
+        said: String,
         /// What the system said.
         #[source]
         source: std::io::Error,
@@ -334,7 +336,7 @@ impl Proc {
     }
 
     fn refused(&self, action: &'static str, source: std::io::Error) -> ProcError {
-        ProcError::Refused { program: self.name(), action, source }
+        ProcError::Refused { program: self.name(), action, said: self.said(), source }
     }
 
     fn name(&self) -> String {

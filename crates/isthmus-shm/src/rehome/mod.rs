@@ -33,6 +33,7 @@
 //!             theirs.copy_out(warm.offset, &mut copy).unwrap();
 //!             assert_eq!(copy, buffer[warm.body]);
 //!         } // The use ends here.
+//!         Prepared::Wanted { .. } => unreachable!("files are the cache's own to make"),
 //!     }
 //! }
 //! ```

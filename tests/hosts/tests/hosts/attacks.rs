@@ -25,7 +25,7 @@ struct Siege {
 
 impl Siege {
     fn begin() -> Option<(Self, Cable)> {
-        let (world, cable) = World::plain(1500, "resend_ms = 100\ngive_up_s = 2\n")?;
+        let (world, cable) = World::plain(1500, "resend_ms = 100\ngive_up_s = 10\n")?;
         let (a, b) = Party::pair(&world.a, &world.b);
         let index = PeerIndex::new(1); // Our own board has the first place of the table, and the only peer the next.
         let [from, to] = [cable.b(), cable.a()].map(|end| NicId::from_octets(end.mac));

@@ -1,7 +1,7 @@
 //! Every case of every program in `c/`, each a test.
 
 use isthmus_client::{Inquirer, Options, Topic};
-use isthmus_testbed::Finished;
+use isthmus_testbed::{Daemon, Finished};
 
 use crate::build::program;
 use crate::run::{beside, case_with, daemon, listed, patience};
@@ -87,6 +87,12 @@ fn messages_go_by_way_of_the_daemon_where_channels_are_off() {
     again_with("handler", &[("OMX_DISABLE_SHARED", "1")]);
 }
 
+/// What a daemon reports.
+fn asked(daemon: &Daemon, topic: Topic) -> serde_json::Value {
+    let options = Options { socket: Some(daemon.socket()), ..Options::default() };
+    serde_json::from_str(&Inquirer::connect(&options).unwrap().ask(topic, &[]).unwrap()).unwrap()
+}
+
 /// Message bytes that go through the daemon while a program sends 16 MiB.
 fn carried(variables: &[(&str, &str)]) -> u64 {
     let program = program("environment");
@@ -95,9 +101,7 @@ fn carried(variables: &[(&str, &str)]) -> u64 {
         .iter()
         .fold(beside(&daemon, program).arg("large_ones"), |launch, (name, value)| launch.env(name, value));
     assert_eq!(launch.spawn().unwrap().finish(patience()).unwrap().expect_success(), ["done"]);
-    let options = Options { socket: Some(daemon.socket()), ..Options::default() };
-    let report = Inquirer::connect(&options).unwrap().ask(Topic::Metrics, &[]).unwrap();
-    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let report = asked(&daemon, Topic::Metrics);
     let lines = report["text"].as_str().unwrap().lines();
     let bytes = lines
         .filter_map(|line| line.strip_prefix("isthmus_worker_bytes_total{")?.rsplit(' ').next()?.parse::<u64>().ok());
@@ -171,12 +175,27 @@ fn connecting_ends_though_the_daemon_is_silent() {
     assert_eq!(proc.finish(patience()).unwrap().expect_success(), ["done"]);
 }
 
+/// True once two domains have had messages by a channel from each other.
+fn both_ways_by_a_channel(daemon: &Daemon) -> bool {
+    let pairs = asked(daemon, Topic::Channels);
+    pairs["pairs"].as_array().unwrap().iter().any(|pair| {
+        let directions = pair["channel"]["directions"].as_array();
+        directions.is_some_and(|all| all.iter().all(|direction| direction["messages"].as_u64() > Some(0)))
+    })
+}
+
 #[test]
 fn endpoints_live_through_a_restart_of_the_daemon() {
     let program = program("restart");
     let (_scratch, mut daemon) = daemon("");
     let mut proc = beside(&daemon, program).arg("in_between").talking().spawn().unwrap();
     for _ in 0..2 {
+        proc.wait_line("exchanged", patience()).unwrap();
+        while !both_ways_by_a_channel(&daemon) {
+            proc.say("again").unwrap();
+            proc.wait_line("exchanged", patience()).unwrap();
+        }
+        proc.say("enough").unwrap();
         proc.wait_line("ready", patience()).unwrap();
         daemon.kill_and_restart(patience()).unwrap();
         proc.say("restarted").unwrap();
