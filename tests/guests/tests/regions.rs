@@ -109,7 +109,7 @@ fn hold(hosted: &mut Hosted, (server, client): (usize, usize), meanwhile: impl F
         format!("regions -r {endpoint} hold >/tmp/holder 2>&1 & until grep holds /tmp/holder; do usleep 20000; done");
     hosted.guests[client].run(&format!("{order}; holder=$!; grep homes /tmp/holder"));
     meanwhile(hosted);
-    hosted.guests[client].begin("touch /tmp/go; wait $holder; cat /tmp/holder; rm /tmp/go");
+    hosted.guests[client].begin("touch /tmp/go; wait $holder; cat /tmp/holder; rm /tmp/go /tmp/holder");
     let said = hosted.guests[client].end().lines;
     assert_eq!(said.last().map(String::as_str), Some("all is well"), "{said:?}");
 }
