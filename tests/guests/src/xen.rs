@@ -311,6 +311,20 @@ impl XenMachine {
         number.parse().unwrap_or_else(|_| panic!("{number}"))
     }
 
+    /// Writes what a backend's daemon is told, in domain 0, which is called `dom0`, or in a guest: this, and guests of these names.
+    #[track_caller]
+    pub fn configure(&mut self, backend: &str, head: &str, guests: &[&str]) {
+        let guest = |name: &&str| format!("[[xen.guest]]\\nname = \\\"{name}\\\"\\nuser = 0\\n");
+        let guests: String = guests.iter().map(guest).collect();
+        self.on(backend, &format!("printf \"{head}\\n{guests}\" >/tmp/isthmusd.toml"));
+    }
+
+    /// Lets a guest grant as many pages as windows have.
+    #[track_caller]
+    pub fn may_grant(&mut self, name: &str) {
+        self.on(name, "echo 30000 >/sys/module/xen_gntalloc/parameters/limit");
+    }
+
     /// Has a guest do something, or domain 0, which is called `dom0`, and says what it says.
     #[track_caller]
     pub fn on(&mut self, name: &str, order: &str) -> Vec<String> {

@@ -8,9 +8,6 @@ use serde_json::Value;
 use crate::shell::{Done, patience};
 use crate::xen::XenMachine;
 
-/// Without end.
-const LONG: &str = "-n 100000 -W 0 -S 262144 -E 262144";
-
 /// A machine with a backend. Methods panic where something fails: that fails the test.
 #[derive(Debug)]
 pub struct XenBed {
@@ -18,19 +15,15 @@ pub struct XenBed {
     pub xen: XenMachine,
     /// Where the backend's daemon is: `dom0`, or a guest.
     pub backend: &'static str,
+    /// Whether programs of two domains may talk past the backend. One that has mapped what another one grants is not restored.
+    pub channels: bool,
 }
 
 impl XenBed {
-    /// What is configured for guests of these names, in a file of the backend's.
-    pub fn configure(&mut self, names: &[String]) {
-        let guest = |name: &String| format!("[[xen.guest]]\\nname = \\\"{name}\\\"\\nuser = 0\\n");
-        let guests: String = names.iter().map(guest).collect();
-        self.xen.on(self.backend, &format!("printf \"{guests}\" >/tmp/isthmusd.toml"));
-    }
-
     /// Starts a guest's daemon.
     pub fn frontend(&mut self, name: &str) {
-        self.xen.on(name, "echo 30000 >/sys/module/xen_gntalloc/parameters/limit; frontend");
+        self.xen.may_grant(name);
+        self.xen.on(name, "frontend");
     }
 
     /// Says how a check went; if it fails, also what daemons have said.
@@ -47,17 +40,16 @@ impl XenBed {
         println!("PASS {what}");
     }
 
-    /// What the backend shows.
-    fn shown(&mut self, what: &str) -> Value {
+    /// What the backend lists.
+    pub fn list(&mut self, what: &str) -> Value {
         let said = self.xen.on(self.backend, &format!("isthmus {what} list --json")).join("\n");
-        let listed: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{said}: {error}"));
-        listed[format!("{what}s")].clone()
+        serde_json::from_str(&said).unwrap_or_else(|error| panic!("{said}: {error}"))
     }
 
     /// What the backend says of a guest.
     pub fn guest(&mut self, name: &str) -> Value {
-        let listed = self.shown("guest");
-        let mut guests = listed.as_array().into_iter().flatten();
+        let listed = self.list("guest");
+        let mut guests = listed["guests"].as_array().into_iter().flatten();
         guests.find(|guest| guest["name"] == name).unwrap_or_else(|| panic!("{name} is not in {listed}")).clone()
     }
 
@@ -71,11 +63,47 @@ impl XenBed {
         assert!(is.is_ok(), "{name} is not {state}: {seen}");
     }
 
-    /// Begins `server` there for a client, and says its endpoint.
-    fn serve(&mut self, client: &str, server: &str) -> String {
-        let program = between(client, server);
-        let said = self.xen.on(server, &format!("begin server {program} -w; await server endpoint"));
-        said.iter().find_map(|line| line.strip_prefix("endpoint ")).unwrap_or_else(|| panic!("{said:?}")).to_owned()
+    /// Bytes that the backend has passed on, as far as the domains are there that they were for.
+    pub fn passed_on(&mut self) -> u64 {
+        let listed = self.list("domain");
+        let of = |domain: &Value| domain["ordinary_received_bytes"].as_u64().unwrap_or(0);
+        listed["domains"].as_array().into_iter().flatten().map(of).sum()
+    }
+
+    /// Waits until it has passed on so many more.
+    pub fn passes_on(&mut self, bytes: u64) {
+        let until = self.passed_on() + bytes;
+        eventually(patience(), || self.passed_on() > until).expect("nothing is passed on");
+    }
+
+    /// Runs a program's serving side while `client` runs the other one, with these arguments, and returns what that says.
+    pub fn meet(&mut self, client: &str, server: &str, program: &str, plan: &str) -> Vec<String> {
+        let client_program = self.serve(client, server, program);
+        let said = self.xen.on(client, &format!("{client_program} {plan}"));
+        self.ended(server, "server").expect_success("the server");
+        said
+    }
+
+    /// Some sizes, every byte looked at.
+    pub fn pingpong(&mut self, client: &str, server: &str) {
+        self.meet(client, server, "mx_pingpong", "-n 1 -W 0 -v -S 1 -E 65536");
+    }
+
+    /// The same with a client in the background, called `client`. Its server is called `server`.
+    pub fn begin(&mut self, client: &str, server: &str, program: &str, plan: &str) {
+        let client_program = self.serve(client, server, program);
+        self.xen.on(client, &format!("begin client {client_program} {plan}"));
+    }
+
+    /// A program of `client` begins to send to one of `server` without end.
+    pub fn talk(&mut self, client: &str, server: &str) {
+        self.begin(client, server, "mx_stream", "-s 65536 -N 10000000");
+    }
+
+    /// Who talks is told that the other one is gone. That one may wait for its messages for ever.
+    pub fn lose(&mut self, client: &str) {
+        let done = self.ended(client, "client");
+        assert!(done.lines.iter().any(|line| line.ends_with("the endpoint cannot be reached")), "{done:?}");
     }
 
     /// What became of a program that was begun.
@@ -84,34 +112,17 @@ impl XenBed {
         self.xen.done(&if on == "dom0" { order } else { format!("on {on} \"{order}\"") })
     }
 
-    /// All sizes, every byte looked at.
-    pub fn pingpong(&mut self, client: &str, server: &str) {
-        let (endpoint, program) = (self.serve(client, server), between(client, server));
-        self.xen.on(client, &format!("{program} -w -r {endpoint} -n 1 -W 0 -v -S 1 -E 65536"));
-        self.ended(server, "server").expect_success("the server");
-    }
-
-    /// Bytes that the backend has passed on.
-    pub fn passed_on(&mut self) -> u64 {
-        let listed = self.shown("domain");
-        let of = |domain: &Value| domain["ordinary_received_bytes"].as_u64().unwrap_or(0);
-        listed.as_array().into_iter().flatten().map(of).sum()
-    }
-
-    /// A program of `client` begins to talk to one of `server` without end.
-    pub fn talk(&mut self, client: &str, server: &str) {
-        let (endpoint, program) = (self.serve(client, server), between(client, server));
-        self.xen.on(client, &format!("begin client {program} -w -r {endpoint} {LONG}"));
-        eventually(patience(), || self.passed_on() > 1 << 20).expect("the two do not talk");
-    }
-
     /// A guest's number, as xl says it.
-    pub fn number(&mut self, name: &str) -> String {
-        self.xen.say(&format!("xl domid {name}"))
+    pub fn number(&mut self, name: &str) -> u16 {
+        let said = self.xen.say(&format!("xl domid {name}"));
+        said.parse().unwrap_or_else(|_| panic!("{said}"))
     }
-}
 
-/// Ping-pong, between domains by their backend: one that has mapped what another one grants is not restored.
-fn between(client: &str, server: &str) -> &'static str {
-    if client == server { "mx_pingpong" } else { "env ISTHMUS_CHANNELS=0 mx_pingpong" }
+    /// Begins a program's serving side, and says how the other one is called.
+    fn serve(&mut self, client: &str, server: &str, program: &str) -> String {
+        let past = if self.channels || client == server { "" } else { "env ISTHMUS_CHANNELS=0 " };
+        let said = self.xen.on(server, &format!("begin server {past}{program} -w; await server endpoint"));
+        let endpoint = said.iter().find_map(|line| line.strip_prefix("endpoint "));
+        format!("{past}{program} -w -r {}", endpoint.unwrap_or_else(|| panic!("{said:?}")))
+    }
 }

@@ -11,8 +11,8 @@ fn guests_of_xen_come_back() {
         Err(why) => return println!("skipped: {why}"),
     };
     println!("# {}, emulated processors", kit.versions);
-    let mut bed = XenBed { xen: XenMachine::boot(&kit), backend: "dom0" };
-    bed.configure(&["a".to_owned(), "b".to_owned()]);
+    let mut bed = XenBed { xen: XenMachine::boot(&kit), backend: "dom0", channels: false };
+    bed.xen.configure("dom0", "", &["a", "b"]);
     bed.xen.run("backend");
     for name in ["a", "b"] {
         bed.xen.create(name, "pv");
@@ -22,8 +22,8 @@ fn guests_of_xen_come_back() {
     bed.check("a guest that is paused looks silent, and goes on", paused);
     bed.check("a guest that is saved and goes on has lost nothing", checkpoint);
     bed.check("a guest that was forbidden lets go, is saved, restored and allowed, and comes back", prepared);
-    bed.check("a guest that is saved as it is comes back under another number", unprepared);
-    bed.check("and once more, with its peer in another guest", again);
+    bed.check("a guest that is saved as it is comes back under another number", |bed| unprepared(bed, "dom0", "a", 1));
+    bed.check("and once more, with its peer in another guest", |bed| unprepared(bed, "a", "b", 2));
     bed.check("its daemon ends and starts as any other", restarted);
     bed.check("nothing that was granted is left", |bed| {
         for guest in ["a", "b"] {
@@ -36,84 +36,72 @@ fn guests_of_xen_come_back() {
     });
 }
 
-/// Both hear that they have lost each other: who stayed, of its peer; who was saved, of its daemon. None waits for ever.
-fn both_heard(bed: &mut XenBed, stayed: (&str, &str), saved: (&str, &str)) {
-    let done = bed.ended(stayed.0, stayed.1);
-    let told = done.lines.iter().any(|line| line.ends_with("the endpoint cannot be reached"));
-    assert!(done.code != 0 && told || stayed.1 == "server", "{done:?}");
-    let done = bed.ended(saved.0, saved.1);
-    println!("#   {}: {}", done.code, done.lines.join("; "));
-    assert!(done.code != 0 || saved.1 == "server", "{done:?}");
-}
-
-/// Restores a guest, which comes back once it is allowed; its number before is not its number now.
-fn restore(bed: &mut XenBed, name: &str, before: &str) {
-    let now = bed.xen.say(&format!("restore {name}"));
-    assert_ne!(now, before);
-    bed.xen.run(&format!("isthmus guest allow {name}"));
-    bed.is(name, "there");
-    bed.xen.on(name, "answers frontend");
-    let said = bed.xen.on(name, "dmesg | grep -e BUG -e Oops -e 'kernel bug' || true");
-    assert!(said.is_empty(), "{said:?}");
-}
-
 fn paused(bed: &mut XenBed) {
     bed.talk("dom0", "a");
+    bed.passes_on(1 << 20);
     bed.xen.run("xl pause a");
     bed.is("a", "silent");
-    let then = bed.passed_on();
     bed.xen.run("xl unpause a");
     bed.is("a", "there");
-    eventually(patience(), || bed.passed_on() > then + (1 << 20)).expect("the two do not talk any more");
-    bed.xen.run("strike client");
-    bed.ended("a", "server");
+    bed.passes_on(1 << 20);
+    silence(bed, "dom0", "a");
 }
 
 fn checkpoint(bed: &mut XenBed) {
     bed.talk("dom0", "a");
+    bed.passes_on(1 << 20);
     let number = bed.number("a");
     bed.xen.run("save -c a && rm /save/a");
     assert_eq!(bed.number("a"), number);
-    let then = bed.passed_on();
-    eventually(patience(), || bed.passed_on() > then + (1 << 20)).expect("the two do not talk any more");
-    bed.xen.run("strike client");
-    bed.ended("a", "server");
+    bed.passes_on(1 << 20);
+    silence(bed, "dom0", "a");
     bed.pingpong("a", "b");
+}
+
+/// Ends two that talk.
+fn silence(bed: &mut XenBed, client: &str, server: &str) {
+    bed.xen.on(client, "strike client");
+    bed.xen.on(server, "strike server");
 }
 
 fn prepared(bed: &mut XenBed) {
     bed.talk("dom0", "a");
+    bed.passes_on(1 << 20);
     let number = bed.number("a");
     bed.xen.run("isthmus guest forbid a");
     assert_eq!(bed.guest("a")["state"], "absent", "who was forbidden and let go is there");
-    both_heard(bed, ("dom0", "client"), ("a", "server"));
+    bed.lose("dom0");
+    bed.xen.on("a", "strike server");
     bed.xen.run("save a");
-    restore(bed, "a", &number);
+    restore(bed, number);
     assert_eq!(bed.xen.on("a", "ps | grep -c '[s]leep infinity' || true"), ["0"], "a port was open");
     bed.pingpong("dom0", "a");
 }
 
-fn unprepared(bed: &mut XenBed) {
-    bed.talk("dom0", "a");
+/// `a` is one of the two. Whoever talks is told: who stayed, of its peer; who was saved, of its daemon. Then so many ports of before are held.
+fn unprepared(bed: &mut XenBed, client: &str, server: &str, held: u32) {
+    bed.talk(client, server);
+    bed.passes_on(1 << 20);
     let number = bed.number("a");
     bed.xen.run("save a");
     bed.is("a", "absent");
-    restore(bed, "a", &number);
-    both_heard(bed, ("dom0", "client"), ("a", "server"));
-    assert_eq!(bed.xen.on("a", "ps | grep -c '[s]leep infinity'"), ["1"], "nobody holds the port");
-    bed.pingpong("dom0", "a");
+    restore(bed, number);
+    bed.lose(client);
+    bed.xen.on(server, "strike server");
+    assert_eq!(bed.xen.on("a", "ps | grep -c '[s]leep infinity'"), [held.to_string()], "of ports of before");
+    bed.pingpong(client, server);
     bed.pingpong("a", "a");
 }
 
-fn again(bed: &mut XenBed) {
-    bed.talk("a", "b");
-    let number = bed.number("a");
-    bed.xen.run("save a");
-    bed.is("a", "absent");
-    restore(bed, "a", &number);
-    both_heard(bed, ("b", "server"), ("a", "client"));
-    bed.pingpong("a", "b");
-    bed.pingpong("b", "a");
+/// Restores `a`, which comes back once it is allowed; its number before is not its number now.
+fn restore(bed: &mut XenBed, before: u16) {
+    let now = bed.xen.say("restore a");
+    assert_ne!(now, before.to_string());
+    bed.xen.run("isthmus guest allow a");
+    bed.is("a", "there");
+    bed.xen.on("a", "answers frontend");
+    let said = bed.xen.on("a", "dmesg | grep -e BUG -e Oops -e 'kernel bug' || true");
+    assert!(said.is_empty(), "{said:?}");
 }
 
 fn restarted(bed: &mut XenBed) {

@@ -21,9 +21,6 @@ const MTU: u32 = 9000;
 /// How many rounds of a bare event channel are one value.
 const BELLS: u32 = 300;
 
-/// Pages that guests may grant: room for their windows.
-const PAGES: u32 = 30_000;
-
 /// The lab.
 #[derive(Debug)]
 pub(crate) struct XenLab {
@@ -51,8 +48,7 @@ impl XenLab {
         pace.say("starting a machine with Xen");
         let mut machine = XenMachine::boot(kit);
         machine.run(&format!("bridge {MTU}"));
-        let guest = |number: u32| format!("[[xen.guest]]\\nname = \\\"guest{number}\\\"\\nuser = 0\\n");
-        machine.run(&format!("printf \"{}{}\" >/tmp/isthmusd.toml", guest(0), guest(1)));
+        machine.configure("dom0", "", &["guest0", "guest1"]);
         let domains = [0, 1].map(|number| {
             let card = format!("vif = [ \"mac=00:16:3e:86:df:{number:02x},bridge=br0,script=/bin/vif\" ]");
             let domain = machine.create_with(&format!("guest{number}"), "pv", &card);
@@ -64,10 +60,8 @@ impl XenLab {
         for number in 0..2 {
             let name = format!("guest{number}");
             machine.on(&name, &format!("card && network {number} {MTU} && printf \"{board}\" >/etc/isthmusd.toml"));
-            machine.on(
-                &name,
-                &format!("echo {PAGES} >/sys/module/xen_gntalloc/parameters/limit; by isthmus && daemon && window"),
-            );
+            machine.may_grant(&name);
+            machine.on(&name, "by isthmus && daemon && window");
         }
         for [guest, other] in [["guest0", "guest1:0"], ["guest1", "guest0:0"]] {
             machine.on(guest, &format!("until isthmus peer list | grep -q '{other}.*eth0'; do usleep 20000; done"));
