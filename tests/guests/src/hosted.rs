@@ -163,6 +163,23 @@ impl Hosted {
         let found = eventually_some(patience(), || Some(self.isthmus(arguments)).filter(|said| so(said)));
         found.unwrap_or_else(|late| panic!("isthmus {arguments:?}: {late}\n{}", self.isthmus(arguments)))
     }
+
+    /// Begins to send from `guest1` to `guest0` without end, and waits until it is under way. Who sends hears that its receiver is gone.
+    pub fn transfer(&mut self) {
+        let endpoint = self.guests[0].serve("mx_stream -w");
+        self.guests[1].begin(&format!("mx_stream -w -r {endpoint} -s 1048576 -N 1000000"));
+        self.until_received(4 << 20);
+    }
+
+    /// Waits until domains of `guest0` have received so many bytes by the ordinary path.
+    pub fn until_received(&self, bytes: u64) {
+        self.isthmus_until(&["domain", "list", "--json"], |listed| {
+            let listed: Value = serde_json::from_str(listed).unwrap_or_else(|error| panic!("{listed}: {error}"));
+            let domains = listed["domains"].as_array().into_iter().flatten();
+            let of_guest = domains.filter(|domain| domain["guest"] == "guest0");
+            of_guest.filter_map(|domain| domain["ordinary_received_bytes"].as_u64()).sum::<u64>() > bytes
+        });
+    }
 }
 
 /// The name of the monitor's socket.

@@ -96,22 +96,11 @@ fn unreachable(done: &Done) -> bool {
     done.lines.iter().any(|line| line.ends_with("the endpoint cannot be reached"))
 }
 
-const LONG: &str = "-n 1000 -W 0 -S 1048576 -E 1048576";
-
-/// Bytes that the domains of a guest have received by the ordinary path.
-fn received(domains: &str, guest: &str) -> u64 {
-    let domains: Value = serde_json::from_str(domains).unwrap();
-    let of_guest = domains["domains"].as_array().unwrap().iter().filter(|domain| domain["guest"] == guest);
-    of_guest.map(|domain| domain["ordinary_received_bytes"].as_u64().unwrap()).sum()
-}
-
 #[test]
 fn a_guest_that_is_switched_off_is_an_error_for_its_peers_and_nothing_else() {
     let Some((mut hosted, _alone)) = hosted() else { return };
     hosted.guests.iter_mut().for_each(|guest| drop(guest.run("by window")));
-    let endpoint = hosted.guests[0].serve("mx_pingpong -w");
-    hosted.guests[1].begin(&format!("mx_pingpong -w -r {endpoint} {LONG}"));
-    hosted.isthmus_until(&["domain", "list", "--json"], |domains| received(domains, "guest0") > 4 << 20);
+    hosted.transfer();
     hosted.guests[0].kill();
     let done = hosted.guests[1].end();
     print("the survivor", &done.lines);
@@ -132,9 +121,7 @@ fn a_guest_that_is_switched_off_is_an_error_for_its_peers_and_nothing_else() {
 fn a_guests_daemon_that_is_killed_comes_back() {
     let Some((mut hosted, _alone)) = hosted() else { return };
     hosted.guests.iter_mut().for_each(|guest| drop(guest.run("by window")));
-    let endpoint = hosted.guests[0].serve("mx_pingpong -w");
-    hosted.guests[1].begin(&format!("mx_pingpong -w -r {endpoint} {LONG}"));
-    hosted.isthmus_until(&["domain", "list", "--json"], |domains| received(domains, "guest0") > 4 << 20);
+    hosted.transfer();
     hosted.guests[0].run("kill -9 $window_pid; wait $window_pid; window");
     let done = hosted.guests[1].end();
     print("the peer of who lost its daemon", &done.lines);

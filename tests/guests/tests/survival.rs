@@ -26,22 +26,7 @@ fn hosted() -> Option<(Kit, Hosted, MutexGuard<'static, ()>)> {
     }
 }
 
-const LONG: &str = "-n 100000 -W 0 -S 1048576 -E 1048576";
 const SHORT: &str = "-n 1 -W 1 -v -S 1 -E 65536";
-
-/// Bytes that the domains of a guest have received by the ordinary path.
-fn received(domains: &str, guest: &str) -> u64 {
-    let domains: Value = serde_json::from_str(domains).unwrap();
-    let of_guest = domains["domains"].as_array().unwrap().iter().filter(|domain| domain["guest"] == guest);
-    of_guest.map(|domain| domain["ordinary_received_bytes"].as_u64().unwrap()).sum()
-}
-
-/// Begins a long transfer between the guests, and waits until it is under way.
-fn transfer(hosted: &mut Hosted) {
-    let endpoint = hosted.guests[0].serve("mx_pingpong -w");
-    hosted.guests[1].begin(&format!("mx_pingpong -w -r {endpoint} {LONG}"));
-    hosted.isthmus_until(&["domain", "list", "--json"], |domains| received(domains, "guest0") > 4 << 20);
-}
 
 /// The program that began it was told, in whatever words.
 #[track_caller]
@@ -77,7 +62,7 @@ fn a_hosts_daemon_that_is_killed_finds_its_guests_again() {
     // One program waits for a client, others are in the midst of a transfer.
     let waiting = hosted.guests[1].run("serve mx_pingpong -w");
     let waiting = waiting.iter().find_map(|line| line.strip_prefix("endpoint ")).unwrap().to_owned();
-    transfer(&mut hosted);
+    hosted.transfer();
     hosted.daemon.kill_and_restart(patience()).unwrap();
     expect_failure(&hosted.guests[1].end());
     hosted.guests[0].begin("kill $served_pid; served");
@@ -108,7 +93,7 @@ fn whoever_stops_is_told_apart_and_goes_on_where_it_was() {
     let mut monitor = hosted.monitor(0, 0);
     let endpoint = hosted.guests[0].serve("mx_pingpong -w");
     hosted.guests[1].begin(&format!("mx_pingpong -w -r {endpoint} -n 300 -W 0 -v -S 65536 -E 65536"));
-    hosted.isthmus_until(&["domain", "list", "--json"], |domains| received(domains, "guest0") > 1 << 20);
+    hosted.until_received(1 << 20);
     // The machine is paused. Others go on, and nobody ends.
     monitor.command("stop", &json!({}));
     let row = hosted.row_until(0, |row| state(row) == "silent");
@@ -153,7 +138,7 @@ fn whoever_ends_in_a_transfer_ends_alone() {
         "kill $window_pid; wait $window_pid; window",
     ] {
         println!("# {strike}");
-        transfer(&mut hosted);
+        hosted.transfer();
         hosted.guests[0].run(strike);
         expect_failure(&hosted.guests[1].end());
         hosted.guests[0].begin("kill $served_pid; served");
