@@ -3,10 +3,12 @@
 use crate::error::Refusal;
 use isthmus_layout::DomainId;
 use isthmus_layout::control::{
-    Granted, Hello, Magic, MalformedControl, Name, RequestSerial, ToClient, ToDaemon, version,
+    EventChannelEnd, EventChannels, Granted, Hello, Magic, MalformedControl, Name, RequestSerial, ToClient, ToDaemon,
+    version,
 };
 use isthmus_layout::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX};
 use isthmus_layout::reason::Reason;
+use isthmus_platform::Doorbell;
 use isthmus_platform::seqpacket::{self, ReceiveError, SendError};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,7 +22,8 @@ const REPLY: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct News {
     pub(crate) message: ToClient,
-    pub(crate) fds: VecDeque<OwnedFd>,
+    /// With its port, if it is an end of an event channel.
+    fds: VecDeque<(OwnedFd, Option<u32>)>,
     pub(crate) serial: Option<RequestSerial>,
     /// Its descriptors could not be taken: this process may not open more.
     pub(crate) lost: bool,
@@ -29,6 +32,18 @@ pub(crate) struct News {
 impl News {
     /// The next descriptor; the codec has checked how many there are.
     pub(crate) fn fd(&mut self) -> OwnedFd {
+        self.next().0
+    }
+
+    /// The same of one that is a doorbell.
+    pub(crate) fn doorbell(&mut self) -> Doorbell {
+        match self.next() {
+            (end, Some(port)) => Doorbell::event_channel(end, port),
+            (bell, None) => Doorbell::from(bell),
+        }
+    }
+
+    fn next(&mut self) -> (OwnedFd, Option<u32>) {
         self.fds.pop_front().expect("the codec counted the descriptors")
     }
 }
@@ -44,6 +59,8 @@ pub(crate) struct Control {
     waiting: VecDeque<News>,
     packet: Vec<u8>,
     fds: Vec<OwnedFd>,
+    /// Those that come with the next message.
+    channels: Vec<EventChannelEnd>,
 }
 
 impl Control {
@@ -56,6 +73,7 @@ impl Control {
             waiting: VecDeque::new(),
             packet: vec![0; CONTROL_BYTES_MAX],
             fds: Vec::with_capacity(CONTROL_FDS_MAX),
+            channels: Vec::new(),
         };
         let spoken = version::Spoken::CURRENT;
         let library = Name::new(concat!("isthmus-client ", env!("CARGO_PKG_VERSION"))).expect("a valid name");
@@ -182,7 +200,11 @@ impl Control {
     fn receive(&mut self, deadline: Option<Instant>) -> Result<Option<News>, Refusal> {
         loop {
             match seqpacket::receive(&self.socket, &mut self.packet, &mut self.fds, false) {
-                Ok(bytes) => return self.parse(bytes).map(Some),
+                Ok(bytes) => {
+                    if let Some(news) = self.parse(bytes)? {
+                        return Ok(Some(news));
+                    }
+                }
                 Err(ReceiveError::Empty) => match deadline {
                     Some(deadline) if Instant::now() < deadline => self.wait(PollFlags::IN, deadline)?,
                     _ => return Ok(None),
@@ -193,15 +215,24 @@ impl Control {
         }
     }
 
-    fn parse(&mut self, bytes: usize) -> Result<News, Refusal> {
+    /// None of what only says how the next message is to be taken.
+    fn parse(&mut self, bytes: usize) -> Result<Option<News>, Refusal> {
         let malformed = |error: MalformedControl| Refusal::new(Reason::NotIsthmus, error.to_string());
         let (serial, message) = ToClient::parse(&self.packet[..bytes], self.fds.len()).map_err(malformed)?;
-        Ok(News { message, serial, fds: self.fds.drain(..).collect(), lost: false })
+        if let ToClient::EventChannels(EventChannels { ends }) = message {
+            self.channels = ends.to_vec();
+            return Ok(None);
+        }
+        let channels = std::mem::take(&mut self.channels);
+        let port_of = |at| channels.iter().find(|end| usize::from(end.descriptor) == at).map(|end| end.port);
+        let fds = self.fds.drain(..).enumerate().map(|(at, fd)| (fd, port_of(at))).collect();
+        Ok(Some(News { message, serial, fds, lost: false }))
     }
 
     /// A message whose descriptors are gone, whatever their number was.
     fn parse_lost(&mut self, bytes: usize) -> Result<News, Refusal> {
         self.fds.clear(); // Those that could be taken.
+        self.channels.clear();
         let packet = &self.packet[..bytes];
         let parsed = (0..=CONTROL_FDS_MAX).find_map(|fds| ToClient::parse(packet, fds).ok());
         let (serial, message) = parsed.ok_or_else(|| Refusal::from(Reason::NotIsthmus))?;

@@ -488,12 +488,11 @@ impl<M: Matcher> Core<M> {
         number: control::BoardIndex,
         owner: Option<Owner>,
         memory: OwnedFd,
-        doorbell: OwnedFd,
+        doorbell: Doorbell,
     ) -> Result<(), Reason> {
         if usize::from(number.number()) != self.boards.len() {
             return Err(Reason::BoardsFull);
         }
-        let doorbell = Doorbell::from(doorbell);
         let window = map(&memory, board::SIZE)?;
         self.sleeper.watch_doorbell(&doorbell).map_err(|_| Reason::OutOfFds)?;
         let in_guest = window.is_shared_across();

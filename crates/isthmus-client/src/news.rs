@@ -9,13 +9,13 @@ use isthmus_channel::{Channel, ChannelKey, Ends};
 use isthmus_layout::arena::REGION;
 use isthmus_layout::channel::{Direction, Geometry};
 use isthmus_layout::control::{
-    AcceptChannel, Adopt, ChannelOffer, CloseChannel, RefuseChannel, RequestChannel, RequestSerial, ToClient, ToDaemon,
+    AcceptChannel, Adopt, ChannelOffer, CloseChannel, RefuseChannel, RegionMade, RequestChannel, RequestSerial,
+    ToClient, ToDaemon,
 };
 use isthmus_layout::ids::ChannelId;
 use isthmus_layout::limits::CHANNEL_TRIES;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::{DomainId, EndpointAddress, board};
-use isthmus_platform::Doorbell;
 use isthmus_shm::{Access, MapError, Mapping, PeerFault, Window};
 use rustix::fd::{BorrowedFd, OwnedFd};
 
@@ -52,8 +52,8 @@ impl<M: Matcher> Core<M> {
             ToClient::ChannelOpen(open) => self.channel_open(open.channel),
             ToClient::ChannelRefused(refused) => self.channel_refused(refused.peer, refused.reason, refused.last),
             ToClient::ChannelClosed(closed) => self.channel_closed(closed.channel, closed.reason),
-            ToClient::Granted(granted) => {
-                let fd = news.fds.pop_front().expect("the codec counted the descriptors");
+            ToClient::Granted(ref granted) => {
+                let (granted, fd) = (granted.clone(), news.fd());
                 let at = self.peer(granted.peer);
                 self.granted(at, granted.region, granted.start, granted.bytes, fd);
             }
@@ -66,9 +66,9 @@ impl<M: Matcher> Core<M> {
                 }
             }
             ToClient::PeerGone(gone) => self.peer_gone(gone.peer, gone.reason),
-            ToClient::RegionMade(made) => {
-                let fd = news.fds.pop_front().expect("the codec counted the descriptors");
-                self.region_made(serial, made.region, fd);
+            ToClient::RegionMade(RegionMade { region }) => {
+                let fd = news.fd();
+                self.region_made(serial, region, fd);
             }
             ToClient::Done(_) => self.grant_answered(serial, Granted::Yes),
             ToClient::Refused(ref refused) => {
@@ -195,23 +195,17 @@ impl<M: Matcher> Core<M> {
         if matches!(self.peers[at].making, Making::Made { .. }) {
             self.break_channel(at, Reason::Replaced); // The peer has none any more, or it would not get another.
         }
-        let (memory, peer_board, peer_doorbell) = (news.fd(), news.fd(), news.fd());
+        let (memory, peer_board, peer_doorbell) = (news.fd(), news.fd(), news.doorbell());
         if offer.new_board {
-            let (board, doorbell) = (news.fd(), news.fd());
+            let (board, doorbell) = (news.fd(), news.doorbell());
             self.add_board(offer.board, Some(offer.peer_owner), board, doorbell)?;
         }
         let board = self.board(offer.board).ok_or(Reason::BoardsFull)?;
         let geometry = Geometry { slab: offer.slab };
         let window = map(&memory, geometry.size())?;
         let peer_board = map(&peer_board, board::SIZE)?;
-        let ends = Ends {
-            window,
-            geometry,
-            sends: offer.direction,
-            peer_board,
-            place: offer.peer_place,
-            peer_doorbell: Doorbell::from(peer_doorbell),
-        };
+        let ends =
+            Ends { window, geometry, sends: offer.direction, peer_board, place: offer.peer_place, peer_doorbell };
         let key = self.inbox.add(Channel::new(ends), board, offer.place);
         self.name_channel(key, at);
         let connector = offer.direction == Direction::Zero;

@@ -17,7 +17,6 @@ use isthmus_layout::control::{AdoptBoard, Attach, OpenEndpoint, Resume, ToClient
 use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{Record, Serial};
-use isthmus_platform::Doorbell;
 use rustix::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -180,6 +179,7 @@ impl<M: Matcher> Core<M> {
         }
         (self.inbox, self.ring) = (Inbox::new(), None);
         self.boards.clear();
+        self.sleeper.forget_doorbells();
         self.held.clear();
         self.me = Me::of(&welcome);
         self.open_again(&mut control)?;
@@ -208,9 +208,9 @@ impl<M: Matcher> Core<M> {
 
     /// Makes the domain ring out of a welcome.
     pub(crate) fn take_ring(&mut self, welcome: &Welcome, news: &mut News) -> Result<(), Reason> {
-        let (ring, daemon_board, daemon_doorbell) = (news.fd(), news.fd(), news.fd());
+        let (ring, daemon_board, daemon_doorbell) = (news.fd(), news.fd(), news.doorbell());
         if welcome.fresh {
-            let (board, doorbell) = (news.fd(), news.fd());
+            let (board, doorbell) = (news.fd(), news.doorbell());
             self.add_board(isthmus_layout::control::BoardIndex::DAEMON, None, board, doorbell)?;
         }
         let geometry = Geometry { slab: welcome.slab };
@@ -220,7 +220,7 @@ impl<M: Matcher> Core<M> {
             sends: Direction::Zero,
             peer_board: map(&daemon_board, board::SIZE)?,
             place: welcome.daemon_place,
-            peer_doorbell: Doorbell::from(daemon_doorbell),
+            peer_doorbell: daemon_doorbell,
         };
         let key = self.inbox.add(Channel::new(ends), BoardIndex(0), board::Place::DOMAIN_RING);
         self.inbox.unmute(key);

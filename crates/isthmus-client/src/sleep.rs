@@ -42,6 +42,11 @@ impl Sleeper {
         Ok(())
     }
 
+    /// Nobody has those that were watched any more: an epoll set knows no descriptor that is closed.
+    pub(crate) fn forget_doorbells(&mut self) {
+        self.clears.clear();
+    }
+
     pub(crate) fn watch_control(&self, control: &Control) {
         // Where it cannot be watched, polling the domain finds its news all the same.
         let _ = epoll::add(&self.set, control.as_fd(), EventData::new_u64(CONTROL), EventFlags::IN);

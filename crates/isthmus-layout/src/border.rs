@@ -32,7 +32,7 @@ pub mod shared;
 /// What the head page begins with, as two words.
 pub const MAGIC: [u32; 2] = [u32::from_le_bytes(*b"ISTH"), u32::from_le_bytes(*b"WNDW")];
 /// The version of this layout.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Word of the head page: the first half of [`MAGIC`]; the second follows.
 pub const MAGIC_WORD: u32 = 0;
 /// Word of the head page: [`VERSION`].
@@ -261,6 +261,13 @@ pub enum Handed {
         /// The vector.
         vector: u16,
     },
+    /// An end of the event channel that a lot of a common window came with ([`shared`]): what is rung there is heard at the other end.
+    Line {
+        /// The window.
+        window: WindowNumber,
+        /// The lot's place.
+        place: u64,
+    },
 }
 
 impl Handed {
@@ -272,6 +279,7 @@ impl Handed {
     const LISTENER: u16 = 3;
     const HOME: u16 = 4;
     const VIEW: u16 = 5;
+    const LINE: u16 = 6;
 
     fn emit(self, out: &mut Vec<u8>) {
         let (kind, peer, number, offset, bytes) = match self {
@@ -280,6 +288,7 @@ impl Handed {
             Self::View { window, offset, bytes, age } => (Self::VIEW, window.0, age, offset, bytes),
             Self::Ringer { peer, vector } => (Self::RINGER, peer, vector.into(), 0, 0),
             Self::Listener { vector } => (Self::LISTENER, 0, vector.into(), 0, 0),
+            Self::Line { window, place } => (Self::LINE, window.0, 0, place, 0),
         };
         [kind, peer].iter().for_each(|half| half.emit(out));
         number.emit(out);
@@ -294,6 +303,7 @@ impl Handed {
             Self::PIECE => return Ok(Self::Piece { window, offset, bytes, age }),
             Self::HOME => return Ok(Self::Home { window, offset, bytes, age }),
             Self::VIEW => return Ok(Self::View { window, offset, bytes, age }),
+            Self::LINE => return Ok(Self::Line { window, place: offset }),
             _ => {}
         }
         let vector = u16::try_from(number).map_err(|_| MalformedControl::Reserved((number >> 16) as u16))?;
@@ -386,6 +396,7 @@ mod tests {
             Handed::View { window: WindowNumber(3), offset: PIECES_AT, bytes: 8192, age: 1 },
             Handed::Ringer { peer: 0, vector: 2 },
             Handed::Listener { vector: 9 },
+            Handed::Line { window: WindowNumber(3), place: PIECES_AT },
         ];
         let packet = Packet { handed, message: b"hello" };
         assert_eq!(Packet::parse(&packet.emit()), Ok(packet));
@@ -405,7 +416,7 @@ mod tests {
         more[0] = CONTROL_FDS_MAX as u8 + 1;
         assert_eq!(Packet::parse(&more), Err(MalformedControl::List { have: 9, most: 8 }));
         let mut other = whole;
-        other[1] = 6;
-        assert_eq!(Packet::parse(&other), Err(MalformedControl::Kind(6)));
+        other[1] = 7;
+        assert_eq!(Packet::parse(&other), Err(MalformedControl::Kind(7)));
     }
 }

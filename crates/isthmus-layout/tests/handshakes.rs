@@ -9,7 +9,7 @@ use isthmus_layout::control::{Name, Spoken, ToClient, Version};
 use isthmus_layout::reason::Reason;
 
 /// The versions there are recordings of, each one able to go back to the one before; [`Spoken::CURRENT`] is the last.
-const MINORS: [u16; 3] = [1, 2, 3];
+const MINORS: [u16; 4] = [1, 2, 3, 4];
 
 fn spoken(minor: u16) -> Spoken {
     Spoken::new(Version { major: 1, minor }, minor - 1).unwrap()

@@ -9,6 +9,7 @@ use crate::addresses::{self, Piece};
 use crate::kernel::{Farewell, Kernel, PAGE_BYTES, Pages, Port};
 use crate::store::Wire;
 use crate::{Domid, EvtchnPort, GrantRef};
+use isthmus_platform::event_channel;
 use isthmus_shm::{Access, Mapping};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -157,34 +158,24 @@ pub struct DevicePort {
     number: EvtchnPort,
 }
 
-impl DevicePort {
-    /// Takes an event, if there is one, and lets the next one come.
-    fn take(&self) -> Result<bool, Errno> {
-        let mut port = [0; 4];
-        match rustix::io::read(&self.file, &mut port) {
-            Err(Errno::AGAIN) => return Ok(false),
-            taken => taken?,
-        };
-        // Until its number was written back the kernel keeps the port's events to itself.
-        rustix::io::write(&self.file, &port)?;
-        Ok(true)
-    }
-}
-
 impl Port for DevicePort {
     fn number(&self) -> EvtchnPort {
         self.number
     }
 
     fn notify(&self) -> Result<(), Errno> {
-        calls::notify(&self.file, self.number)
+        event_channel::notify(&self.file, self.number.0)
+    }
+
+    fn restrict(&self, peer: Domid) -> Result<(), Errno> {
+        calls::restrict(&self.file, peer)
     }
 
     fn wait(&self, limit: Duration) -> Result<bool, Errno> {
-        let came = poll(&self.file, limit)? && self.take()?;
+        let came = poll(&self.file, limit)? && event_channel::take(&self.file)?;
         if came {
             // What came between the first event and our writing back comes now, as one more.
-            self.take()?;
+            event_channel::take(&self.file)?;
         }
         Ok(came)
     }

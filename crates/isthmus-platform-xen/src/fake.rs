@@ -91,6 +91,12 @@ impl Host {
         self.shared.happened.notify_all();
     }
 
+    /// Rings the other end of a port of a domain's, as everybody can who has a descriptor of it.
+    pub fn notify(&self, domid: Domid, port: EvtchnPort) {
+        self.lock().ports.notify(domid, port);
+        self.shared.happened.notify_all();
+    }
+
     /// How many pages are granted, by anybody to anybody: to find leaks.
     pub fn grants(&self) -> usize {
         self.lock().grants.len()

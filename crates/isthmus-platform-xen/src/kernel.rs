@@ -86,6 +86,9 @@ pub trait Port: AsFd {
     /// Raises an event at the other end. That this succeeds says nothing about whether there still is one.
     fn notify(&self) -> Result<(), Errno>;
 
+    /// Before the descriptor is handed on: whoever gets it can ring this end, and make further ones, but to `peer` alone.
+    fn restrict(&self, peer: Domid) -> Result<(), Errno>;
+
     /// Waits for an event, `limit` at most; true if there was one. Events that came together are one, and binding is one, too. What was
     /// written before an event is there when this has returned; events that come later are not lost.
     fn wait(&self, limit: Duration) -> Result<bool, Errno>;

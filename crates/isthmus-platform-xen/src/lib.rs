@@ -56,5 +56,5 @@ pub use ids::{Domid, EvtchnPort, GrantRef};
 pub use kernel::{Farewell, Kernel, Pages, Port};
 pub use offer::{Offer, OfferFault};
 pub use platform::{Bell, Xen, XenListener, XenMemory, XenRinger};
-pub use shared::SharedHead;
+pub use shared::{SharedHead, SharedLot};
 pub use store::{Event, Store, StoreError};

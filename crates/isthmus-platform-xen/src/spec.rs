@@ -4,7 +4,7 @@ use crate::admission::{BACKENDS, BACKENDS_MAX, GUESTS};
 use crate::directory::{self, Level, PAGES_MAX, Place, REFS_MAX};
 use crate::kernel::PAGE_BYTES;
 use crate::presence::{BEAT, FOLLOWED_MAX, LEASE, NODE, OFFER_BYTES_MAX};
-use crate::{Domid, EvtchnPort, Grant, GrantRef, INLINE_MAX, Names, Offer, SharedHead};
+use crate::{Domid, EvtchnPort, Grant, GrantRef, INLINE_MAX, Names, Offer, SharedHead, SharedLot};
 use isthmus_shm::Access;
 
 fn rows(head: &str, rows: &[String]) -> String {
@@ -121,14 +121,28 @@ fn shared() -> String {
     let head = Grant { from: Domid::ZERO, access: Access::ReadWrite, pages: 1, names };
     let bytes = SharedHead { port: EvtchnPort(0x2423_2221), head }.emit();
     assert_eq!((bytes[4], bytes[8]), (0x21, b'G'));
+    let port = "a port of an event channel, to which the other guest binds";
+    start_and_grant(&bytes, port, "the grant of the window's head page")
+}
+
+fn shared_lot() -> String {
+    let names = Names::Inline(vec![GrantRef(7)]);
+    let pages = Grant { from: Domid::ZERO, access: Access::ReadWrite, pages: 1, names };
+    let bytes = SharedLot { line: Some(EvtchnPort(0x2423_2221)), pages }.emit();
+    assert_eq!((bytes[4], bytes[8]), (0x21, b'G'));
+    let port = "the port of the lot's line, to which the other guest binds; 0 where it has none";
+    start_and_grant(&bytes, port, "the grant of its pages")
+}
+
+fn start_and_grant(bytes: &[u8], port: &str, grant: &str) -> String {
     rows(
         "| offset | bytes | meaning |",
         &[
             format!("| 0 | 1 | {}: `{}` |", bytes[0], bytes[0] as char),
             format!("| 1 | 1 | version: {} |", bytes[1]),
             "| 2 | 2 | 0 |".to_owned(),
-            "| 4 | 4 | a port of an event channel, to which the other guest binds |".to_owned(),
-            "| 8 | to the end | the grant of the window's head page |".to_owned(),
+            format!("| 4 | 4 | {port} |"),
+            format!("| 8 | to the end | {grant} |"),
         ],
     )
 }
@@ -157,6 +171,7 @@ fn the_specification_has_the_tables_of_the_code() {
         ("times", times()),
         ("offer", offer()),
         ("shared", shared()),
+        ("shared-lot", shared_lot()),
     ] {
         let mark = format!("<!-- table {name} -->\n");
         let start = page.find(&mark).unwrap_or_else(|| panic!("no table {name}")) + mark.len();

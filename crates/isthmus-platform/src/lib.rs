@@ -15,6 +15,7 @@
 pub mod activation;
 pub mod conformance;
 pub mod crowd;
+pub mod event_channel;
 pub mod local;
 pub mod parcel;
 pub mod scheduling;

@@ -5,7 +5,7 @@
 
 use crate::conformance::Conform;
 use crate::seqpacket::{self, ReceiveError};
-use crate::{Listen, Platform, PlatformError, Ring};
+use crate::{Listen, Platform, PlatformError, Ring, event_channel};
 use isthmus_layout::RegionSize;
 use isthmus_shm::{Access, Mapping};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
@@ -43,7 +43,7 @@ fn memory_file(size: RegionSize, seals: SealFlags) -> Result<OwnedFd, PlatformEr
 ///
 /// Between domains of one owner it is an eventfd, which costs least. An eventfd is one open file for all who hold it, and whoever
 /// holds it can make the next write to it wait; so between owners, and from the daemon, rings are packets on a socket instead:
-/// whether a packet may wait is said with each one, and nobody can change that.
+/// whether a packet may wait is said with each one, and nobody can change that. Between guests of Xen it may be an event channel.
 #[derive(Clone, Debug)]
 pub struct Doorbell {
     file: Arc<OwnedFd>,
@@ -54,6 +54,8 @@ pub struct Doorbell {
 enum DoorbellKind {
     Event,
     Socket,
+    /// An end of an event channel, and its port.
+    Channel(u32),
 }
 
 impl Doorbell {
@@ -73,6 +75,11 @@ impl Doorbell {
         Ok((bell(listener), bell(ringer)))
     }
 
+    /// An end of an event channel, as it came over the socket: rings are heard at the other one.
+    pub fn event_channel(end: OwnedFd, port: u32) -> Self {
+        Self { file: Arc::new(end), kind: DoorbellKind::Channel(port) }
+    }
+
     /// Forgets rings that were not waited for. An eventfd in an edge-triggered epoll set does not need it.
     pub fn clear(&self) {
         match self.kind {
@@ -80,6 +87,9 @@ impl Doorbell {
                 let _ = rustix::io::read(&self.file, &mut [0; 8]);
             }
             DoorbellKind::Socket => self.clear_socket(),
+            DoorbellKind::Channel(_) => {
+                let _ = event_channel::take(&self.file);
+            }
         }
     }
 
@@ -98,9 +108,10 @@ impl Doorbell {
         }
     }
 
-    /// True if rings must be cleared even in an edge-triggered epoll set: they fill a socket.
+    /// True if rings must be cleared even in an edge-triggered epoll set: they fill a socket, and an event channel tells of none after one
+    /// that was not taken.
     pub fn fills_up(&self) -> bool {
-        self.kind == DoorbellKind::Socket
+        self.kind != DoorbellKind::Event
     }
 }
 
@@ -141,6 +152,9 @@ impl Ring for Doorbell {
             }
             DoorbellKind::Socket => {
                 let _ = rustix::net::send(&self.file, &NUDGE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            }
+            DoorbellKind::Channel(port) => {
+                let _ = event_channel::notify(&self.file, port);
             }
         }
     }

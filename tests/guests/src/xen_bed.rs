@@ -76,6 +76,19 @@ impl XenBed {
         eventually(patience(), || self.passed_on() > until).expect("nothing is passed on");
     }
 
+    /// The paths of all pairs that there are.
+    pub fn paths(&mut self) -> Vec<String> {
+        let listed = self.list("channel");
+        let path = |pair: &Value| pair["path"].as_str().map(str::to_owned);
+        listed["pairs"].as_array().into_iter().flatten().filter_map(path).collect()
+    }
+
+    /// Waits until the one pair that there is has a channel.
+    pub fn until_channel(&mut self) {
+        let found = eventually(patience(), || self.paths() == ["channel"]);
+        found.unwrap_or_else(|_| panic!("{}", self.list("channel")));
+    }
+
     /// Runs a program's serving side while `client` runs the other one, with these arguments, and returns what that says.
     pub fn meet(&mut self, client: &str, server: &str, program: &str, plan: &str) -> Vec<String> {
         let client_program = self.serve(client, server, program);

@@ -68,6 +68,7 @@ fn programs_of_domains_of_xen() {
         });
     }
     bed.check("programs of two guests talk past the backend", past_the_backend);
+    bed.check("they wake each other while both daemons are stopped", without_daemons);
     bed.check("what two guests have in common goes when nobody uses it", |bed| {
         let gone =
             |bed: &mut XenBed| bed.xen.done("grep -q \"common window goes: nobody uses it\" /tmp/backend").code == 0;
@@ -87,22 +88,12 @@ fn programs_of_domains_of_xen() {
     });
 }
 
-/// The paths of all pairs that there are.
-fn paths(bed: &mut XenBed) -> Vec<String> {
-    let listed = bed.list("channel");
-    listed["pairs"].as_array().unwrap().iter().map(|pair| pair["path"].as_str().unwrap().to_owned()).collect()
-}
-
-fn until_channel(bed: &mut XenBed) {
-    eventually(patience(), || paths(bed) == ["channel"]).unwrap_or_else(|_| panic!("{}", bed.list("channel")));
-}
-
 /// A program of `client` sends to one of `server`; once it does, by a channel between guests, that happens; and the survivor is told.
 fn struck(bed: &mut XenBed, client: &str, server: &str, strike: impl FnOnce(&mut XenBed)) {
     bed.talk(client, server);
     match client {
         "dom0" => bed.passes_on(1 << 20),
-        _ => until_channel(bed),
+        _ => bed.until_channel(),
     }
     strike(bed);
     bed.lose(client);
@@ -110,11 +101,11 @@ fn struck(bed: &mut XenBed, client: &str, server: &str, strike: impl FnOnce(&mut
 
 fn past_the_backend(bed: &mut XenBed) {
     bed.begin("b", "a", "mx_pingpong", MANY);
-    until_channel(bed);
+    bed.until_channel();
     let first = bed.passed_on();
     // As long as both are there.
     let mut last = first;
-    while paths(bed) == ["channel"] {
+    while bed.paths() == ["channel"] {
         last = last.max(bed.passed_on());
     }
     bed.xen.on("b", "ended client").iter().for_each(|line| println!("{line}"));
@@ -122,6 +113,26 @@ fn past_the_backend(bed: &mut XenBed) {
     println!("# through the backend: {first} bytes before there was a channel, {} after", last - first);
     // What was on its way there when the channel came, both ways, and nothing else.
     assert!(last - first <= 2 * u64::from(ORDINARY_CREDIT_BYTES));
+}
+
+/// Sizes, and the last of them as the client's line begins.
+const TO_64K: &str = "-n 200 -W 0 -v -S 1 -E 65536";
+const LAST: &str = "       65536 ";
+
+fn without_daemons(bed: &mut XenBed) {
+    bed.begin("b", "a", "mx_pingpong", TO_64K);
+    bed.until_channel();
+    bed.xen.on("a", "kill -STOP $(cat /tmp/frontend.pid)");
+    bed.xen.on("b", &format!("kill -STOP $(cat /tmp/frontend.pid); ! grep -q '^{LAST}' /tmp/client"));
+    bed.xen.on("b", &format!("await client '{LAST}'"));
+    for guest in ["a", "b"] {
+        bed.xen.on(guest, "kill -CONT $(cat /tmp/frontend.pid)");
+    }
+    bed.xen.on("b", "ended client");
+    bed.xen.on("a", "ended server");
+    for guest in ["a", "b"] {
+        bed.is(guest, "there");
+    }
 }
 
 fn killed_neighbour(bed: &mut XenBed, whose: &str) {

@@ -24,6 +24,7 @@ fn guests_of_xen_come_back() {
     bed.check("a guest that was forbidden lets go, is saved, restored and allowed, and comes back", prepared);
     bed.check("a guest that is saved as it is comes back under another number", |bed| unprepared(bed, "dom0", "a", 1));
     bed.check("and once more, with its peer in another guest", |bed| unprepared(bed, "a", "b", 2));
+    bed.check("and while it talks past the backend", granting);
     bed.check("its daemon ends and starts as any other", restarted);
     bed.check("nothing that was granted is left", |bed| {
         for guest in ["a", "b"] {
@@ -73,7 +74,7 @@ fn prepared(bed: &mut XenBed) {
     bed.lose("dom0");
     bed.xen.on("a", "strike server");
     bed.xen.run("save a");
-    restore(bed, number);
+    restore(bed, "a", number);
     assert_eq!(bed.xen.on("a", "ps | grep -c '[s]leep infinity' || true"), ["0"], "a port was open");
     bed.pingpong("dom0", "a");
 }
@@ -85,7 +86,7 @@ fn unprepared(bed: &mut XenBed, client: &str, server: &str, held: u32) {
     let number = bed.number("a");
     bed.xen.run("save a");
     bed.is("a", "absent");
-    restore(bed, number);
+    restore(bed, "a", number);
     bed.lose(client);
     bed.xen.on(server, "strike server");
     assert_eq!(bed.xen.on("a", "ps | grep -c '[s]leep infinity'"), [held.to_string()], "of ports of before");
@@ -93,15 +94,39 @@ fn unprepared(bed: &mut XenBed, client: &str, server: &str, held: u32) {
     bed.pingpong("a", "a");
 }
 
-/// Restores `a`, which comes back once it is allowed; its number before is not its number now.
-fn restore(bed: &mut XenBed, before: u16) {
-    let now = bed.xen.say("restore a");
+/// Restores a guest, which comes back once it is allowed; its number before is not its number now.
+fn restore(bed: &mut XenBed, name: &str, before: u16) {
+    let now = bed.xen.say(&format!("restore {name}"));
     assert_ne!(now, before.to_string());
-    bed.xen.run("isthmus guest allow a");
-    bed.is("a", "there");
-    bed.xen.on("a", "answers frontend");
-    let said = bed.xen.on("a", "dmesg | grep -e BUG -e Oops -e 'kernel bug' || true");
+    bed.xen.run(&format!("isthmus guest allow {name}"));
+    bed.is(name, "there");
+    bed.xen.on(name, "answers frontend");
+    is_whole(bed, name);
+}
+
+/// Its kernel has stopped at nothing.
+fn is_whole(bed: &mut XenBed, name: &str) {
+    let said = bed.xen.on(name, "dmesg | grep -e BUG -e Oops -e 'kernel bug' || true");
     assert!(said.is_empty(), "{said:?}");
+}
+
+/// The one that grants, for the other one may not be saved. A program of it has an end of an event channel of before when it ends.
+fn granting(bed: &mut XenBed) {
+    bed.channels = true;
+    bed.talk("a", "b");
+    bed.until_channel();
+    let maps = |program: &str| format!("ls -l /proc/$(cat /tmp/{program}.pid)/fd | grep -c /dev/xen/gntdev || true");
+    let saved = if bed.xen.on("a", &maps("client")) == ["0"] { "a" } else { "b" };
+    let number = bed.number(saved);
+    bed.xen.run(&format!("save {saved}"));
+    bed.is(saved, "absent");
+    restore(bed, saved, number);
+    bed.lose("a");
+    bed.xen.on("b", "strike server");
+    is_whole(bed, saved);
+    bed.channels = false;
+    bed.pingpong("a", "b");
+    is_whole(bed, saved);
 }
 
 fn restarted(bed: &mut XenBed) {

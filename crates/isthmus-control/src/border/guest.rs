@@ -26,7 +26,9 @@ use isthmus_layout::border::{
     SILENT_AFTER_MS, TAKEN_STEP, UNTAKEN_MAX, VERSION, VERSION_WORD, WindowNumber, Withdrawn,
 };
 use isthmus_layout::channel::Direction;
-use isthmus_layout::control::{MalformedControl, Refused, Text, ToClient, ToDaemon, serial_of};
+use isthmus_layout::control::{
+    EventChannelEnd, EventChannels, List, MalformedControl, Refused, Text, ToClient, ToDaemon, serial_of,
+};
 use isthmus_layout::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX, PAGE_BYTES};
 use isthmus_layout::reason::Reason;
 use isthmus_platform::{Doorbell, Ring as _};
@@ -42,9 +44,9 @@ use crate::policy::Policy;
 use crate::server::{Stop, program};
 use crate::session::QUEUE_MAX;
 use crate::socket::Listener;
-use crate::watched::watched;
-pub use device::Device;
-use things::Things;
+use crate::watched::{process, watched};
+pub use device::{Device, Keep, LineEnd};
+use things::{Thing, Things};
 
 /// After no connection could be accepted.
 const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
@@ -292,6 +294,8 @@ type Message = (Vec<u8>, Vec<Arc<OwnedFd>>);
 /// A connection of a program.
 struct Program {
     number: u32,
+    /// As in [`Open`].
+    pid: u32,
     line: Line,
     /// What the host has said and the program has not taken.
     inbox: RefCell<VecDeque<Message>>,
@@ -301,6 +305,8 @@ struct Program {
     /// Messages that the host has not taken.
     untaken: Cell<u32>,
     taken: Notify,
+    /// What is to last as long as its process.
+    kept: RefCell<Vec<Keep>>,
 }
 
 impl Program {
@@ -308,6 +314,23 @@ impl Program {
         self.closed.set(true);
         self.came.notify_one();
         self.taken.notify_one();
+    }
+
+    /// A message of the host's. Which of its descriptors are lines it is told before.
+    fn take(&self, message: &[u8], things: Vec<Thing>) {
+        let (mut files, mut ends) = (Vec::new(), Vec::new());
+        for (descriptor, Thing { file, line }) in (0..).zip(things) {
+            files.push(file);
+            if let Some((port, keep)) = line {
+                ends.push(EventChannelEnd { descriptor, port });
+                self.kept.borrow_mut().push(keep);
+            }
+        }
+        if !ends.is_empty() {
+            let ends = List::new(ends).expect("a message has no more descriptors");
+            self.push((ToClient::from(EventChannels { ends }).emit(None), Vec::new()));
+        }
+        self.push((message.to_vec(), files));
     }
 
     fn push(&self, message: Message) {
@@ -335,12 +358,14 @@ impl<D: Device + 'static> Conversation<D> {
     fn open(self: &Rc<Self>, socket: OwnedFd, open: Open) -> io::Result<()> {
         let program = Rc::new(Program {
             number: self.next.replace(self.next.get() + 1),
+            pid: open.pid,
             line: Line::new(socket)?,
             inbox: RefCell::default(),
             closed: Cell::new(false),
             came: Notify::new(),
             untaken: Cell::new(0),
             taken: Notify::new(),
+            kept: RefCell::default(),
         });
         self.programs.borrow_mut().insert(program.number, Rc::clone(&program));
         spawn_local(Rc::clone(self).pass_up(Rc::clone(&program), open));
@@ -481,11 +506,9 @@ impl<D: Device + 'static> Conversation<D> {
     }
 
     fn packet(&self, program: &Program, packet: &Packet<'_>) {
-        let make = |handed: &Handed| self.things.descriptor(program.number, *handed);
+        let make = |handed: &Handed| self.things.make(program.number, *handed);
         match packet.handed.iter().map(make).collect::<io::Result<Vec<_>>>() {
-            Ok(descriptors) if program.inbox.borrow().len() < QUEUE_MAX => {
-                program.push((packet.message.to_vec(), descriptors));
-            }
+            Ok(things) if program.inbox.borrow().len() < QUEUE_MAX => program.take(packet.message, things),
             Ok(_) => program.close(), // It takes nothing.
             Err(error) if packet.handed.iter().all(is_of_region) => {
                 tracing::warn!(connection = program.number, "the device has not made what a region is: {error}");
@@ -544,19 +567,35 @@ impl<D: Device + 'static> Conversation<D> {
     }
 }
 
-/// From the host to the program.
+/// From the host to the program. What is kept for it is, until its process is gone.
 async fn pass_down(program: Rc<Program>) {
     loop {
         let next = program.inbox.borrow_mut().pop_front();
         match next {
             Some((message, descriptors)) => {
                 if !program.line.send(&message, &descriptors).await {
-                    return; // The other task sees it, too.
+                    break; // The other task sees it, too.
                 }
             }
-            None if program.closed.get() => return program.line.shut_down(),
+            None if program.closed.get() => {
+                program.line.shut_down();
+                break;
+            }
             None => program.came.notified().await,
         }
+    }
+    let (pid, kept) = (program.pid, program.kept.take());
+    drop(program);
+    if !kept.is_empty() {
+        gone(pid).await;
+    }
+}
+
+/// Waits until a process is gone; for ever where it cannot be seen.
+async fn gone(pid: u32) {
+    let Ok(pid @ 1..) = i32::try_from(pid) else { return std::future::pending().await };
+    if let Some(process) = process(pid) {
+        drop(process.readable().await);
     }
 }
 

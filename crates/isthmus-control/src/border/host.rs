@@ -416,7 +416,7 @@ impl Conversation {
             Handed::Piece { window, offset, age, .. }
             | Handed::Home { window, offset, age, .. }
             | Handed::View { window, offset, age, .. } => !self.estate.holds(window, offset, age),
-            Handed::Ringer { .. } | Handed::Listener { .. } => false,
+            Handed::Ringer { .. } | Handed::Listener { .. } | Handed::Line { .. } => false,
         };
         let gone: Vec<_> = parsed.handed.iter().filter(is_gone).collect();
         match &gone[..] {

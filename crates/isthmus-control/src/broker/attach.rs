@@ -219,5 +219,5 @@ fn adopted_board(memory: Given, bell: Given) -> Result<BoardFds, Refusal> {
         return Err(Reason::DoorbellInvalid.into());
     }
     sealed(&memory, Some(board::SIZE.0))?;
-    Ok(BoardFds { memory: memory.keep().into(), ringer: bell.keep().into() })
+    Ok(BoardFds { memory: memory.keep().into(), ringer: bell.keep().into(), line: None })
 }

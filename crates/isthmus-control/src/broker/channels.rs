@@ -207,7 +207,7 @@ impl Broker {
             Some(known) => Ok(Prepared { end, board: known.clone(), listener: None }),
             None => match match common {
                 Common::Ground(ground) => NewBoard::new(own, room, ground, domain),
-                Common::Window(window) => NewBoard::common(window, &home.ground, domain),
+                Common::Window(window) => NewBoard::common(window, &home.ground, domain, home.version),
             } {
                 Ok(new) => {
                     home.boards.insert(board, new.peers.clone());
@@ -288,11 +288,12 @@ impl Broker {
             peer_place: peer.end.place,
             new_board: to.listener.is_some(),
         };
-        let mut items = vec![rings.memory.clone(), peer.board.memory.clone(), peer.board.ringer.clone()];
+        let Home { session, version, .. } = self.homes[&to.end.domain];
+        let mut items = vec![rings.memory.clone(), peer.board.memory.clone(), peer.board.ringer_for(version)];
         if let Some(listener) = &to.listener {
             items.extend([to.board.memory.clone(), listener.clone()]);
         }
-        self.send(self.homes[&to.end.domain].session, serial, message.into(), items);
+        self.send(session, serial, message.into(), items);
     }
 
     pub(super) fn accept_channel(&mut self, domain: DomainId, channel: ChannelId) -> Result<(), Refusal> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use isthmus_layout::board::{self, Place};
 use isthmus_layout::channel::SlabSize;
-use isthmus_layout::control::{BoardIndex, Name, Version};
+use isthmus_layout::control::{BoardIndex, EventChannels, Name, Version};
 use isthmus_layout::ids::DomainId;
 use isthmus_layout::reason::Reason;
 use isthmus_platform::Doorbell;
@@ -21,6 +21,20 @@ pub struct BoardFds {
     pub memory: Item,
     /// What peers ring.
     pub ringer: Item,
+    /// What those ring instead that know lines.
+    pub line: Option<Item>,
+}
+
+impl BoardFds {
+    /// What a peer rings with which this version is spoken.
+    pub(super) fn ringer_for(&self, version: Version) -> Item {
+        self.line.as_ref().filter(|_| knows_lines(version)).unwrap_or(&self.ringer).clone()
+    }
+}
+
+/// Whether a library knows what to do with an end of an event channel.
+fn knows_lines(version: Version) -> bool {
+    version.minor >= EventChannels::SINCE
 }
 
 /// A new board: what peers get, and what the domain listens to.
@@ -43,14 +57,22 @@ impl NewBoard {
     pub(super) fn own(ground: &Ground, domain: DomainId) -> Result<Self, Refusal> {
         let (listener, ringer) = ground.domain_bell(domain)?;
         let memory = ground.memory(board::SIZE)?;
-        Ok(Self { peers: BoardFds { memory, ringer }, listener })
+        Ok(Self { peers: BoardFds { memory, ringer, line: None }, listener })
     }
 
     /// For peers in another guest, in the window that both guests have in common.
-    pub(super) fn common(window: &Arc<CommonWindow>, ground: &Ground, domain: DomainId) -> Result<Self, Refusal> {
+    pub(super) fn common(
+        window: &Arc<CommonWindow>,
+        ground: &Ground,
+        domain: DomainId,
+        version: Version,
+    ) -> Result<Self, Refusal> {
         let (listener, ringer) = window.bell(domain, ground.number())?;
         let memory = window.memory(board::SIZE)?;
-        Ok(Self { peers: BoardFds { memory, ringer }, listener })
+        // The listener's own bell is heard by it as well.
+        let line = window.line(&memory).filter(|_| knows_lines(version));
+        let listener = line.clone().unwrap_or(listener);
+        Ok(Self { peers: BoardFds { memory, ringer, line }, listener })
     }
 
     /// For peers of another owner: they hold an end of a socket, the domain holds the other one. All domains of a guest have one owner.
@@ -58,7 +80,7 @@ impl NewBoard {
         let (listener, ringer) = Doorbell::across()?;
         let memory = ground.memory(board::SIZE)?;
         let ringer = descriptor(&ringer)?.into();
-        Ok(Self { peers: BoardFds { memory, ringer }, listener: descriptor(&listener)?.into() })
+        Ok(Self { peers: BoardFds { memory, ringer, line: None }, listener: descriptor(&listener)?.into() })
     }
 }
 

@@ -64,6 +64,10 @@ pub(crate) trait Common: std::fmt::Debug + Send + Sync {
     fn has_regions(&self) -> bool {
         false
     }
+    /// Either end of what programs of the one ring those of the other by, without their daemons, where a board lies there.
+    fn line(&self, _board: u64) -> Option<Handed> {
+        None
+    }
     /// What rings a vector of `of` from `from`.
     fn ringer(&self, of: &Estate, from: &Estate, vector: u16) -> Result<Handed, Refusal>;
 
@@ -153,6 +157,12 @@ impl CommonWindow {
         let vector = of.vector(domain)?;
         let ringer = self.common.ringer(of, from, vector)?;
         Ok((Item::Bell(Handed::Listener { vector }), Item::Bell(ringer)))
+    }
+
+    /// The same by a line, where there are any: for programs that know lines.
+    pub(crate) fn line(&self, board: &Item) -> Option<Item> {
+        let Item::Common(piece) = board else { return None };
+        self.common.line(piece.at).map(Item::Bell)
     }
 
     /// Tells the guest of a side something.

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! What the other guest says comes by the backend, and is mapped in full once before any program gets it; who cannot map something says so, and
-//! nothing else comes of it. Its rings wake programs of this guest, never this daemon's crossing. What it does with pages that it was granted is
+//! nothing else comes of it. Programs ring each other by lines, event channels that lots for their boards come with; those that do not know
+//! lines by the relay. Its rings wake programs of this guest, never this daemon's crossing. What it does with pages that it was granted is
 //! its own affair: all that is granted to others leaves [`RESERVE_PAGES`] for this guest's own programs.
 
 use std::cell::{Cell, RefCell};
@@ -24,7 +25,7 @@ use isthmus_layout::limits::PAGE_BYTES;
 use isthmus_platform::Platform as _;
 use isthmus_platform_kvm::{GUEST as OWN, HOST};
 use isthmus_platform_xen::kernel::{Pages as _, Port as _};
-use isthmus_platform_xen::{Domid, Farewell, Grant, GrantRef, SharedHead, Xen, XenMemory};
+use isthmus_platform_xen::{Domid, Farewell, GrantRef, SharedHead, SharedLot, Xen, XenMemory};
 use isthmus_shm::{Access, Window, Words as _};
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, spawn_local};
@@ -32,7 +33,7 @@ use tokio::task::{AbortHandle, spawn_local};
 use super::Domain;
 use super::held::Held;
 use super::relay::{BACKEND, Bells, GUEST, Relay};
-use crate::border::guest::Device;
+use crate::border::guest::{Device, LineEnd};
 
 /// Windows that a guest may have in common with others, as its backend limits them, and some that are going.
 const NEIGHBOURS_MAX: usize = 64;
@@ -77,11 +78,27 @@ pub(super) struct Neighbour<K: Domain> {
 }
 
 /// A lot of a window.
-enum Lot<K: Domain> {
+struct Lot<K: Domain> {
+    pages: LotPages<K>,
+    line: Option<Line<K>>,
+}
+
+enum LotPages<K: Domain> {
     /// That we have granted.
     Ours(XenMemory<K::Pages>),
     /// That the other guest has.
     Theirs(Vec<GrantRef>),
+}
+
+/// Our end of an event channel that programs of both guests ring each other by.
+struct Line<K: Domain> {
+    port: K::Port,
+    _held: Held<K>,
+}
+
+/// Whether lots of so many bytes come with a line: those that have room for a board and nothing else.
+fn has_line(bytes: u64) -> bool {
+    bytes == u64::from(PAGE_BYTES)
 }
 
 fn page() -> RegionSize {
@@ -138,14 +155,24 @@ impl<K: Domain> Neighbour<K> {
         if lots.contains_key(&place) || bytes == 0 || bytes > LOT_BYTES_MAX || self.head_memory.is_none() {
             return Err(no(format!("the host wants {bytes} bytes at {place} of a common window")));
         }
-        let lot = self.xen.allocate(RegionSize(bytes), &self.domid, Access::ReadWrite).map_err(io::Error::other)?;
+        let memory = self.xen.allocate(RegionSize(bytes), &self.domid, Access::ReadWrite).map_err(io::Error::other)?;
         // What is over when this returns was never anybody's.
         let reserve = self.xen.kernel().offer(backend, RESERVE_PAGES, Access::ReadWrite);
         reserve.map_err(|_| no("other guests have nearly all that this one may grant"))?;
-        let grant = self.xen.grant(&lot, &self.domid, Access::ReadWrite).map_err(io::Error::other)?.emit();
+        let pages = self.xen.grant(&memory, &self.domid, Access::ReadWrite).map_err(io::Error::other)?;
+        let port = has_line(bytes).then(|| self.xen.kernel().listen(self.domid)).transpose()?;
+        let grant = SharedLot { line: port.as_ref().map(K::Port::number), pages }.emit();
         assert!(grant.len() <= GRANT_BYTES_MAX); // Ours: a grant has 72 bytes at most.
-        lots.insert(place, Lot::Ours(lot));
+        let line = port.map(|port| self.line(port)).transpose()?;
+        lots.insert(place, Lot { pages: LotPages::Ours(memory), line });
         Ok(grant)
+    }
+
+    fn line(&self, port: K::Port) -> io::Result<Line<K>> {
+        port.restrict(self.domid)?;
+        let mut held = Held::of(self.xen.kernel(), self.xen.own(), &port)?;
+        held.announced = true; // As above.
+        Ok(Line { port, _held: held })
     }
 
     /// Takes a lot that it grants to us.
@@ -154,12 +181,27 @@ impl<K: Domain> Neighbour<K> {
         if lots.contains_key(place) || *bytes == 0 || *bytes > LOT_BYTES_MAX || self.head_memory.is_some() {
             return Err(no(format!("the host lends {bytes} bytes at {place} of a common window")));
         }
-        let grant = Grant::parse(grant, self.domid).map_err(io::Error::other)?;
-        let refs = self.xen.pages_of(&grant, RegionSize(*bytes)).map_err(io::Error::other)?;
+        let SharedLot { line, pages } = SharedLot::parse(grant, self.domid).map_err(io::Error::other)?;
+        let refs = self.xen.pages_of(&pages, RegionSize(*bytes)).map_err(io::Error::other)?;
         // A program that cannot map what it is handed has no channel; nobody is handed what cannot be mapped at all.
         self.xen.kernel().map(self.domid, &refs, Access::ReadWrite, None)?;
-        lots.insert(*place, Lot::Theirs(refs));
+        let line = match line {
+            Some(port) => Some(self.line(self.xen.kernel().bind(self.domid, port)?)?),
+            None if has_line(*bytes) => return Err(no("a lot that is to have a line has none")),
+            None => None,
+        };
+        lots.insert(*place, Lot { pages: LotPages::Theirs(refs), line });
         Ok(())
+    }
+
+    fn line_end(&self, place: u64) -> io::Result<LineEnd> {
+        let lots = self.lots.borrow();
+        let line = lots.get(&place).and_then(|lot| lot.line.as_ref());
+        let line = line.ok_or_else(|| no(format!("there is no line at {place} of a common window")))?;
+        // Not announced: when the last program has gone we may not be, in the same domain.
+        let keep = Held::of(self.xen.kernel(), self.xen.own(), &line.port)?;
+        let end = line.port.as_fd().try_clone_to_owned()?;
+        Ok(LineEnd { end, port: line.port.number().0, keep: Box::new(keep) })
     }
 
     fn piece(&self, offset: u64, bytes: u64) -> io::Result<OwnedFd> {
@@ -167,13 +209,15 @@ impl<K: Domain> Neighbour<K> {
         let lot = lots.get(&offset).ok_or_else(|| no(format!("there is nothing at {offset} of a common window")))?;
         let pages = usize::try_from(bytes.div_ceil(PAGE_BYTES.into())).map_err(io::Error::other)?;
         let too_small = || no(format!("what is at {offset} of a common window has less than {bytes} bytes"));
-        match lot {
-            Lot::Ours(memory) if pages <= memory.pages().refs().len() => memory.pages().as_fd().try_clone_to_owned(),
-            Lot::Theirs(refs) => {
+        match &lot.pages {
+            LotPages::Ours(memory) if pages <= memory.pages().refs().len() => {
+                memory.pages().as_fd().try_clone_to_owned()
+            }
+            LotPages::Theirs(refs) => {
                 let refs = refs.get(..pages).ok_or_else(too_small)?;
                 Ok(self.xen.kernel().lend(self.domid, refs)?)
             }
-            Lot::Ours(_) => Err(too_small()),
+            LotPages::Ours(_) => Err(too_small()),
         }
     }
 }
@@ -271,6 +315,13 @@ impl<K: Domain, D: Device> Device for Shown<K, D> {
             Self::Own { device, .. } if peer == HOST || peer == OWN => device.ringer(peer, vector),
             Self::Own { neighbours, .. } => neighbours.get(WindowNumber(peer - OWN))?.bells.ringer(vector),
             Self::Common(_) => Err(no("a common window has no bells")),
+        }
+    }
+
+    fn line(&self, place: u64) -> io::Result<LineEnd> {
+        match self {
+            Self::Own { .. } => Err(no("a guest's own window has no lines")),
+            Self::Common(neighbour) => neighbour.line_end(place),
         }
     }
 

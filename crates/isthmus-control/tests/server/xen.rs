@@ -104,9 +104,14 @@ impl Running {
 
     /// A program's connection, once the host's daemon is there.
     pub(crate) fn served(&self) -> Client {
+        self.served_as(Spoken::CURRENT)
+    }
+
+    /// The same of a program that speaks this.
+    pub(crate) fn served_as(&self, spoken: Spoken) -> Client {
         until("the host is silent", || {
             let mut client = Client::new(seqpacket::connect(&self.socket()).unwrap());
-            let hello = Hello { magic: Magic, spoken: Spoken::CURRENT, library: Name::new("test 1").unwrap() };
+            let hello = Hello { magic: Magic, spoken, library: Name::new("test 1").unwrap() };
             match client.ask_anyway(hello)? {
                 ToClient::HelloBack(_) => Some(client),
                 ToClient::Refused(refused) if refused.reason == Reason::HostSilent => None,

@@ -10,10 +10,11 @@ use isthmus_layout::channel::{Geometry, SlabSize};
 use isthmus_layout::control::*;
 use isthmus_layout::ids::DomainId;
 use isthmus_layout::reason::Reason;
+use isthmus_platform_xen::EvtchnPort;
 use isthmus_platform_xen::fake::{self, Host};
 use isthmus_shm::{Access, Mapping, Payload as _, Window};
 
-use crate::bed::{Client, channel};
+use crate::bed::{Client, Welcomed, channel};
 use crate::xen::{Running, WEB, admitted, attached, domid, until};
 
 const BASE: u16 = 8;
@@ -25,19 +26,31 @@ struct Two {
     frontends: [Running; 2],
     clients: [Client; 2],
     ids: [DomainId; 2],
+    /// Where the programs hear what is for any board of theirs.
+    bells: [OwnedFd; 2],
 }
+
+/// Which of the descriptors of a welcome that is.
+const OWN_BELL: usize = 4;
 
 impl Two {
     fn start(xen: &str) -> Self {
+        Self::speaking(xen, [Spoken::CURRENT; 2])
+    }
+
+    /// The same of programs that speak this.
+    fn speaking(xen: &str, spoken: [Spoken; 2]) -> Self {
         let host = Host::new();
         let guests: [fake::Domain; 2] =
             [(WEB, "web"), (BASE, "base")].map(|(number, name)| admitted(&host, number, name));
         let backend = Running::backend_with(&host, &["web", "base"], xen);
         let frontends = guests.each_ref().map(Running::frontend);
-        let mut clients = frontends.each_ref().map(Running::served);
+        let mut clients = [0, 1].map(|at| frontends[at].served_as(spoken[at]));
         let [a, b] = &mut clients;
-        let ids = [attached(a, "web1").id(), attached(b, "base1").id()];
-        Self { host, backend, frontends, clients, ids }
+        let welcomed = [attached(a, "web1"), attached(b, "base1")];
+        let ids = welcomed.each_ref().map(Welcomed::id);
+        let bells = welcomed.map(|mut welcomed| welcomed.fds.remove(OWN_BELL));
+        Self { host, backend, frontends, clients, ids, bells }
     }
 
     fn channel(&mut self) -> [(ChannelOffer, Vec<OwnedFd>); 2] {
@@ -88,10 +101,6 @@ fn programs_of_two_guests_get_a_channel_in_pages_that_the_one_grants_to_the_othe
     for board in [&ours[1], &ours[3], &theirs[1], &theirs[3]] {
         window(board, board::SIZE);
     }
-    for (ringer, listener) in [(&ours[2], &theirs[4]), (&theirs[2], &ours[4])] {
-        rustix::io::write(ringer, &1_u64.to_ne_bytes()).unwrap();
-        until("a ring does not arrive", || rustix::io::read(listener, &mut [0; 8]).ok());
-    }
     assert_eq!(two.why(), ("channel".to_owned(), None));
     // One of the two grants.
     let common = two.common();
@@ -105,6 +114,62 @@ fn programs_of_two_guests_get_a_channel_in_pages_that_the_one_grants_to_the_othe
     two.until_nothing_is_common();
     // And another one is made.
     two.channel();
+}
+
+/// What a program that does not know lines was offered.
+fn before_lines() -> Spoken {
+    let minor = EventChannels::SINCE - 1;
+    Spoken::new(Version { major: 1, minor }, minor - 1).unwrap()
+}
+
+/// Which descriptors of its offer a program was told are lines, and their ports.
+fn lines(client: &mut Client) -> Vec<(u8, u32)> {
+    let heard = client.hear_that(|heard| matches!(heard.message, ToClient::EventChannels(_)));
+    let ToClient::EventChannels(EventChannels { ends }) = heard.message else { panic!("{heard:?}") };
+    ends.iter().map(|end| (end.descriptor, end.port)).collect()
+}
+
+fn arrives(listener: &OwnedFd) {
+    until("a ring does not arrive", || rustix::io::read(listener, &mut [0; 8]).ok());
+}
+
+/// Which descriptors of an offer ring the peer, and are rung by it.
+const RINGER: usize = 2;
+const LISTENER: usize = 4;
+
+#[test]
+fn programs_of_two_guests_ring_each_other_by_lines() {
+    let mut two = Two::start("");
+    let [(_, ours), (_, theirs)] = two.channel();
+    let [a, b] = &mut two.clients;
+    let told = [lines(a), lines(b)];
+    for told in &told {
+        assert_eq!(told.iter().map(|(at, _)| usize::from(*at)).collect::<Vec<_>>(), [RINGER, LISTENER]);
+    }
+    for listener in [&theirs[LISTENER], &ours[LISTENER]] {
+        let _ = rustix::io::read(listener, &mut [0; 8]); // Binding is an event.
+    }
+    for (told, from, listener) in [(&told[0], WEB, &theirs[LISTENER]), (&told[1], BASE, &ours[LISTENER])] {
+        two.host.notify(domid(from), EvtchnPort(told[0].1));
+        arrives(listener);
+    }
+}
+
+#[test]
+fn who_does_not_know_lines_is_rung_by_the_daemons_and_rings_so() {
+    for spoken in [[before_lines(); 2], [before_lines(), Spoken::CURRENT], [Spoken::CURRENT, before_lines()]] {
+        let mut two = Two::speaking("", spoken);
+        let [(_, ours), (_, theirs)] = two.channel();
+        for (from, ringer) in [(0, &ours[RINGER]), (1, &theirs[RINGER])] {
+            if spoken[from] == Spoken::CURRENT {
+                let told = lines(&mut two.clients[from]);
+                assert_eq!(told.iter().map(|(at, _)| usize::from(*at)).collect::<Vec<_>>(), [LISTENER]);
+            }
+            // Who knows lines listens to its own bell as well.
+            rustix::io::write(ringer, &1_u64.to_ne_bytes()).unwrap();
+            arrives(&two.bells[1 - from]);
+        }
+    }
 }
 
 #[test]

@@ -12,6 +12,9 @@
 //!
 //! The host decides who has one and which lot is a piece, and passes on what the one says to the other. Its numbers and places are
 //! trusted by both; what the guests say of one another is not.
+//!
+//! A lot of one page comes with a line: an event channel of its own, an end in each guest. It is room for a board, and the domain whose
+//! board it becomes hears those of the other guest by it without either daemon ([`Handed::Line`](super::Handed::Line)).
 
 use alloc::vec::Vec;
 

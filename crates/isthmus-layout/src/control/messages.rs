@@ -28,6 +28,16 @@ record! {
     }
 }
 
+record! {
+    /// A descriptor that is an end of an event channel.
+    EventChannelEnd {
+        /// Which of its message's.
+        descriptor: u8,
+        /// The channel's port in this guest.
+        port: u32,
+    }
+}
+
 messages! {
     /// What a library says to its daemon.
     ToDaemon, the other way ToClient;
@@ -403,6 +413,13 @@ messages! {
     147 RegionMade since 3, reply "", descriptors ["the region, opened for reading and writing"] {
         /// Which.
         region: RegionId,
+    }
+
+    /// In a guest of Xen: which doorbells of the next message are ends of event channels. Such a one is rung by notifying its port; what rang
+    /// it is read from it, and written back.
+    148 EventChannels since 4, reply "", descriptors [] {
+        /// Those.
+        ends: List<EventChannelEnd, CONTROL_FDS_MAX>,
     }
 }
 

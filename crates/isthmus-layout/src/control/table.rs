@@ -109,7 +109,12 @@ macro_rules! messages {
             $( #[doc = concat!("See [`", stringify!($name), "`].")] $name($name), )*
         }
 
-        $( impl From<$name> for $way {
+        $( impl $name {
+            /// The minor version that brought the message.
+            pub const SINCE: u16 = $since;
+        }
+
+        impl From<$name> for $way {
             fn from(message: $name) -> Self {
                 Self::$name(message)
             }

@@ -45,7 +45,7 @@ pub struct Spoken {
 
 impl Spoken {
     /// What this tree speaks.
-    pub const CURRENT: Self = Self { version: Version { major: 1, minor: 3 }, oldest_minor: 2 };
+    pub const CURRENT: Self = Self { version: Version { major: 1, minor: 4 }, oldest_minor: 3 };
 
     /// None where the oldest is newer than the version. Tests claim to be any version with it.
     pub const fn new(version: Version, oldest_minor: u16) -> Option<Self> {

@@ -47,6 +47,7 @@ samples! {
     Reason: select(Reason::ALL);
     Topic: select(&Topic::ALL[..]);
     Resume: (DomainId::sample(), Ticket::sample()).prop_map(|(domain, ticket)| Resume { domain, ticket });
+    EventChannelEnd: (any::<u8>(), any::<u32>()).prop_map(|(descriptor, port)| EventChannelEnd { descriptor, port });
     Bytes<ANSWER_BYTES_MAX>: proptest::collection::vec(any::<u8>(), 0..ANSWER_BYTES_MAX)
         .prop_map(|bytes| Bytes::new(bytes).unwrap());
 }
@@ -129,4 +130,5 @@ any_message! { to_client, ToClient:
     MxFound { domain, endpoint }
     MxIs { nic, endpoint }
     RegionMade { region }
+    EventChannels { ends }
 }

@@ -4,13 +4,15 @@ use crate::{Domid, EvtchnPort, GrantRef};
 use isthmus_shm::Access;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::ioctl::{Direction, Ioctl, IoctlOutput, Opcode, ioctl, opcode};
+use rustix::ioctl::{Direction, Ioctl, IoctlOutput, Opcode, Setter, ioctl, opcode};
 use std::ffi::c_void;
 
 pub(super) const GNTALLOC: &str = "/dev/xen/gntalloc";
 pub(super) const GNTDEV: &str = "/dev/xen/gntdev";
 pub(super) const EVTCHN: &str = "/dev/xen/evtchn";
 pub(super) const XENBUS: &str = "/dev/xen/xenbus";
+
+const RESTRICT: Opcode = opcode::from_components(Direction::None, b'E', 6, 2);
 
 /// The other domain may store.
 const WRITABLE: u32 = 1;
@@ -103,9 +105,10 @@ pub(super) fn bind(file: &OwnedFd, peer: Domid, port: EvtchnPort) -> Result<Evtc
     call(file, b'E', 1, 2, &mut [u32::from(peer.number()), port.0]).map(EvtchnPort)
 }
 
-/// `IOCTL_EVTCHN_NOTIFY`.
-pub(super) fn notify(file: &OwnedFd, port: EvtchnPort) -> Result<(), Errno> {
-    call(file, b'E', 4, 1, &mut [port.0]).map(drop)
+/// `IOCTL_EVTCHN_RESTRICT_DOMID`: whoever has the file makes no ends with it but to this domain. A number of 16 bits.
+pub(super) fn restrict(file: &OwnedFd, peer: Domid) -> Result<(), Errno> {
+    // SAFETY: the request has the kernel read one `u16`, which `Setter` points to as long as the call lasts, and changes no memory.
+    unsafe { ioctl(file, Setter::<RESTRICT, u16>::new(peer.number())) }
 }
 
 #[cfg(test)]
@@ -121,8 +124,9 @@ mod tests {
             number(b'G', 7, 4),
             number(b'E', 2, 1),
             number(b'E', 1, 2),
-            number(b'E', 4, 1),
+            isthmus_platform::event_channel::NOTIFY,
+            RESTRICT,
         ];
-        assert_eq!(numbers, [0x18_4705, 0x18_4700, 0x10_4707, 0x4_4502, 0x8_4501, 0x4_4504]);
+        assert_eq!(numbers, [0x18_4705, 0x18_4700, 0x10_4707, 0x4_4502, 0x8_4501, 0x4_4504, 0x2_4506]);
     }
 }

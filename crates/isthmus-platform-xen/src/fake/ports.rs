@@ -109,6 +109,12 @@ impl Port for FakePort {
         Ok(())
     }
 
+    fn restrict(&self, peer: Domid) -> Result<(), Errno> {
+        let state = self.host.lock();
+        let own = state.ports.ends.get(&(self.domid, self.number.0)).ok_or(Errno::BADF)?;
+        if own.peer == peer { Ok(()) } else { Err(Errno::ACCESS) }
+    }
+
     fn wait(&self, limit: Duration) -> Result<bool, Errno> {
         let end = Instant::now() + limit;
         let mut state = self.host.lock();

@@ -1,5 +1,6 @@
 //! What shows a guest its window: the device of QEMU, or what a guest of Xen grants.
 
+use std::any::Any;
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -10,6 +11,19 @@ use isthmus_layout::border::lots::Wanted;
 use isthmus_layout::border::shared::{Lend, Share};
 use isthmus_platform_kvm::GUEST;
 use isthmus_shm::{Access, Mapping, Window};
+
+/// Lasts as long as it is kept, whatever it is.
+pub type Keep = Box<dyn Any>;
+
+/// An end of an event channel, to be handed to a program.
+pub struct LineEnd {
+    /// It, able to do nothing else.
+    pub end: OwnedFd,
+    /// The channel's port in this guest.
+    pub port: u32,
+    /// To be dropped once the program cannot have it open any more.
+    pub keep: Keep,
+}
 
 /// What shows a guest its window.
 #[expect(async_fn_in_trait, reason = "all is done on one thread")]
@@ -33,6 +47,10 @@ pub trait Device: Sized {
     fn withdraw(&self, offset: u64, piece: Option<&OwnedFd>) -> io::Result<()>;
     /// A descriptor that rings a vector of a peer when eight bytes are written to it.
     fn ringer(&self, peer: u16, vector: u16) -> io::Result<OwnedFd>;
+    /// Our end of the line that a lot came with.
+    fn line(&self, _place: u64) -> io::Result<LineEnd> {
+        Err(io::Error::other("the window is not made of lots"))
+    }
     /// An event descriptor that counts the rings of a vector of ours from now on, and no other does.
     fn listen(&self, vector: u16) -> io::Result<OwnedFd>;
     /// A descriptor that hangs up when the device is gone.

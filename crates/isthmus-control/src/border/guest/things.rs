@@ -8,10 +8,17 @@ use std::sync::Arc;
 
 use isthmus_layout::border::{Handed, WindowNumber, Withdrawn};
 
-use super::Device;
+use super::device::{Device, Keep, LineEnd};
 
 /// A descriptor of the device, and whose or which use of its bytes it is.
 type Made = (u32, Arc<OwnedFd>);
+
+/// What a program gets for something that the host has handed it.
+pub(super) struct Thing {
+    pub(super) file: Arc<OwnedFd>,
+    /// Of a line: the port, and what is to be dropped once the program cannot have it open any more.
+    pub(super) line: Option<(u32, Keep)>,
+}
 
 /// What may be done with a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,23 +79,31 @@ impl<D: Device> Things<D> {
         ask(self.commons.borrow().get(&window).ok_or_else(gone)?)
     }
 
-    pub(super) fn descriptor(&self, connection: u32, handed: Handed) -> io::Result<Arc<OwnedFd>> {
-        match handed {
-            Handed::Piece { window, offset, bytes, age } => self.piece((window, offset, Rights::Piece), bytes, age),
-            Handed::Home { window, offset, bytes, age } => self.piece((window, offset, Rights::Home), bytes, age),
-            Handed::View { window, offset, bytes, age } => self.piece((window, offset, Rights::View), bytes, age),
-            Handed::Ringer { peer, vector } => self.device.ringer(peer, vector).map(Arc::new),
-            Handed::Listener { vector } => {
-                if let Some((known, listener)) = self.listeners.borrow().get(&vector)
-                    && *known == connection
-                {
-                    return Ok(Arc::clone(listener));
-                }
-                let listener = Arc::new(self.device.listen(vector)?);
-                self.listeners.borrow_mut().insert(vector, (connection, Arc::clone(&listener)));
-                Ok(listener)
+    /// What a program gets.
+    pub(super) fn make(&self, connection: u32, handed: Handed) -> io::Result<Thing> {
+        let file = match handed {
+            Handed::Piece { window, offset, bytes, age } => self.piece((window, offset, Rights::Piece), bytes, age)?,
+            Handed::Home { window, offset, bytes, age } => self.piece((window, offset, Rights::Home), bytes, age)?,
+            Handed::View { window, offset, bytes, age } => self.piece((window, offset, Rights::View), bytes, age)?,
+            Handed::Ringer { peer, vector } => self.device.ringer(peer, vector).map(Arc::new)?,
+            Handed::Listener { vector } => self.listener(connection, vector)?,
+            Handed::Line { window, place } => {
+                let LineEnd { end, port, keep } = self.of_window(window, |device| device.line(place))?;
+                return Ok(Thing { file: Arc::new(end), line: Some((port, keep)) });
             }
+        };
+        Ok(Thing { file, line: None })
+    }
+
+    fn listener(&self, connection: u32, vector: u16) -> io::Result<Arc<OwnedFd>> {
+        if let Some((known, listener)) = self.listeners.borrow().get(&vector)
+            && *known == connection
+        {
+            return Ok(Arc::clone(listener));
         }
+        let listener = Arc::new(self.device.listen(vector)?);
+        self.listeners.borrow_mut().insert(vector, (connection, Arc::clone(&listener)));
+        Ok(listener)
     }
 
     fn piece(&self, at: (WindowNumber, u64, Rights), bytes: u64, age: u32) -> io::Result<Arc<OwnedFd>> {

@@ -114,6 +114,10 @@ impl Common for Lots {
         self.account().stock.bytes_max()
     }
 
+    fn line(&self, board: u64) -> Option<Handed> {
+        Some(Handed::Line { window: self.number, place: board })
+    }
+
     /// By the window's own event channel.
     fn ringer(&self, _of: &Estate, _from: &Estate, vector: u16) -> Result<Handed, Refusal> {
         Ok(Handed::Ringer { peer: GUEST + self.number.0, vector })

@@ -1,9 +1,9 @@
 //! Two guests' daemons, and what the one can do to the other.
 
 use isthmus_layout::border::lots::FIRST_LOT;
-use isthmus_platform_xen::Names;
 use isthmus_platform_xen::fake;
 use isthmus_platform_xen::kernel::Kernel as _;
+use isthmus_platform_xen::{EvtchnPort, Grant, Names};
 use isthmus_shm::Payload as _;
 
 use super::*;
@@ -97,7 +97,10 @@ fn whatever_another_guest_says_that_it_granted_what_cannot_be_mapped_is_none() {
         let foreign = liar.offer(Domid::ZERO, 16, Access::ReadWrite).unwrap();
         let list = liar.offer(domid(8), 1, Access::ReadWrite).unwrap();
         Window::new(list.map().unwrap()).copy_in(0, &[0xff; 4096]);
-        let grant = |pages: u32, names| Grant { from: domid(7), access: Access::ReadWrite, pages, names }.emit();
+        let grant = |pages: u32, names| {
+            let pages = Grant { from: domid(7), access: Access::ReadWrite, pages, names };
+            SharedLot { line: None, pages }.emit()
+        };
         let listed = |first: GrantRef| grant(20, Names::Listed(first));
         let honest = grants.get(WINDOW).unwrap().grant(Domid::ZERO, wanted(FIRST_LOT)).unwrap();
         let lies = [
@@ -127,6 +130,59 @@ fn whatever_another_guest_says_that_it_granted_what_cannot_be_mapped_is_none() {
     });
 }
 
+/// A lot of one page.
+fn board(place: u64) -> Wanted {
+    Wanted { window: WINDOW, place, bytes: PAGE_BYTES.into() }
+}
+
+fn lend_board(grant: &[u8]) -> Lend<'_> {
+    Lend { window: WINDOW, place: FIRST_LOT, bytes: PAGE_BYTES.into(), grant }
+}
+
+fn has_rung(bell: &OwnedFd) -> bool {
+    rustix::io::read(bell, &mut [0; 8]).is_ok()
+}
+
+#[test]
+fn a_lot_for_a_board_comes_with_a_line_between_programs() {
+    run(async {
+        let (_host, _, [grants, maps]) = shared();
+        let [grants, maps] = [&grants, &maps].map(|side| side.get(WINDOW).unwrap());
+        let made = grants.grant(Domid::ZERO, board(FIRST_LOT)).unwrap();
+        maps.borrow(&lend_board(&made)).unwrap();
+        let [granted, mapped] = [&grants, &maps].map(|of| of.line_end(FIRST_LOT).unwrap());
+        has_rung(&mapped.end); // Binding is an event.
+        for (from, to) in [(&grants, &mapped), (&maps, &granted)] {
+            let lots = from.lots.borrow();
+            let line = lots[&FIRST_LOT].line.as_ref().unwrap();
+            line.port.notify().unwrap();
+            assert!(has_rung(&to.end) && !has_rung(&to.end));
+        }
+        assert_eq!(granted.port, grants.lots.borrow()[&FIRST_LOT].line.as_ref().unwrap().port.number().0);
+        let longer = grants.grant(Domid::ZERO, wanted(FIRST_LOT + BYTES)).unwrap();
+        assert_eq!(SharedLot::parse(&longer, domid(7)).unwrap().line, None);
+        assert!(grants.line_end(FIRST_LOT + BYTES).is_err() && maps.line_end(FIRST_LOT + BYTES).is_err());
+    });
+}
+
+#[test]
+fn a_lot_for_a_board_without_a_line_is_none() {
+    run(async {
+        let (_host, [liar, other], [grants, maps]) = shared();
+        let [grants, maps] = [&grants, &maps].map(|side| side.get(WINDOW).unwrap());
+        let made = grants.grant(Domid::ZERO, board(FIRST_LOT)).unwrap();
+        let honest = SharedLot::parse(&made, domid(7)).unwrap();
+        let (taken, foreign) = (liar.listen(domid(8)).unwrap(), liar.listen(Domid::ZERO).unwrap());
+        let _bound = other.bind(domid(7), taken.number()).unwrap();
+        for line in [None, Some(EvtchnPort(4_000_000)), Some(taken.number()), Some(foreign.number())] {
+            let lie = SharedLot { line, ..honest.clone() };
+            assert!(maps.borrow(&lend_board(&lie.emit())).is_err(), "{lie:?}");
+            assert!(maps.line_end(FIRST_LOT).is_err() && maps.piece(FIRST_LOT, PAGE_BYTES.into()).is_err());
+        }
+        maps.borrow(&lend_board(&made)).unwrap();
+    });
+}
+
 #[test]
 fn what_another_guest_offers_is_a_window_or_is_none() {
     run(async {
@@ -139,7 +195,7 @@ fn what_another_guest_offers_is_a_window_or_is_none() {
             names: Names::Inline(vec![reference]),
         };
         let offer = |head: Grant, port| SharedHead { port, head }.emit();
-        let nobodys = isthmus_platform_xen::EvtchnPort(4_000_000);
+        let nobodys = EvtchnPort(4_000_000);
         for offer in [
             b"nonsense".to_vec(),
             offer(head(GrantRef(4_000_000)), port.number()),
