@@ -305,6 +305,8 @@ pub(crate) trait Land: std::fmt::Debug + Send + Sync {
     fn used(&self) -> u64;
     /// Bytes that there may be at once.
     fn bytes(&self) -> u64;
+    /// Whether programs can have memory of their own in it.
+    fn has_regions(&self) -> bool;
 
     /// What the guest is to make, of a window that it makes piece by piece.
     fn wanted(&self) -> Option<Wanted> {
@@ -596,6 +598,11 @@ impl Estate {
     /// Bytes of its window.
     pub(crate) fn bytes(&self) -> u64 {
         self.land.bytes()
+    }
+
+    /// Whether its programs can have memory of their own in its window.
+    pub(crate) fn has_regions(&self) -> bool {
+        self.land.has_regions()
     }
 }
 

@@ -128,7 +128,7 @@ fn without_daemons(bed: &mut XenBed) {
     for guest in ["a", "b"] {
         bed.xen.on(guest, "kill -CONT $(cat /tmp/frontend.pid)");
     }
-    bed.xen.on("b", "ended client");
+    bed.xen.on("b", "ended client").iter().for_each(|line| println!("{line}"));
     bed.xen.on("a", "ended server");
     for guest in ["a", "b"] {
         bed.is(guest, "there");

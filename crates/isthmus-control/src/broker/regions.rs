@@ -41,7 +41,7 @@ impl Broker {
         };
         self.policy.grant(&owner, &reader)?;
         let common = self.common_memory(domain, peer)?.ok_or(Reason::WindowPending)?;
-        let place = self.place_of_regions(&common)?;
+        let place = place_of_regions(&common)?;
         let session = self.homes[&peer].session;
         if self.backlog_of(peer) >= PEERS_BACKLOG_MAX {
             let text = "the reader has not taken the regions it was granted before";
@@ -64,25 +64,6 @@ impl Broker {
         self.send(session, None, Granted { peer: domain, region, start: 0, bytes }.into(), vec![view]);
         self.send(id, serial, RegionMade { region }.into(), vec![home]);
         Ok(())
-    }
-
-    /// Which window regions of theirs would lie in, where it is one.
-    fn place_of_regions(&self, common: &Common) -> Result<Place, Refusal> {
-        let place = match common {
-            Common::Ground(Ground::Host) => return Err(Refusal::new(Reason::NoCommonMemory, "they are in no guest")),
-            Common::Ground(Ground::Guest(estate)) => Place::Own(estate.number()),
-            Common::Window(window) => Place::Common(window.number()),
-        };
-        let granted = match common {
-            Common::Ground(ground) => {
-                ground.guest().and_then(|name| self.guests.get(name)).is_some_and(|view| view.platform == "xen")
-            }
-            Common::Window(window) => !window.has_regions(),
-        };
-        if granted {
-            return Err(Refusal::new(Reason::NoCommonMemory, "what guests of Xen grant is no memory of programs"));
-        }
-        Ok(place)
     }
 
     fn memory_for_region(&self, common: &Common, place: Place, bytes: u64) -> Result<Item, Refusal> {
@@ -117,7 +98,7 @@ impl Broker {
 
     /// A channel needs the room.
     pub(super) fn end_regions(&mut self, common: &Common) {
-        if let Ok(place) = self.place_of_regions(common) {
+        if let Ok(place) = place_of_regions(common) {
             self.end_regions_at(place);
         }
     }
@@ -135,4 +116,17 @@ impl Broker {
             }
         }
     }
+}
+
+/// Which window regions of theirs would lie in, where it is one.
+fn place_of_regions(common: &Common) -> Result<Place, Refusal> {
+    let (place, has_regions) = match common {
+        Common::Ground(Ground::Host) => return Err(Refusal::new(Reason::NoCommonMemory, "they are in no guest")),
+        Common::Ground(Ground::Guest(estate)) => (Place::Own(estate.number()), estate.has_regions()),
+        Common::Window(window) => (Place::Common(window.number()), window.has_regions()),
+    };
+    if has_regions {
+        return Ok(place);
+    }
+    Err(Refusal::new(Reason::NoCommonMemory, "what guests of Xen grant is no memory of programs"))
 }

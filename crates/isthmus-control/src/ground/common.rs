@@ -40,6 +40,27 @@ pub(crate) enum Progress {
     Refused(String),
 }
 
+/// Of pieces that were let go, how many each guest has taken away beyond those that both have.
+#[derive(Debug, Default)]
+struct Away([usize; 2]);
+
+impl Away {
+    /// How many that is on a side.
+    fn beyond(&self, side: usize) -> usize {
+        self.0[side]
+    }
+
+    /// Another one is away on a side. True if it is on both now.
+    fn count(&mut self, side: usize) -> bool {
+        self.0[side] += 1;
+        let both = self.0.iter().all(|&away| away > 0);
+        if both {
+            self.0.iter_mut().for_each(|away| *away -= 1);
+        }
+        both
+    }
+}
+
 /// What such a window is made of. Guests are counted as in [`CommonWindow`]: the side of one is 0 or 1.
 pub(crate) trait Common: std::fmt::Debug + Send + Sync {
     /// A place of so many bytes, in whole pages, for a piece; and which use of it this is.

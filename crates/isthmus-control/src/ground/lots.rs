@@ -92,6 +92,10 @@ impl Land for Lots {
         self.stock().bytes_max()
     }
 
+    fn has_regions(&self) -> bool {
+        false
+    }
+
     fn used(&self) -> u64 {
         FIRST_LOT + self.stock().bytes()
     }

@@ -69,6 +69,10 @@ impl Land for Sheet {
         PIECES_AT + self.pieces().bytes()
     }
 
+    fn has_regions(&self) -> bool {
+        true
+    }
+
     fn used(&self) -> u64 {
         PIECES_AT + self.pieces().used()
     }

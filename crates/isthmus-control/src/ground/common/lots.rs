@@ -18,7 +18,7 @@ use isthmus_layout::reason::Reason;
 use isthmus_platform_kvm::GUEST;
 use isthmus_shm::Window;
 
-use super::{Common, Order, Progress};
+use super::{Away, Common, Order, Progress};
 use crate::broker::Refusal;
 use crate::ground::Estate;
 use crate::ground::stock::{AGE, Sort, Stock};
@@ -42,8 +42,7 @@ struct Account {
     stock: Stock<()>,
     /// Made, and the other guest has not said whether it can map them.
     lending: BTreeSet<u64>,
-    /// How many withdrawn pieces each guest has taken away beyond those that both have.
-    away: [usize; 2],
+    away: Away,
     offered: bool,
     refused: Option<String>,
 }
@@ -52,7 +51,7 @@ impl Lots {
     /// Of the guests with these numbers of domains; all pieces together have `bytes_max` bytes at most.
     pub(crate) fn new(number: WindowNumber, domains: [u16; 2], sorts: &[Sort], bytes_max: u64) -> Self {
         let stock = Stock::new(number, sorts, bytes_max);
-        let account = Account { stock, lending: BTreeSet::new(), away: [0; 2], offered: false, refused: None };
+        let account = Account { stock, lending: BTreeSet::new(), away: Away::default(), offered: false, refused: None };
         Self { number, domains, account: Mutex::new(account) }
     }
 
@@ -98,15 +97,13 @@ impl Common for Lots {
 
     fn withdrawn(&self, side: usize, told: usize) -> Option<Withdrawn> {
         let account = self.account();
-        account.stock.withdrawn(account.away[side] + told)
+        account.stock.withdrawn(account.away.beyond(side) + told)
     }
 
     fn away(&self, side: usize) {
         let mut account = self.account();
-        account.away[side] += 1;
-        while account.away.iter().all(|&away| away > 0) {
+        if account.away.count(side) {
             account.stock.away();
-            account.away.iter_mut().for_each(|away| *away -= 1);
         }
     }
 

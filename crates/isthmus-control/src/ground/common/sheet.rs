@@ -8,7 +8,7 @@ use isthmus_layout::border::{Handed, WindowNumber, Withdrawn};
 use isthmus_layout::reason::Reason;
 use isthmus_shm::{Access, Mapping, Window};
 
-use super::Common;
+use super::{Away, Common};
 use crate::broker::Refusal;
 use crate::ground::Estate;
 use crate::ground::pieces::Pieces;
@@ -23,14 +23,13 @@ pub(crate) struct Sheet {
 #[derive(Debug)]
 struct Account {
     pieces: Pieces,
-    /// How many withdrawn pieces each guest has taken away beyond those that both have.
-    away: [usize; 2],
+    away: Away,
 }
 
 impl Sheet {
     /// Over a sealed memory file of so many bytes, in whole pages.
     pub(crate) fn new(number: WindowNumber, file: Arc<OwnedFd>, bytes: u64) -> Self {
-        Self { file, account: Mutex::new(Account { pieces: Pieces::new(number, 0, bytes), away: [0; 2] }) }
+        Self { file, account: Mutex::new(Account { pieces: Pieces::new(number, 0, bytes), away: Away::default() }) }
     }
 
     fn account(&self) -> MutexGuard<'_, Account> {
@@ -67,15 +66,13 @@ impl Common for Sheet {
 
     fn withdrawn(&self, side: usize, told: usize) -> Option<Withdrawn> {
         let account = self.account();
-        account.pieces.withdrawn(account.away[side] + told)
+        account.pieces.withdrawn(account.away.beyond(side) + told)
     }
 
     fn away(&self, side: usize) {
         let mut account = self.account();
-        account.away[side] += 1;
-        while account.away.iter().all(|&away| away > 0) {
+        if account.away.count(side) {
             account.pieces.away();
-            account.away.iter_mut().for_each(|away| *away -= 1);
         }
     }
 
