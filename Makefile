@@ -14,7 +14,7 @@ export PATH := $(CURDIR)/target/toolchain:$(PATH)
 PROGRAMS := isthmus isthmusd isthmus-bench
 RELEASE := target/release
 
-.PHONY: help setup tools build run test test-guests bench bench-guests install uninstall clean
+.PHONY: help setup tools build run test test-guests bench bench-guests guest install uninstall clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -49,6 +49,12 @@ bench-guests: build ## Guests of QEMU and Xen (fetched; as root): by their windo
 	@scripts/setup --guests
 	@mkdir -p $(OUT)
 	@ISTHMUS_BIN_DIR=$(CURDIR)/$(RELEASE) cargo bench --quiet --package isthmus-guests --bench guests -- --out $(abspath $(OUT))
+
+guest: build ## What guests need in out/isthmus-guest.tar.gz, to be unpacked at /: programs that need no library, the unit, the driver's source, MX
+	@RUSTFLAGS="-C target-feature=+crt-static" cargo build --quiet --release --package isthmus --package isthmusd \
+		--target "$$(rustc -vV | sed -n 's/^host: //p')" --target-dir target/static
+	@rm -rf target/static/tree && packaging/install --guest target/static/tree "$(PREFIX)"
+	@mkdir -p $(OUT) && tar -C target/static/tree -czf $(OUT)/isthmus-guest.tar.gz . && echo "Written: $(OUT)/isthmus-guest.tar.gz"
 
 install: ## Copies programs, the C libraries and systemd units (PREFIX=/usr/local, DESTDIR=); after `make build`
 	@packaging/install "$(DESTDIR)" "$(PREFIX)"

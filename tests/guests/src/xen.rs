@@ -77,8 +77,8 @@ pub struct XenKit {
     programs: Vec<PathBuf>,
     /// Processors of the machine.
     processors: u32,
-    /// How far the machine stands back behind whatever else is done here.
-    nice: u32,
+    /// It takes its turns with whatever else is done here, and is not behind that.
+    eager: bool,
     /// Which versions these are.
     pub versions: String,
 }
@@ -105,14 +105,14 @@ impl XenKit {
         let cards = [kit::modules(&modules, &BRIDGE)?, kit::modules(&modules, &CARD)?];
         let modules = kit::modules(&modules, &MODULES)?;
         let kernel = needed(kernel.join("boot/vmlinux"))?;
-        let (programs, processors, nice) = (Vec::new(), 1, 10);
-        Ok(Self { qemu, xen, kernel, busybox, modules, cards, tools, libraries, programs, processors, nice, versions })
+        let (programs, processors, eager) = (Vec::new(), 1, false);
+        Ok(Self { qemu, xen, kernel, busybox, modules, cards, tools, libraries, programs, processors, eager, versions })
     }
 
     /// The same with further programs in guests, and more processors, for a machine that takes its turns with everybody: where it is
     /// measured.
     pub fn eager(self, programs: Vec<PathBuf>, processors: u32) -> Self {
-        Self { programs, processors, nice: 0, ..self }
+        Self { programs, processors, eager: true, ..self }
     }
 
     /// What its domains are, in a few words.
@@ -126,8 +126,22 @@ impl XenKit {
     }
 
     /// Writes what a guest finds when it starts, and what domain 0 does. `folder` is for what is on the way.
-    fn write(&self, side: &Path, folder: &Path) -> PathBuf {
-        let side = stripped(side, folder);
+    fn write(&self, folder: &Path) -> PathBuf {
+        let ours = programs();
+        let (statics, ours) = match self.eager {
+            true => (linked_statically(&["isthmus-side"]), ours),
+            false => {
+                // As they are packaged for guests.
+                let statics = linked_statically(&["isthmus-side", "isthmusd", "isthmus"]);
+                let packaged = |program: PathBuf| match statics.join(name(&program)) {
+                    found if found.is_file() => found,
+                    _ => program,
+                };
+                let ours = ours.into_iter().map(packaged).collect();
+                (statics, ours)
+            }
+        };
+        let side = stripped(&statics.join("xen-side"), folder);
         let common = |init: &[u8], cards: &[PathBuf]| {
             let mut archive = Archive::default();
             for path in ["bin", "lib", "lib64", "modules", "guest", "etc", "etc/xen", "var", "var/lib", "var/log"] {
@@ -151,7 +165,7 @@ impl XenKit {
         };
         let mut guest = common(include_bytes!("../guest/xen-domu"), &self.cards[1]);
         guest.file("measure", include_bytes!("../guest/measure"));
-        add_programs(&mut guest, folder, "bin", "", &self.programs);
+        add_programs(&mut guest, folder, ("bin", ""), ours.iter().chain(&self.programs));
         let guest = guest.finish();
         let mut archive = common(include_bytes!("../guest/xen-dom0"), &self.cards[0]);
         archive.file("bin/vif", include_bytes!("../guest/xen-vif"));
@@ -194,10 +208,15 @@ impl XenKit {
     }
 }
 
-/// Ours, in `bin` of the archive, and the libraries of this machine in `lib` and where they are loaded from, below `root`.
-fn add_programs(archive: &mut Archive, folder: &Path, bin: &str, root: &str, further: &[PathBuf]) {
+/// Programs, in `bin` of the archive, and the libraries of this machine that they need in `lib` and where they are loaded from, below `root`.
+fn add_programs<'a>(
+    archive: &mut Archive,
+    folder: &Path,
+    (bin, root): (&str, &str),
+    programs: impl Iterator<Item = &'a PathBuf>,
+) {
     let mut libraries = BTreeMap::new();
-    for program in programs().iter().chain(further) {
+    for program in programs {
         archive.file(&format!("{bin}/{}", name(program)), &stripped(program, folder));
         libraries.extend(loaded(program));
     }
@@ -211,8 +230,9 @@ fn add_wrapped(archive: &mut Archive, folder: &Path) {
     for path in ["isthmus", "isthmus/bin", "isthmus/lib", "isthmus/lib64"] {
         archive.folder(path);
     }
-    add_programs(archive, folder, "isthmus/bin", "isthmus/", &[]);
-    for program in programs().iter().map(|program| name(program)) {
+    let ours = programs();
+    add_programs(archive, folder, ("isthmus/bin", "isthmus/"), ours.iter());
+    for program in ours.iter().map(|program| name(program)) {
         let starts = format!(
             "#!/bin/sh\nexec /isthmus/lib64/ld-linux-x86-64.so.2 --library-path /isthmus/lib /isthmus/bin/{program} \"$@\"\n"
         );
@@ -240,14 +260,15 @@ fn needed_by(file: &Path) -> Vec<String> {
     named.filter_map(|line| Some(line.split_once('[')?.1.split_once(']')?.0.to_owned())).collect()
 }
 
-/// `xen-side`, linked statically: guests have no libraries.
-fn side() -> PathBuf {
+/// The folder of these packages' programs, linked statically: what is in it needs nothing of a guest.
+fn linked_statically(packages: &[&str]) -> PathBuf {
     let folder = build::root().join("target/guests/static");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(build::root()).env("RUSTFLAGS", "-C target-feature=+crt-static");
-    cargo.args(["build", "--quiet", "--package", "isthmus-side", "--target", "x86_64-unknown-linux-gnu"]);
+    cargo.args(["build", "--quiet", "--target", "x86_64-unknown-linux-gnu"]);
+    cargo.args(packages.iter().flat_map(|package| ["--package", package]));
     build::done(cargo.arg("--target-dir").arg(&folder));
-    folder.join("x86_64-unknown-linux-gnu/debug/xen-side")
+    folder.join("x86_64-unknown-linux-gnu/debug")
 }
 
 /// A machine with Xen, gone with all its files when dropped. Methods panic where something fails: that fails the test.
@@ -262,8 +283,9 @@ impl XenMachine {
     /// Switches it on, and waits until domain 0 obeys.
     pub fn boot(kit: &XenKit) -> Self {
         let scratch = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
-        let (files, console) = (kit.write(&side(), scratch.path()), scratch.path().join("console"));
-        let launch = Launch::new("/usr/bin/nice").args(["-n", &kit.nice.to_string()]).arg(&kit.qemu).talking();
+        let (files, console) = (kit.write(scratch.path()), scratch.path().join("console"));
+        let launch =
+            Launch::new("/usr/bin/nice").args(["-n", if kit.eager { "0" } else { "10" }]).arg(&kit.qemu).talking();
         let launch =
             launch.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "pc"]);
         let launch = launch.args(["-accel", "tcg,thread=multi", "-cpu", CPU, "-m", "1280"]);
