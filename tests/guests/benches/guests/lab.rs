@@ -9,7 +9,7 @@ use isthmus_bench::sheet::Runs;
 use isthmus_guests::{Extra, Guest, Kit, Probe, Site};
 use isthmus_mx_tests::build;
 
-use crate::task::{Task, echo};
+use crate::task::{Task, Wait, Way, echo};
 
 /// Memory that a guest takes at most, with what QEMU needs itself.
 const GUEST_MIB: u64 = 640;
@@ -68,15 +68,34 @@ pub(crate) struct Lab {
 
 /// Something that gives a number.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Case {
+pub(crate) enum Case<Bare> {
     /// Half a round trip in µs, or GB/s.
     Task(Task),
     /// Half of an ICMP echo of 8 bytes from guest0 to guest1, on average, in µs.
     Echo,
-    /// A bare doorbell from a guest to its host and one back, both sides sleeping, in µs.
-    Doorbells,
+    /// What the paths of one hypervisor's guests are made of.
+    Bare(Bare),
+}
+
+impl<Bare> Case<Bare> {
+    /// 8 bytes from guest0 to guest1.
+    pub(crate) fn latency(way: Way, wait: Wait) -> Self {
+        Self::Task(Task::latency(way, wait))
+    }
+
+    /// 1 MiB from guest0 to guest1.
+    pub(crate) fn bandwidth(way: Way) -> Self {
+        Self::Task(Task::bandwidth(way))
+    }
+}
+
+/// What the paths of guests of QEMU are made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Bare {
+    /// A doorbell from a guest to its host and one back, both sides sleeping, in µs.
+    Doorbell,
     /// Half of the way of a word in a window there and back, both sides polling, in µs.
-    Words,
+    Word,
 }
 
 /// So many pairs of guests fit into the memory that is free.
@@ -117,17 +136,17 @@ impl Lab {
     }
 
     /// Measures all cases in turns.
-    pub(crate) fn turns<const N: usize>(&mut self, what: &str, cases: [Case; N]) -> [Runs; N] {
+    pub(crate) fn turns<const N: usize>(&mut self, what: &str, cases: [Case<Bare>; N]) -> [Runs; N] {
         let pace = self.pace;
         pace.turns(what, cases, |case| self.measure(case))
     }
 
-    fn measure(&mut self, case: Case) -> Result<f64, String> {
+    fn measure(&mut self, case: Case<Bare>) -> Result<f64, String> {
         match case {
             Case::Task(task) => task.run(&mut self.site, self.pace.ms),
             Case::Echo => echo(&mut self.site, ECHOES),
-            Case::Doorbells => Ok(self.probe.doorbells(BELLS).as_secs_f64() * 1e6),
-            Case::Words => Ok(self.probe.words(WORDS).as_secs_f64() * 1e6 / 2.0),
+            Case::Bare(Bare::Doorbell) => Ok(self.probe.doorbells(BELLS).as_secs_f64() * 1e6),
+            Case::Bare(Bare::Word) => Ok(self.probe.words(WORDS).as_secs_f64() * 1e6 / 2.0),
         }
     }
 }

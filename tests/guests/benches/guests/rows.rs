@@ -5,28 +5,24 @@ use std::collections::BTreeMap;
 use anyhow::{Result, anyhow};
 use isthmus_bench::sheet::{Row, Runs, Sheet, Unit};
 
-use crate::lab::{Case, Lab, Pace};
+use crate::lab::{Bare, Case, Lab, Pace};
 use crate::task::{Guests, Place, Task, Wait, Way, attach, first_message, serve, told};
-
-fn latency_of(way: Way, wait: Wait) -> Case {
-    Case::Task(Task::latency(way, wait))
-}
 
 /// 8 bytes between two guests, and what the path is made of.
 pub(crate) fn latency(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
     let cases = [
-        latency_of(Way::Window, Wait::Poll),
-        latency_of(Way::Bridged, Wait::Poll),
-        latency_of(Way::Window, Wait::Sleep),
-        latency_of(Way::Bridged, Wait::Sleep),
-        latency_of(Way::Daemon, Wait::Poll),
-        latency_of(Way::Daemon, Wait::Sleep),
-        latency_of(Way::Window, Wait::Adaptive),
-        latency_of(Way::Bridged, Wait::Adaptive),
-        latency_of(Way::Tcp, Wait::Sleep),
+        Case::latency(Way::Window, Wait::Poll),
+        Case::latency(Way::Bridged, Wait::Poll),
+        Case::latency(Way::Window, Wait::Sleep),
+        Case::latency(Way::Bridged, Wait::Sleep),
+        Case::latency(Way::Daemon, Wait::Poll),
+        Case::latency(Way::Daemon, Wait::Sleep),
+        Case::latency(Way::Window, Wait::Adaptive),
+        Case::latency(Way::Bridged, Wait::Adaptive),
+        Case::latency(Way::Tcp, Wait::Sleep),
         Case::Echo,
-        Case::Doorbells,
-        Case::Words,
+        Case::Bare(Bare::Doorbell),
+        Case::Bare(Bare::Word),
     ];
     let [poll, bridged_poll, sleep, bridged_sleep, daemon_poll, daemon_sleep, adaptive, bridged_adaptive, rest @ ..] =
         lab.turns("8 bytes", cases);
@@ -41,15 +37,16 @@ pub(crate) fn latency(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
         .with_baseline("tcp.half_rtt.8b", tcp.clone())
         .with_baseline("icmp.half_rtt.8b", echo.clone());
     sheet.take(poll)?;
-    let asleep = row("guest.qemu.half_rtt.8b.sleep", &sleep)
-        .with_target("both sleeping: at most 0.6 of bridged MX")
-        .with_baseline("bridged.half_rtt.8b.sleep", bridged_sleep)
-        .with_baseline("daemon.half_rtt.8b.sleep", daemon_sleep)
-        .with_baseline("bridged.half_rtt.8b.adaptive", bridged_adaptive)
-        .with_baseline("window.half_rtt.8b.adaptive", adaptive)
-        .with_baseline("tcp.half_rtt.8b", tcp)
-        .with_baseline("icmp.half_rtt.8b", echo.clone());
-    sheet.take(asleep)?;
+    let asleep = Asleep {
+        window: sleep.clone(),
+        bridged: bridged_sleep,
+        daemon: daemon_sleep,
+        adaptive,
+        bridged_adaptive,
+        tcp,
+        echo: echo.clone(),
+    };
+    sheet.take(asleep.row("guest.qemu"))?;
     let added = row("guest.qemu.half_rtt.8b.added", &sleep)
         .with_target("the same beside a bare doorbell to the host and one back: at most 1.25")
         .with_baseline("doorbell.there_and_back", doorbells.clone());
@@ -61,22 +58,51 @@ pub(crate) fn latency(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
     sheet.take(word.with_baseline("icmp.half_rtt.8b", echo))
 }
 
+/// What 8 bytes took between two guests while both sides slept, or waited as `mx_wait` does by itself (`adaptive`).
+pub(crate) struct Asleep {
+    pub(crate) window: Runs,
+    pub(crate) bridged: Runs,
+    pub(crate) daemon: Runs,
+    pub(crate) adaptive: Runs,
+    pub(crate) bridged_adaptive: Runs,
+    pub(crate) tcp: Runs,
+    pub(crate) echo: Runs,
+}
+
+impl Asleep {
+    /// The row, whose name begins so.
+    pub(crate) fn row(self, prefix: &str) -> Row {
+        Row::new(format!("{prefix}.half_rtt.8b.sleep"), Unit::Microseconds, self.window)
+            .with_target("both sleeping: at most 0.6 of bridged MX")
+            .with_baseline("bridged.half_rtt.8b.sleep", self.bridged)
+            .with_baseline("daemon.half_rtt.8b.sleep", self.daemon)
+            .with_baseline("bridged.half_rtt.8b.adaptive", self.bridged_adaptive)
+            .with_baseline("window.half_rtt.8b.adaptive", self.adaptive)
+            .with_baseline("tcp.half_rtt.8b", self.tcp)
+            .with_baseline("icmp.half_rtt.8b", self.echo)
+    }
+}
+
 /// 1 MiB from one guest to another.
 pub(crate) fn one_direction(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
-    const WAYS: [Way; 5] = [Way::Window, Way::Plain, Way::Daemon, Way::Bridged, Way::Tcp];
-    let cases = WAYS.map(|way| Case::Task(Task::bandwidth(way)));
-    let [window, plain, daemon, bridged, tcp] = lab.turns("1 MiB one way", cases);
-    let row = |name, runs: &Runs| Row::new(name, Unit::GigabytesPerSecond, runs.clone());
-    let bandwidth = row("guest.qemu.bandwidth.1m", &window)
+    let runs = lab.turns("1 MiB one way", BULK.map(Case::bandwidth));
+    bulk("guest.qemu", "cache on by off: one copy by two", runs, sheet)
+}
+
+/// By which ways 1 MiB goes from one guest to another.
+pub(crate) const BULK: [Way; 5] = [Way::Window, Way::Plain, Way::Daemon, Way::Bridged, Way::Tcp];
+
+/// What came of these ways, in rows whose names begin so; what is expected of the cache is the hypervisor's.
+pub(crate) fn bulk(prefix: &str, cache: &'static str, runs: [Runs; BULK.len()], sheet: &mut Sheet) -> Result<()> {
+    let [window, plain, daemon, bridged, tcp] = runs; // As in `BULK`.
+    let row = |name, runs: &Runs| Row::new(format!("{prefix}.{name}"), Unit::GigabytesPerSecond, runs.clone());
+    let bandwidth = row("bandwidth.1m", &window)
         .with_target("cache on: at least 3 times bridged MX, 2 times TCP")
         .with_baseline("bridged.bandwidth.1m", bridged)
         .with_baseline("tcp.bandwidth.1m", tcp)
         .with_baseline("daemon.bandwidth.1m", daemon);
     sheet.take(bandwidth)?;
-    let cache = row("guest.qemu.rcache.1m", &window)
-        .with_target("cache on by off: one copy by two")
-        .with_baseline("window.bandwidth.1m.plain", plain);
-    sheet.take(cache)
+    sheet.take(row("rcache.1m", &window).with_target(cache).with_baseline("window.bandwidth.1m.plain", plain))
 }
 
 /// What it costs to have a buffer where its receiver can read it, by size: a breakdown like Xen2MX's figure 12. All but the rest of the call in

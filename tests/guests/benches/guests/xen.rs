@@ -13,7 +13,8 @@ use anyhow::Result;
 use isthmus_bench::sheet::{Row, Runs, Sheet, Unit};
 use isthmus_guests::{XenKit, XenMachine};
 
-use crate::lab::{ECHOES, Pace};
+use crate::lab::{Case, ECHOES, Pace};
+use crate::rows::{Asleep, BULK, bulk};
 use crate::task::{Place, Task, Wait, Way, echo, number, serve, told};
 
 const MTU: u32 = 9000;
@@ -30,16 +31,13 @@ pub(crate) struct XenLab {
     pace: Pace,
 }
 
-/// Something that gives a number.
+/// What the paths of guests of Xen are made of.
 #[derive(Clone, Copy, Debug)]
-enum Case {
-    Task(Task),
-    /// Half of an ICMP echo.
-    Echo,
-    /// An event from guest0 to domain 0 and one back, both sides sleeping.
-    DoorbellsOfZero,
+enum Bare {
+    /// An event from guest0 to domain 0 and one back, both sides sleeping, in µs.
+    DoorbellOfZero,
     /// The same to guest1 and back.
-    DoorbellsOfGuests,
+    DoorbellOfGuests,
 }
 
 impl XenLab {
@@ -73,13 +71,13 @@ impl XenLab {
         &mut self.machine
     }
 
-    fn turns<const N: usize>(&mut self, what: &str, cases: [Case; N]) -> [Runs; N] {
+    fn turns<const N: usize>(&mut self, what: &str, cases: [Case<Bare>; N]) -> [Runs; N] {
         let pace = self.pace;
         pace.turns(what, cases, |case| match case {
             Case::Task(task) => task.run(&mut self.machine, pace.ms),
             Case::Echo => echo(&mut self.machine, ECHOES),
-            Case::DoorbellsOfZero => self.doorbells_of_zero(),
-            Case::DoorbellsOfGuests => self.doorbells_of_guests(),
+            Case::Bare(Bare::DoorbellOfZero) => self.doorbells_of_zero(),
+            Case::Bare(Bare::DoorbellOfGuests) => self.doorbells_of_guests(),
         })
     }
 
@@ -100,31 +98,27 @@ impl XenLab {
     }
 }
 
-fn latency_of(way: Way, wait: Wait) -> Case {
-    Case::Task(Task::latency(way, wait))
-}
-
 /// Between two programs of guest0.
-fn inside(task: Task) -> Case {
+fn inside(task: Task) -> Case<Bare> {
     Case::Task(Task { server: Place::Guest(0), ..task })
 }
 
 /// 8 bytes between two guests, and what the path is made of.
 pub(crate) fn latency(lab: &mut XenLab, sheet: &mut Sheet) -> Result<()> {
     let cases = [
-        latency_of(Way::Window, Wait::Poll),
-        latency_of(Way::Bridged, Wait::Poll),
+        Case::latency(Way::Window, Wait::Poll),
+        Case::latency(Way::Bridged, Wait::Poll),
         inside(Task::latency(Way::Window, Wait::Poll)),
-        latency_of(Way::Window, Wait::Sleep),
-        latency_of(Way::Bridged, Wait::Sleep),
-        latency_of(Way::Daemon, Wait::Sleep),
+        Case::latency(Way::Window, Wait::Sleep),
+        Case::latency(Way::Bridged, Wait::Sleep),
+        Case::latency(Way::Daemon, Wait::Sleep),
         inside(Task::latency(Way::Window, Wait::Sleep)),
-        latency_of(Way::Window, Wait::Adaptive),
-        latency_of(Way::Bridged, Wait::Adaptive),
-        latency_of(Way::Tcp, Wait::Sleep),
+        Case::latency(Way::Window, Wait::Adaptive),
+        Case::latency(Way::Bridged, Wait::Adaptive),
+        Case::latency(Way::Tcp, Wait::Sleep),
         Case::Echo,
-        Case::DoorbellsOfZero,
-        Case::DoorbellsOfGuests,
+        Case::Bare(Bare::DoorbellOfZero),
+        Case::Bare(Bare::DoorbellOfGuests),
     ];
     let [poll, bridged_poll, inside_poll, sleep, bridged_sleep, daemon_sleep, inside_sleep, rest @ ..] =
         lab.turns("8 bytes", cases);
@@ -137,15 +131,16 @@ pub(crate) fn latency(lab: &mut XenLab, sheet: &mut Sheet) -> Result<()> {
         .with_baseline("tcp.half_rtt.8b", tcp.clone())
         .with_baseline("icmp.half_rtt.8b", echo.clone());
     sheet.take(poll)?;
-    let asleep = row("guest.xen.half_rtt.8b.sleep", &sleep)
-        .with_target("both sleeping: at most 0.6 of bridged MX")
-        .with_baseline("bridged.half_rtt.8b.sleep", bridged_sleep.clone())
-        .with_baseline("daemon.half_rtt.8b.sleep", daemon_sleep)
-        .with_baseline("bridged.half_rtt.8b.adaptive", bridged_adaptive)
-        .with_baseline("window.half_rtt.8b.adaptive", adaptive)
-        .with_baseline("tcp.half_rtt.8b", tcp.clone())
-        .with_baseline("icmp.half_rtt.8b", echo.clone());
-    sheet.take(asleep)?;
+    let asleep = Asleep {
+        window: sleep.clone(),
+        bridged: bridged_sleep.clone(),
+        daemon: daemon_sleep,
+        adaptive,
+        bridged_adaptive,
+        tcp,
+        echo: echo.clone(),
+    };
+    sheet.take(asleep.row("guest.xen"))?;
     let added = row("guest.xen.half_rtt.8b.added", &sleep)
         .with_target("the same beside a bare event to domain 0 and one back: at most 1.25")
         .with_baseline("doorbell.there_and_back", bells.clone())
@@ -166,23 +161,12 @@ pub(crate) fn latency(lab: &mut XenLab, sheet: &mut Sheet) -> Result<()> {
 
 /// 1 MiB from one guest to another, and from one program of a guest to another.
 pub(crate) fn one_direction(lab: &mut XenLab, sheet: &mut Sheet) -> Result<()> {
-    const WAYS: [Way; 5] = [Way::Window, Way::Plain, Way::Daemon, Way::Bridged, Way::Tcp];
-    let [window, plain, daemon, bridged, tcp, within] = {
-        let [a, b, c, d, e] = WAYS.map(|way| Case::Task(Task::bandwidth(way)));
-        lab.turns("1 MiB one way", [a, b, c, d, e, inside(Task::bandwidth(Way::Window))])
-    };
-    let row = |name, runs: &Runs| Row::new(name, Unit::GigabytesPerSecond, runs.clone());
-    let bandwidth = row("guest.xen.bandwidth.1m", &window)
-        .with_target("cache on: at least 3 times bridged MX, 2 times TCP")
-        .with_baseline("bridged.bandwidth.1m", bridged.clone())
-        .with_baseline("tcp.bandwidth.1m", tcp)
-        .with_baseline("daemon.bandwidth.1m", daemon);
-    sheet.take(bandwidth)?;
-    let cache = row("guest.xen.rcache.1m", &window)
-        .with_target("cache on by off: what registration costs; 1 where nothing is registered")
-        .with_baseline("window.bandwidth.1m.plain", plain);
-    sheet.take(cache)?;
-    let within =
-        row("guest.xen.inside.bandwidth.1m", &within).with_target("none: two programs of one guest, by a channel");
+    let [window, plain, daemon, bridged, tcp] = BULK.map(Case::bandwidth);
+    let cases = [window, plain, daemon, bridged, tcp, inside(Task::bandwidth(Way::Window))];
+    let [runs @ .., within] = lab.turns("1 MiB one way", cases);
+    let [.., bridged, _] = runs.clone();
+    bulk("guest.xen", "cache on by off: what registration costs; 1 where nothing is registered", runs, sheet)?;
+    let within = Row::new("guest.xen.inside.bandwidth.1m", Unit::GigabytesPerSecond, within)
+        .with_target("none: two programs of one guest, by a channel");
     sheet.take(within.with_baseline("bridged.bandwidth.1m", bridged))
 }
