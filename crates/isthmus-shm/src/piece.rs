@@ -142,9 +142,11 @@ impl AsFd for Home {
     }
 }
 
-/// The name under which the kernel lists the driver for granted pages among its miscellaneous devices, and their common major number.
-/// Drivers of granted pages under Xen: of a domain's own, and of those that others granted to it.
+/// Drivers of granted pages under Xen, as the kernel lists them among its miscellaneous devices: of a domain's own, and of those that
+/// others granted to it.
 const GRANTED: [&str; 2] = ["xen/gntalloc", "xen/gntdev"];
+
+/// The major number of all miscellaneous devices.
 const MISCELLANEOUS: u32 = 10;
 
 /// True of an open file of a driver that shows granted pages under Xen. The number of its device says so, which the kernel gives to no
