@@ -31,8 +31,12 @@ pub(crate) fn domid(number: u16) -> Domid {
     Domid::new(number).unwrap()
 }
 
-pub(crate) fn store(domain: &fake::Domain) -> Store<FakeWire> {
+fn store(domain: &fake::Domain) -> Store<FakeWire> {
     Store::new(domain.store().unwrap())
+}
+
+fn store_of_zero(host: &Host) -> Store<FakeWire> {
+    store(&host.domain(Domid::ZERO))
 }
 
 #[track_caller]
@@ -120,6 +124,14 @@ impl Running {
         })
     }
 
+    /// A program that has attached under this name.
+    #[track_caller]
+    fn program(&self, name: &str) -> Client {
+        let mut client = self.served();
+        attached(&mut client, name);
+        client
+    }
+
     pub(crate) fn status(&self) -> Status {
         self.greeted().report(Topic::Status, &[]).unwrap()
     }
@@ -145,10 +157,25 @@ impl Drop for Running {
 /// A guest that domain 0 has named and lets attach to domain 0.
 pub(crate) fn admitted(host: &Host, number: u16, name: &str) -> fake::Domain {
     let guest = host.start(domid(number));
-    let mut zero = store(&host.domain(Domid::ZERO));
+    let mut zero = store_of_zero(host);
     zero.write(&format!("/local/domain/{number}/name"), name.as_bytes()).unwrap();
     admission::carry_out(&mut zero, &admission::allow(domid(number), name, &[Domid::ZERO]).unwrap()).unwrap();
     guest
+}
+
+/// Waits until the backend has no domain, and nothing is granted to anybody.
+#[track_caller]
+fn until_nothing_is_left(host: &Host, backend: &Running) {
+    until("its program stays", || backend.domains().domains.is_empty().then_some(()));
+    until("its pages stay", || (host.grants() == 0).then_some(()));
+}
+
+/// A host with a guest called web, the guest's daemon, and the backend's, with these settings of the guest.
+fn web(more: &str) -> (Host, Running, Running) {
+    let host = Host::new();
+    let guest = admitted(&host, WEB, "web");
+    let (frontend, backend) = (Running::frontend(&guest), Running::backend(&host, &["web"], more));
+    (host, frontend, backend)
 }
 
 pub(crate) fn attached(client: &mut Client, name: &str) -> crate::bed::Welcomed {
@@ -157,9 +184,7 @@ pub(crate) fn attached(client: &mut Client, name: &str) -> crate::bed::Welcomed 
 
 #[test]
 fn programs_of_a_guest_attach_and_meet() {
-    let host = Host::new();
-    let guest = admitted(&host, WEB, "web");
-    let (frontend, backend) = (Running::frontend(&guest), Running::backend(&host, &["web"], ""));
+    let (_host, frontend, backend) = web("");
     let (mut a, mut b) = (frontend.served(), frontend.served());
     let (ours, theirs) = (attached(&mut a, "a"), attached(&mut b, "b"));
     assert_eq!(ours.fds.len(), 5);
@@ -189,9 +214,7 @@ fn programs_of_a_guest_attach_and_meet() {
 
 #[test]
 fn more_programs_than_are_in_stock_attach_at_once() {
-    let host = Host::new();
-    let guest = admitted(&host, WEB, "web");
-    let (frontend, _backend) = (Running::frontend(&guest), Running::backend(&host, &["web"], ""));
+    let (_host, frontend, _backend) = web("");
     let mut clients: Vec<Client> = (0..12).map(|_| frontend.served()).collect();
     let serials: Vec<RequestSerial> =
         clients.iter_mut().map(|client| client.say(Attach { name: None, resume: None }, &[])).collect();
@@ -203,11 +226,8 @@ fn more_programs_than_are_in_stock_attach_at_once() {
 
 #[test]
 fn a_window_has_no_more_than_it_may_have() {
-    let host = Host::new();
-    let guest = admitted(&host, WEB, "web");
-    let (frontend, _backend) = (Running::frontend(&guest), Running::backend(&host, &["web"], "window_mib = 1\n"));
-    let (mut first, mut second) = (frontend.served(), frontend.served());
-    attached(&mut first, "first");
+    let (_host, frontend, _backend) = web("window_mib = 1\n");
+    let (first, mut second) = (frontend.program("first"), frontend.served());
     assert_eq!(second.attach(Some("second")).err(), Some(Reason::OutOfMemory));
     drop(first);
     until("what the first had does not come back", || frontend.served().attach(Some("third")).ok());
@@ -219,9 +239,7 @@ fn a_guest_that_is_destroyed_leaves_nothing() {
     let (web, other) = (admitted(&host, WEB, "web"), admitted(&host, 8, "other"));
     let backend = Running::backend(&host, &["web", "other"], "");
     let (frontend, beside) = (Running::frontend(&web), Running::frontend(&other));
-    let (mut a, mut b) = (frontend.served(), beside.served());
-    attached(&mut a, "a");
-    attached(&mut b, "b");
+    let (_a, mut b) = (frontend.program("a"), beside.program("b"));
     host.destroy(domid(WEB));
     until("its program stays", || (backend.domains().domains.len() == 1).then_some(()));
     until("its window stays", || {
@@ -234,12 +252,9 @@ fn a_guest_that_is_destroyed_leaves_nothing() {
     drop(frontend);
     let again = Running::frontend(&next);
     assert!(backend.status().guests.unwrap().iter().all(|row| row.name != "web" || !row.daemon));
-    admission::carry_out(
-        &mut store(&host.domain(Domid::ZERO)),
-        &admission::allow(domid(WEB), "web", &[Domid::ZERO]).unwrap(),
-    )
-    .unwrap();
-    store(&host.domain(Domid::ZERO)).write(&format!("/local/domain/{WEB}/name"), b"web").unwrap();
+    let mut zero = store_of_zero(&host);
+    admission::carry_out(&mut zero, &admission::allow(domid(WEB), "web", &[Domid::ZERO]).unwrap()).unwrap();
+    zero.write(&format!("/local/domain/{WEB}/name"), b"web").unwrap();
     attached(&mut again.served(), "a");
 }
 
@@ -249,15 +264,12 @@ fn a_guests_daemon_comes_back_and_so_does_the_backend() {
     let guest = admitted(&host, WEB, "web");
     let mut backend = Running::backend(&host, &["web"], "");
     let mut frontend = Running::frontend(&guest);
-    let mut a = frontend.served();
-    attached(&mut a, "a");
+    let mut a = frontend.program("a");
     frontend.stop();
     a.ended();
-    until("its program stays", || backend.domains().domains.is_empty().then_some(()));
-    until("its pages stay", || (host.grants() == 0).then_some(()));
+    until_nothing_is_left(&host, &backend);
     let frontend = Running::frontend(&guest);
-    let mut a = frontend.served();
-    attached(&mut a, "a");
+    let mut a = frontend.program("a");
     backend.stop();
     a.ended();
     let _backend = Running::backend(&host, &["web"], "");
@@ -266,27 +278,20 @@ fn a_guests_daemon_comes_back_and_so_does_the_backend() {
 
 #[test]
 fn who_is_forbidden_is_gone() {
-    let host = Host::new();
-    let guest = admitted(&host, WEB, "web");
-    let (frontend, backend) = (Running::frontend(&guest), Running::backend(&host, &["web"], ""));
-    let mut a = frontend.served();
-    attached(&mut a, "a");
-    let mut zero = store(&host.domain(Domid::ZERO));
+    let (host, frontend, backend) = web("");
+    let mut a = frontend.program("a");
+    let mut zero = store_of_zero(&host);
     admission::carry_out(&mut zero, &admission::forbid(domid(WEB), &[Domid::ZERO])).unwrap();
     a.ended();
-    until("its program stays", || backend.domains().domains.is_empty().then_some(()));
-    until("its pages stay", || (host.grants() == 0).then_some(()));
+    until_nothing_is_left(&host, &backend);
 }
 
 /// As one that was restored on another host, where its number was free: what it had said is not there.
 #[test]
 fn a_guest_whose_words_are_gone_begins_anew() {
-    let host = Host::new();
-    let guest = admitted(&host, WEB, "web");
-    let (frontend, backend) = (Running::frontend(&guest), Running::backend(&host, &["web"], ""));
-    let mut a = frontend.served();
-    attached(&mut a, "a");
-    let mut zero = store(&host.domain(Domid::ZERO));
+    let (host, frontend, backend) = web("");
+    let mut a = frontend.program("a");
+    let mut zero = store_of_zero(&host);
     let said = zero.read(&node_of(domid(WEB))).unwrap();
     zero.remove(&node_of(domid(WEB))).unwrap();
     a.ended();
@@ -301,7 +306,7 @@ fn whatever_a_guest_offers_the_backend_goes_on() {
     let host = Host::new();
     let (liar, honest) = (admitted(&host, 8, "liar"), admitted(&host, WEB, "web"));
     let backend = Running::backend(&host, &["liar", "web"], "");
-    let mut zero = store(&host.domain(Domid::ZERO));
+    let mut zero = store_of_zero(&host);
     let its = until("the backend does not say that it is there", || {
         let said = zero.read(NODE).ok()?;
         u64::from_str_radix(str::from_utf8(&said).unwrap().split(' ').nth(2)?, 16).ok()
