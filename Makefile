@@ -26,6 +26,7 @@ tools: setup ## cargo-deny, which `make test` uses where it is installed (some m
 	@cargo deny --version 2>/dev/null || cargo install --locked cargo-deny
 
 build: setup ## The programs, libmyriexpress, the libfabric provider and the C programs of MX, with optimisations, in target/release
+	@[ -e $(RELEASE)/isthmus ] || echo "building: the first time takes some minutes" >&2
 	@cargo build --quiet --release $(addprefix --package ,$(PROGRAMS))
 	@cargo xtask mx-programs --release >/dev/null
 	@cargo xtask link-abi isthmus-libfabric --release --map abi/libfabric/libisthmus-fi.map --out $(RELEASE)/libisthmus-fi.so >/dev/null
