@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use isthmus_control::schema::Status;
 use isthmus_layout::border::{ANSWER_WORD, CALL_WORD, FrameKind};
 use isthmus_layout::control::*;
 use isthmus_layout::ids::DomainId;
@@ -63,6 +64,9 @@ const STAGES: [Stage; 8] = [
     Stage::Open,
 ];
 const DEATHS: [Death; 5] = [Death::Machine, Death::Daemon, Death::Farewell, Death::Program, Death::Host];
+
+/// The flags of a listening socket in the kernel's list.
+const LISTENING: &str = " 00010000 ";
 
 /// What there is of what.
 #[derive(Debug, PartialEq, Eq)]
@@ -186,10 +190,12 @@ impl World {
         assert!(matches!(found, ToClient::Found(_)), "{found:?}");
     }
 
-    fn cost(&self) -> Cost {
+    fn cost(&mut self) -> Cost {
+        let guests = self.settled().guests.unwrap();
+        let used = guests.iter().find(|row| row.name == "db").unwrap().used_bytes;
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let maps = maps.lines().filter(|line| line.contains("memfd:isthmus")).count();
-        let mut cost = Cost { maps, used: row(&self.bed, "db").used_bytes, fds: BTreeMap::new() };
+        let mut cost = Cost { maps, used, fds: BTreeMap::new() };
         for entry in std::fs::read_dir("/proc/self/fd").unwrap().flatten() {
             let target = std::fs::read_link(entry.path()).unwrap_or_default().display().to_string();
             let kind = target.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '[' | ']'));
@@ -198,7 +204,29 @@ impl World {
         cost
     }
 
-    fn until_cost(&self, expected: &Cost, what: (Stage, Death)) {
+    /// What the daemon says once it has closed its ends of connections that are over: those of `local` and of the neighbour stay.
+    fn settled(&mut self) -> Status {
+        let begun = Instant::now();
+        loop {
+            let status: Status = self.local.report(Topic::Status, &[]).unwrap();
+            if status.connections == 2 {
+                return status;
+            }
+            assert!(begun.elapsed().as_secs() < 20, "{status:?}");
+        }
+    }
+
+    /// Waits until the daemon has closed its end of the device's connection: it says `absent` a moment before.
+    fn until_unplugged(&self) {
+        let begun = Instant::now();
+        let socket = row(&self.bed, "web").socket;
+        let is_connection = |line: &str| line.ends_with(&socket) && !line.contains(LISTENING);
+        while std::fs::read_to_string("/proc/net/unix").unwrap().lines().any(is_connection) {
+            assert!(begun.elapsed().as_secs() < 20, "somebody is connected to {socket} still");
+        }
+    }
+
+    fn until_cost(&mut self, expected: &Cost, what: (Stage, Death)) {
         let begun = Instant::now();
         loop {
             let cost = self.cost();
@@ -217,6 +245,7 @@ impl World {
         until_row(&self.bed, "web", |row| row.state.as_deref() == Some("absent"));
         until_domains(&self.bed, 2);
         self.bed.until_kept(2);
+        self.until_unplugged();
     }
 }
 
