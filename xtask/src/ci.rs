@@ -26,7 +26,7 @@ use step::{Counts, Outcome, Site};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only what takes a minute: formats, tidy, lints, tests
+    /// Only formats, tidy, lints and tests, without MPIs, guests, models and fuzzing
     #[arg(long)]
     quick: bool,
     /// Only the steps of these names
