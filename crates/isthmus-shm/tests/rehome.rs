@@ -34,6 +34,33 @@ fn the_second_use_is_warm_and_no_byte_changes() {
     assert!(is_private(buffer[PAGE..].as_ptr()));
 }
 
+/// Which of the buffers wants a piece, each used once.
+fn wanting(cache: &Cache, buffers: &[Pages]) -> Vec<usize> {
+    let wants = |buffer: &Pages| match prepare_onto_pieces(cache, buffer.bytes()) {
+        Prepared::Wanted { .. } => true,
+        cold => {
+            assert_eq!(rehome_common::cold(cold), ColdReason::FirstUse);
+            false
+        }
+    };
+    (0..buffers.len()).filter(|&at| wants(&buffers[at])).collect()
+}
+
+#[test]
+fn buffers_that_come_in_turn_leave_one_another_the_pieces_that_were_asked_for_them() {
+    let cache = Cache::new(config());
+    let buffers: Vec<Pages> = (0..16).map(|seed| Pages::filled(MIB / 4, seed)).collect();
+    assert_eq!(wanting(&cache, &buffers), [], "nobody knows that they come again");
+    assert_eq!(wanting(&cache, &buffers), [0, 1, 2, 3]);
+    for _ in 0..4 {
+        assert_eq!(wanting(&cache, &buffers), []);
+    }
+    assert_eq!(cache.take_released().len(), 0);
+    // Buffers that do not come again do not keep them for ever.
+    let wanted: usize = (0..100).map(|_| wanting(&cache, &buffers[8..]).len()).sum();
+    assert!(wanted > 0 && cache.take_released().len() >= 4, "{wanted}");
+}
+
 #[test]
 fn off_and_small_are_cold() {
     let off = Cache::new(Config { enabled: false, ..config() });

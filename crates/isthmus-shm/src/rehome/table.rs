@@ -20,6 +20,9 @@ const PROVEN: u64 = 4;
 /// Pieces at once that were asked for and are not used yet.
 const PIECES_MAX: usize = 4;
 
+/// After so many uses of other buffers, a buffer that has a piece and was not used again may never be.
+const FORGOTTEN: u64 = 512;
+
 /// A region which was warm this often was worth its price, whatever becomes of it.
 const WORTH_IT: u64 = 64;
 
@@ -52,6 +55,8 @@ struct Piece {
     key: RegionKey,
     range: Range<usize>,
     home: Option<Home>,
+    /// When it was asked for, by the table's clock.
+    since: u64,
 }
 
 /// Why a buffer is not in a region.
@@ -151,7 +156,7 @@ impl Table {
         match self.pieces.iter().position(|piece| piece.range == *range) {
             Some(index) if self.pieces[index].home.is_none() => return Err(ColdReason::FirstUse.into()),
             Some(index) => {
-                let Piece { key, home, .. } = self.pieces.swap_remove(index);
+                let Piece { key, home, .. } = self.pieces.remove(index);
                 return Ok((key, home.expect("seen above")));
             }
             None => {}
@@ -160,12 +165,16 @@ impl Table {
             self.uses.disappointed(range.start);
             return Err(reason.into());
         }
-        if self.pieces.len() >= PIECES_MAX {
-            let Piece { key, .. } = self.pieces.remove(0); // Its buffer has not come again since.
-            self.released.push(key);
+        if let Some(oldest) = self.pieces.first().filter(|_| self.pieces.len() >= PIECES_MAX) {
+            // Many buffers may come in turn: each is to keep its piece until then.
+            if self.clock - oldest.since < FORGOTTEN {
+                return Err(ColdReason::FirstUse.into());
+            }
+            self.released.push(oldest.key);
+            self.pieces.remove(0);
         }
         let key = RegionKey::fresh();
-        self.pieces.push(Piece { key, range: range.clone(), home: None });
+        self.pieces.push(Piece { key, range: range.clone(), home: None, since: self.clock });
         Err(Not::Wanted(key))
     }
 
@@ -175,7 +184,7 @@ impl Table {
         match (awaited, Home::new(file)) {
             (Some(index), Some(home)) => self.pieces[index].home = Some(home),
             (Some(index), None) => {
-                let piece = self.pieces.swap_remove(index);
+                let piece = self.pieces.remove(index);
                 self.uses.disappointed(piece.range.start);
                 self.released.push(key);
             }
@@ -187,7 +196,7 @@ impl Table {
     /// There is no piece. Where that is for want of room, another region makes some, if that can be.
     pub(super) fn deny(&mut self, maps: &Maps, key: RegionKey, room: bool) {
         let Some(index) = self.pieces.iter().position(|piece| piece.key == key && piece.home.is_none()) else { return };
-        let piece = self.pieces.swap_remove(index);
+        let piece = self.pieces.remove(index);
         self.uses.disappointed(piece.range.start);
         if room {
             return;

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint};
 use std::ops::Range;
 use std::process::{Command, exit};
 
-use isthmus_shm::rehome::{Cache, ColdReason, Config, PeerRegion, Prepared, UserRange, Warm};
+use isthmus_shm::rehome::{Cache, ColdReason, Config, Onto, PeerRegion, Prepared, UserRange, Warm};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 pub(crate) const PAGE: usize = 4096;
@@ -94,6 +94,12 @@ pub(crate) fn prepare(cache: &Cache, bytes: &[u8]) -> Prepared {
 pub(crate) fn prepare_at(cache: &Cache, start: *const u8, len: usize) -> Prepared {
     // SAFETY: tests neither write nor free while they hold the result.
     cache.prepare(&unsafe { UserRange::new(start, len) })
+}
+
+/// The same in a guest.
+pub(crate) fn prepare_onto_pieces(cache: &Cache, bytes: &[u8]) -> Prepared {
+    // SAFETY: as above.
+    cache.prepare_onto(&unsafe { UserRange::new(bytes.as_ptr(), bytes.len()) }, Onto::Pieces)
 }
 
 /// The answer for a buffer that is used again and again until there is one other than `FirstUse`.
