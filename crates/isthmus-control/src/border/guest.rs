@@ -305,9 +305,13 @@ struct Program {
     /// Messages that the host has not taken.
     untaken: Cell<u32>,
     taken: Notify,
-    /// What is to last as long as its process.
-    kept: RefCell<Vec<Keep>>,
+    /// What is to last as long as its process, or until it was given [`KEPT_MAX`] more.
+    kept: RefCell<VecDeque<Keep>>,
 }
+
+/// Lines that are kept for a program beyond those of lots that are there. It takes what it is told in order: by the time that it has
+/// so many newer ones it has closed the oldest, or has it of a lot.
+const KEPT_MAX: usize = 256;
 
 impl Program {
     fn close(&self) {
@@ -323,7 +327,11 @@ impl Program {
             files.push(file);
             if let Some((port, keep)) = line {
                 ends.push(EventChannelEnd { descriptor, port });
-                self.kept.borrow_mut().push(keep);
+                let mut kept = self.kept.borrow_mut();
+                kept.push_back(keep);
+                if kept.len() > KEPT_MAX {
+                    kept.pop_front();
+                }
             }
         }
         if !ends.is_empty() {
@@ -589,6 +597,10 @@ async fn pass_down(program: Rc<Program>) {
     if !kept.is_empty() {
         gone(pid).await;
     }
+    for keep in kept {
+        drop(keep);
+        tokio::task::yield_now().await; // Each may take a moment.
+    }
 }
 
 /// Waits until a process is gone; for ever where it cannot be seen.
@@ -653,6 +665,39 @@ mod tests {
         fn is_gone(&self) -> bool {
             false
         }
+    }
+
+    #[test]
+    fn what_is_kept_for_a_program_is_bounded() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (ours, _theirs) = isthmus_platform::seqpacket::pair().unwrap();
+            let program = Program {
+                number: 1,
+                pid: 0,
+                line: Line::new(ours).unwrap(),
+                inbox: RefCell::default(),
+                closed: Cell::new(false),
+                came: Notify::new(),
+                untaken: Cell::new(0),
+                taken: Notify::new(),
+                kept: RefCell::default(),
+            };
+            let file = Arc::new(Unserved.listen(0).unwrap());
+            let alive = Rc::new(());
+            for port in 1..=KEPT_MAX as u32 + 100 {
+                let thing = Thing { file: Arc::clone(&file), line: Some((port, Box::new(Rc::clone(&alive)))) };
+                program.take(&[], vec![thing]);
+                let (told, _) = program.inbox.borrow_mut().pop_front().unwrap();
+                let end = EventChannelEnd { descriptor: 0, port };
+                assert_eq!(
+                    ToClient::parse(&told, 0).unwrap().1,
+                    EventChannels { ends: List::new(vec![end]).unwrap() }.into()
+                );
+                program.inbox.borrow_mut().pop_front().unwrap();
+                assert_eq!(Rc::strong_count(&alive) - 1, KEPT_MAX.min(port as usize));
+            }
+        });
     }
 
     #[test]
