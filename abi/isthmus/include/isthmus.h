@@ -29,7 +29,7 @@
  * Why something was refused, took a slower path, broke, or came to an end.
  */
 enum isth_reason {
-    ISTH_REASON_DAEMON_UNREACHABLE    =   1, /* no daemon answers, and the library may not start one */
+    ISTH_REASON_DAEMON_UNREACHABLE    =   1, /* no daemon answers, and none may be started here */
     ISTH_REASON_DAEMON_NOT_STARTED    =   2, /* no daemon answers, and starting one for this user failed */
     ISTH_REASON_SOCKET_DENIED         =   3, /* the kernel or a security module denies the connection to the daemon's socket */
     ISTH_REASON_SOCKET_UNTRUSTED      =   4, /* the folder of the daemon's socket belongs to somebody else, or others can write to it */

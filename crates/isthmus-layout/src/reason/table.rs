@@ -5,7 +5,7 @@ use super::Kind;
 reasons! {
     /// Reaching a daemon
     1 DaemonUnreachable, "daemon-unreachable", Refusal:
-    "no daemon answers, and the library may not start one";
+    "no daemon answers, and none may be started here";
     "Start `isthmusd`, mount the folder of its socket into the container, set `ISTHMUS_SOCKET`, or unset `ISTHMUS_AUTOSTART`.";
 
     2 DaemonNotStarted, "daemon-not-started", Refusal:
