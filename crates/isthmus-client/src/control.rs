@@ -254,3 +254,25 @@ impl AsFd for Control {
         self.socket.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isthmus_layout::control::HelloBack;
+    use std::os::fd::AsFd as _;
+
+    #[test]
+    fn what_the_daemon_does_not_know_is_not_asked() {
+        let (ours, daemon) = seqpacket::pair().expect("a pair");
+        let today = version::Spoken::CURRENT.version();
+        let older = today.minor - 1;
+        let back = HelloBack { magic: Magic, major: today.major, minor: older, daemon: Name::new("older").expect("short") };
+        // It lies in the socket before it is asked for.
+        seqpacket::send(daemon.as_fd(), &ToClient::from(back).emit(RequestSerial::new(1)), &[]).expect("room");
+        let control = Control::open(ours).expect("one minor version apart");
+        assert_eq!(control.knows(older, "what it has"), Ok(()));
+        let refusal = control.knows(today.minor, "what came later").expect_err("not in its version");
+        assert_eq!(refusal.reason, Reason::NotInVersion);
+        assert!(refusal.detail.contains("what came later"), "{refusal}");
+    }
+}

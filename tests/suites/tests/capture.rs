@@ -5,10 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use isthmus_client::{Domain, Inquirer, Options, Reason, Topic};
-use isthmus_control::config::{self, ConfigFile, Inputs, Role};
-use isthmus_control::daemon as control;
-use isthmus_layout::control::{Name, Spoken, Version};
+use isthmus_client::{Inquirer, Options, Topic};
 use isthmus_mx_tests::build;
 use isthmus_netbed::{Bed, Host, Wire};
 use isthmus_suites::PATIENCE;
@@ -152,43 +149,4 @@ fn wireshark_names_what_two_hosts_say_to_each_other() {
     assert!(!words(&own).contains("RAW"), "what boards tell each other is no domain's");
     let lengths = own.iter().map(|row| row[3].parse::<u32>().unwrap());
     assert_eq!(lengths.max(), Some(80));
-}
-
-#[test]
-fn a_daemon_of_the_version_before_is_not_asked() {
-    let scratch = Scratch::new().unwrap();
-    let socket = scratch.join("sock");
-    let text =
-        format!("daemon.socket = \"{}\"\ndaemon.runtime_dir = \"{}\"\n", socket.display(), scratch.path().display());
-    let file = ConfigFile::Given { path: "old.toml".into(), bytes: text.into_bytes() };
-    let uid = rustix::process::geteuid().as_raw();
-    let loaded = config::load(&Inputs { file, uid, ..Inputs::bare(Role::User) }).unwrap();
-    let spoken = Spoken::new(Version { major: 1, minor: 2 }, 1).unwrap();
-    let (told, stop) = std::sync::mpsc::channel();
-    let serving = std::thread::spawn(move || {
-        let options = control::Options { spoken, signals: false, ..control::Options::new(loaded) };
-        let daemon = control::Daemon::open(options).unwrap();
-        let stop = daemon.stop();
-        daemon.run(move || told.send(stop).unwrap()).unwrap()
-    });
-    let stop = stop.recv().unwrap();
-    let options = |name| Options {
-        name: Name::new(name).ok(),
-        socket: Some(socket.clone()),
-        no_autostart: true,
-        ..Options::default()
-    };
-    let mut asks = Inquirer::connect(&options("asks")).unwrap();
-    assert_eq!(asks.capture(None, None, 100).unwrap_err().reason, Reason::NotInVersion);
-    assert!(asks.mx().is_ok(), "all else works");
-    let mut domain = Domain::attach_with(&options("new")).unwrap();
-    let at = domain.open(None, "").unwrap();
-    assert!(domain.mx_open(None, None, 0, at).is_ok());
-    assert!(domain.query(Topic::Status, &[]).unwrap().contains("\"1.2\""));
-    let told = Command::new(isthmus()).args(["capture", "--socket"]).arg(&socket).output().unwrap();
-    let said = String::from_utf8(told.stderr).unwrap();
-    assert!(told.status.code() == Some(1) && said.contains("Update whichever of the two is older"), "{said}");
-    drop(domain);
-    stop.stop();
-    serving.join().unwrap();
 }

@@ -2,7 +2,9 @@
 //! is refused with the reason.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use isthmus_client::{AttachError, Domain, Options, Reason};
+use isthmus_client::{AttachError, Domain, Options, Reason, Topic};
+use isthmus_control::config::{self, ConfigFile, Inputs, Role};
+use isthmus_control::daemon as control;
 use isthmus_layout::control::{Attach, Name, RequestSerial, Spoken, ToClient, ToDaemon, Version};
 use isthmus_layout::limits::CONTROL_BYTES_MAX;
 use isthmus_platform::seqpacket;
@@ -121,4 +123,32 @@ fn a_library_takes_daemons_of_other_versions_as_recorded() {
             assert!(refusal.detail.contains(&today().to_string()), "the text names both versions: {refusal}");
         }
     }
+}
+
+#[test]
+fn a_daemon_of_the_version_before_serves_todays_programs() {
+    let scratch = Scratch::new().unwrap();
+    let (socket, folder) = (scratch.join("sock"), scratch.path().display());
+    let text = format!("daemon.socket = \"{}\"\ndaemon.runtime_dir = \"{folder}\"\n", socket.display());
+    let file = ConfigFile::Given { path: "old.toml".into(), bytes: text.into_bytes() };
+    let uid = rustix::process::geteuid().as_raw();
+    let loaded = config::load(&Inputs { file, uid, ..Inputs::bare(Role::User) }).unwrap();
+    let before = Version { minor: today().minor - 1, ..today() };
+    let spoken = Spoken::new(before, before.minor - 1).unwrap();
+    let (told, stop) = std::sync::mpsc::channel();
+    let serving = std::thread::spawn(move || {
+        let options = control::Options { spoken, signals: false, ..control::Options::new(loaded) };
+        let daemon = control::Daemon::open(options).unwrap();
+        let stop = daemon.stop();
+        daemon.run(move || told.send(stop).unwrap()).unwrap()
+    });
+    let stop = stop.recv().unwrap();
+    let options = Options { socket: Some(socket), no_autostart: true, ..Options::default() };
+    let mut domain = Domain::attach_with(&options).unwrap();
+    let at = domain.open(None, "").unwrap();
+    assert!(domain.mx_open(None, None, 0, at).is_ok());
+    assert!(domain.query(Topic::Status, &[]).unwrap().contains(&format!("\"{before}\"")));
+    drop(domain);
+    stop.stop();
+    serving.join().unwrap();
 }
