@@ -259,14 +259,14 @@ impl AsFd for Control {
 mod tests {
     use super::*;
     use isthmus_layout::control::HelloBack;
-    use std::os::fd::AsFd as _;
 
     #[test]
     fn what_the_daemon_does_not_know_is_not_asked() {
         let (ours, daemon) = seqpacket::pair().expect("a pair");
         let today = version::Spoken::CURRENT.version();
         let older = today.minor - 1;
-        let back = HelloBack { magic: Magic, major: today.major, minor: older, daemon: Name::new("older").expect("short") };
+        let back =
+            HelloBack { magic: Magic, major: today.major, minor: older, daemon: Name::new("older").expect("short") };
         // It lies in the socket before it is asked for.
         seqpacket::send(daemon.as_fd(), &ToClient::from(back).emit(RequestSerial::new(1)), &[]).expect("room");
         let control = Control::open(ours).expect("one minor version apart");

@@ -180,11 +180,11 @@ fn a_guest_leaves_its_window_moves_and_comes_back_on_another_host() {
     hosted.migrate(&kit, 0);
     hosted.guests[1].end().expect_success("a transfer over a migration");
     hosted.guests[0].run("served");
-    // The new host's daemon gives it a window, and its programs meet those of that host.
+    // The new host's daemon gives it a window, and its programs meet those of that host, once they have their numbers there again.
     let scratch = Scratch::new().unwrap();
     let there = Hosted::another_daemon(&scratch);
     hosted.plug((0, 1), &there);
-    hosted.guests[0].run("by window; until isthmus endpoint list | grep -q mx; do usleep 100000; done");
+    hosted.guests[0].run("by window; until isthmus endpoint list --json | grep -q '\"mx\":{'; do usleep 100000; done");
     let client = there.beside(build::example("mx_pingpong")).args(["-w", "-r", &waiting]).args(SHORT.split(' '));
     client.spawn().unwrap().finish(patience()).unwrap().expect_success();
     hosted.guests[0].run("wait $waiting_pid && cat /tmp/waiting");
