@@ -177,6 +177,15 @@ impl Endpoint {
 /// Marks events of the nudge in the domain's set, which takes no notice of them.
 const NUDGE: u64 = 2;
 
+/// What ended the leader's sleep.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Woken {
+    /// The daemon has news.
+    pub(crate) news: bool,
+    /// A signal came.
+    pub(crate) interrupted: bool,
+}
+
 /// What the leader of those who wait sleeps on. It outlives the endpoint for as long as somebody does.
 ///
 /// ```text
@@ -204,18 +213,19 @@ impl Bell {
         let _ = rustix::io::write(&self.nudge, &1_u64.to_ne_bytes());
     }
 
-    /// Sleeps until the domain has something, the bell rings, or `limit` is over. True if a signal ended it.
-    pub(crate) fn sleep(&self, limit: Option<Duration>) -> bool {
+    /// Sleeps until the domain has something, the bell rings, or `limit` is over.
+    pub(crate) fn sleep(&self, limit: Option<Duration>) -> Woken {
         let mut events = [const { MaybeUninit::uninit() }; 8];
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         match epoll::wait(&self.set, &mut events[..], limit.as_ref()) {
             Ok((happened, _)) => {
-                if happened.iter().any(|event| event.data.u64() == NUDGE) {
+                let by = |tag| happened.iter().any(|event| event.data.u64() == tag);
+                if by(NUDGE) {
                     let _ = rustix::io::read(&self.nudge, &mut [0; 8]);
                 }
-                false
+                Woken { news: by(Domain::<Matching>::NEWS), interrupted: false }
             }
-            Err(errno) => errno == Errno::INTR,
+            Err(errno) => Woken { news: false, interrupted: errno == Errno::INTR },
         }
     }
 }

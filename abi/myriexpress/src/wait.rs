@@ -138,11 +138,12 @@ fn lead(mut locked: Locked, left: Option<Duration>) -> Result<(Locked, bool), Fa
     let ends_by_signal = locked.settings.wait_ends_by_signal;
     locked.leader = Leader::Asleep;
     locked.sleepers += 1;
-    let (mut locked, interrupted) = locked.asleep(|| bell.sleep(left))?;
+    let (mut locked, woken) = locked.asleep(|| bell.sleep(left))?;
     locked.sleepers -= 1;
     locked.leader = Leader::Awake;
     if !locked.is_still() {
+        locked.domain.woken(woken.news);
         locked.turn(); // What woke us is most often what we wait for.
     }
-    Ok((locked, interrupted && ends_by_signal))
+    Ok((locked, woken.interrupted && ends_by_signal))
 }

@@ -296,6 +296,14 @@ impl<M: Matcher> Core<M> {
         quiet
     }
 
+    /// The program has slept on our descriptor and taken what woke it.
+    pub(crate) fn woken(&mut self, news: bool) {
+        if self.asleep {
+            self.sleeper.clear();
+            self.awake(news);
+        }
+    }
+
     pub(crate) fn awake(&mut self, news: bool) {
         self.asleep = false;
         self.inbox.awake();

@@ -235,6 +235,18 @@ impl<M: Matcher> Domain<M> {
         self.core.sleeper.as_fd()
     }
 
+    /// Tag (`epoll_event.data`) of those events of [`Self::fd`], which is an epoll set, that say that the daemon has news. All other
+    /// events of the domain's are tagged 0.
+    pub const NEWS: u64 = crate::sleep::NEWS;
+
+    /// Somebody has slept on [`Self::fd`] after [`Self::arm`] and taken its events: the next poll need not take them. `news` says
+    /// whether there was one with the tag [`Self::NEWS`].
+    pub fn woken(&mut self, news: bool) {
+        if !self.core.is_child() {
+            self.core.woken(news);
+        }
+    }
+
     /// The paths to all peers that were talked with.
     pub fn channels(&mut self) -> Vec<ChannelStatus> {
         let Core { peers, inbox, .. } = &mut self.core;

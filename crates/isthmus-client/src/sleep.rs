@@ -9,7 +9,7 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 use std::time::Duration;
 
 /// Marks events of the daemon's socket, and all others.
-const CONTROL: u64 = 1;
+pub(crate) const NEWS: u64 = 1;
 const OTHER: u64 = 0;
 
 /// An epoll set over doorbells, the daemon's socket and a timer.
@@ -49,7 +49,7 @@ impl Sleeper {
 
     pub(crate) fn watch_control(&self, control: &Control) {
         // Where it cannot be watched, polling the domain finds its news all the same.
-        let _ = epoll::add(&self.set, control.as_fd(), EventData::new_u64(CONTROL), EventFlags::IN);
+        let _ = epoll::add(&self.set, control.as_fd(), EventData::new_u64(NEWS), EventFlags::IN);
     }
 
     /// Wakes the sleeper once after `after`.
@@ -79,13 +79,16 @@ impl Sleeper {
         let mut events = [const { std::mem::MaybeUninit::uninit() }; 8];
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         let news = match epoll::wait(&self.set, &mut events[..], limit.as_ref()) {
-            Ok((happened, _)) => happened.iter().any(|event| event.data.u64() == CONTROL),
+            Ok((happened, _)) => happened.iter().any(|event| event.data.u64() == NEWS),
             Err(_) => false,
         };
-        for doorbell in &self.clears {
-            doorbell.clear();
-        }
+        self.clear();
         news
+    }
+
+    /// Has doorbells that fill up ring again.
+    pub(crate) fn clear(&self) {
+        self.clears.iter().for_each(Doorbell::clear);
     }
 }
 

@@ -4,7 +4,7 @@
 //! at one word of its board. A peer whose ring is *parked* marks its place on the board after it has published.
 //!
 //! ```text
-//! word 0        ANY        1: some place was marked since the receiver looked last
+//! word 0        ANY        a bit for each group of marks in which a place was marked since the receiver looked last
 //! word 32       SLEEPING   1: the receiver sleeps; whoever marks a place rings the doorbell
 //! word 64..192  MARKS      one bit for each place
 //! ```
@@ -15,14 +15,20 @@
 use crate::limits::{BOARD_PLACES, PAGE_BYTES};
 use crate::span::RegionSize;
 
-/// Word: 1 if a place was marked since the receiver looked last.
+/// Word: not 0 if a place was marked since the receiver looked last, and where to look.
 pub const ANY: u32 = 0;
+/// Bit of `ANY`: anywhere. Markers of protocol versions before 1.4 set no other.
+pub const ANYWHERE: u32 = 1;
 /// Word: 1 while the receiver sleeps.
 pub const SLEEPING: u32 = 32;
 /// First word of the marks.
 pub const MARKS: u32 = 64;
 /// Words of marks.
 pub const MARK_WORDS: u32 = BOARD_PLACES / 32;
+/// Words of marks of one group, which has a bit of `ANY`: for one mark a receiver looks at eight words, and not at all.
+pub const GROUP_WORDS: u32 = 8;
+/// Groups of marks.
+pub const GROUPS: u32 = MARK_WORDS / GROUP_WORDS;
 
 /// Bytes of a board's region.
 pub const SIZE: RegionSize = RegionSize(PAGE_BYTES as u64);
@@ -58,9 +64,19 @@ impl Place {
     pub const fn bit(self) -> u32 {
         1 << (self.0 % 32)
     }
+
+    /// The bit of `ANY` that says to look at its group.
+    pub const fn group_bit(self) -> u32 {
+        group_bit(self.0 as u32 / 32 / GROUP_WORDS)
+    }
 }
 
-const _: () = assert!(4 * (MARKS + MARK_WORDS) <= PAGE_BYTES);
+/// The bit of `ANY` for a group, counted from 0.
+pub const fn group_bit(group: u32) -> u32 {
+    ANYWHERE << 1 << group
+}
+
+const _: () = assert!(4 * (MARKS + MARK_WORDS) <= PAGE_BYTES && GROUPS < 32 && MARK_WORDS.is_multiple_of(GROUP_WORDS));
 
 #[cfg(test)]
 mod tests {
@@ -71,6 +87,7 @@ mod tests {
         let last = Place::new(BOARD_PLACES as u16 - 1).unwrap();
         assert_eq!((last.word(), last.bit()), (MARKS + MARK_WORDS - 1, 1 << 31));
         assert_eq!((Place::DOMAIN_RING.word(), Place::DOMAIN_RING.bit()), (MARKS, 2));
+        assert_eq!((Place::DOMAIN_RING.group_bit(), last.group_bit()), (2, 2 << (GROUPS - 1)));
         assert_eq!(Place::new(BOARD_PLACES as u16), None);
     }
 }

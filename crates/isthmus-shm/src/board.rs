@@ -4,7 +4,7 @@
 
 use crate::words::Words;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use isthmus_layout::board::{ANY, MARK_WORDS, MARKS, Place, SLEEPING};
+use isthmus_layout::board::{ANY, ANYWHERE, GROUP_WORDS, GROUPS, MARKS, Place, SLEEPING, group_bit};
 
 /// The receiver's side of a board.
 #[derive(Debug)]
@@ -27,10 +27,17 @@ impl<M: Words> Board<M> {
     /// Takes all marks off and names their places. Peers can mark any bit: the caller knows which places mean something.
     pub fn take(&self, mut marked: impl FnMut(Place)) {
         // K, with L in `mark` (modelled): whoever sees ANY sees the mark, and what was published before it.
-        if self.memory.swap(ANY, 0, Acquire) == 0 {
+        let any = self.memory.swap(ANY, 0, Acquire);
+        if any == 0 {
             return;
         }
-        for word in 0..MARK_WORDS {
+        for group in (0..GROUPS).filter(|&group| any & (ANYWHERE | group_bit(group)) != 0) {
+            self.take_group(group, &mut marked);
+        }
+    }
+
+    fn take_group(&self, group: u32, marked: &mut impl FnMut(Place)) {
+        for word in GROUP_WORDS * group..GROUP_WORDS * (group + 1) {
             if self.memory.load(MARKS + word, Relaxed) == 0 {
                 continue;
             }
@@ -82,7 +89,7 @@ impl<M: Words> Marker<M> {
         self.memory.or(self.place.word(), self.place.bit(), Release);
         // L, with K in `take`. A store would not do: of two markers' stores the receiver reads only the later one, and need not
         // see the mark that came before the other. `or` reads as well, so whoever reads it has what all before it released.
-        self.memory.or(ANY, 1, Release);
+        self.memory.or(ANY, self.place.group_bit(), Release);
         // P, with O in `sleep`.
         self.memory.fence();
         self.memory.load(SLEEPING, Relaxed) != 0 && self.memory.swap(SLEEPING, 0, Relaxed) != 0

@@ -118,7 +118,7 @@ static void move_large_ones(void)
     from = open_any();
     at = open_any();
     to = connect_to(from, place_of(at));
-    for (unsigned round = 0; round < 16; round++) {
+    for (unsigned round = 0; round < 64; round++) {
         mx_request_t sending, receiving = post(at, 1, in, LARGE);
         fill(out, LARGE, round);
         sending = give(from, to, 1, out, LARGE);

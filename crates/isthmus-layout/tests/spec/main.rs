@@ -156,7 +156,11 @@ fn a_board_stands_as_documented() {
     let words = rows(
         "offset | bytes | meaning",
         &[
-            (at(board::ANY), 4, "`ANY`: 1 if a place was marked since the receiver looked last"),
+            (
+                at(board::ANY),
+                4,
+                "`ANY`: where a place was marked since the receiver looked last: bit 0 anywhere, bit 1 + *n* in the 256 places from 256 *n* on",
+            ),
             (
                 at(board::SLEEPING),
                 4,

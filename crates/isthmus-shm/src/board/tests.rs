@@ -43,6 +43,20 @@ fn only_the_first_marker_of_a_sleeping_receiver_rings() {
 }
 
 #[test]
+fn a_marker_that_says_no_more_than_that_there_is_one_is_found_anywhere() {
+    let window = Window::new(Mapping::private(SIZE));
+    let board = Board::new(window.clone());
+    for number in [2, 31, 255, 256, 257, BOARD_PLACES as u16 - 1] {
+        let place = Place::new(number).unwrap();
+        window.or(place.word(), place.bit(), Relaxed);
+        window.or(ANY, ANYWHERE, Release);
+        assert_eq!(taken(&board), [number]);
+        assert!(!Marker::new(window.clone(), place).mark());
+        assert_eq!(taken(&board), [number]);
+    }
+}
+
+#[test]
 fn marks_of_a_peer_that_marks_everything_are_all_places() {
     let window = Window::new(Mapping::private(SIZE));
     for word in 0..SIZE.0 as u32 / 4 {

@@ -40,7 +40,7 @@ fn take(memory: &Handle) -> Vec<Place> {
     taken
 }
 
-/// Two markers, whose places are in one word of the board or in two.
+/// Two markers, whose places are in one word of the board or in two, of one group or of two.
 fn places_are_marked(setting: &Setting, places: [Place; 2]) {
     let memory = board(&places);
     let sending = memory.weakened(setting.sends.clone());
@@ -66,26 +66,34 @@ fn places_of_two_words(setting: &Setting) {
     places_are_marked(setting, [place(2), place(32)]);
 }
 
+fn places_of_two_groups(setting: &Setting) {
+    places_are_marked(setting, [place(2), place(256)]);
+}
+
 #[test]
 fn every_mark_is_taken_once() {
     WHOLE.passes(places_of_one_word);
     WHOLE.passes(places_of_two_words);
+    WHOLE.passes(places_of_two_groups);
 }
 
 #[test]
 fn marks_are_lost_without_k() {
     receives(Weaken::Swap(only(ANY))).fails(LOST, places_of_two_words);
+    receives(Weaken::Swap(only(ANY))).fails(LOST, places_of_two_groups);
 }
 
 #[test]
 fn marks_are_lost_without_l() {
     sends(Weaken::Or(only(ANY))).fails(LOST, places_of_two_words);
+    sends(Weaken::Or(only(ANY))).fails(LOST, places_of_two_groups);
 }
 
 #[test]
 fn marks_are_lost_where_l_only_stores() {
     sends(Weaken::OrIsStore(only(ANY))).fails(LOST, places_of_one_word);
     sends(Weaken::OrIsStore(only(ANY))).fails(LOST, places_of_two_words);
+    sends(Weaken::OrIsStore(only(ANY))).fails(LOST, places_of_two_groups);
 }
 
 #[test]

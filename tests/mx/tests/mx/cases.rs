@@ -93,7 +93,7 @@ fn asked(daemon: &Daemon, topic: Topic) -> serde_json::Value {
     serde_json::from_str(&Inquirer::connect(&options).unwrap().ask(topic, &[]).unwrap()).unwrap()
 }
 
-/// Message bytes that go through the daemon while a program sends 16 MiB.
+/// Message bytes that go through the daemon while a program sends 64 MiB.
 fn carried(variables: &[(&str, &str)]) -> u64 {
     let program = program("environment");
     let (_scratch, daemon) = daemon("");
@@ -109,15 +109,15 @@ fn carried(variables: &[(&str, &str)]) -> u64 {
 }
 
 #[test]
-fn the_daemon_carries_everything_where_channels_are_off_and_little_where_they_are_not() {
-    const ALL: u64 = 16 << 20;
+fn the_daemon_carries_everything_where_channels_are_off_and_else_what_comes_before_them() {
+    const ALL: u64 = 64 << 20;
     for off in [[("MX_DISABLE_SHMEM", "1")], [("OMX_DISABLE_SHARED", "1")]] {
         let carried = carried(&off);
         assert!(carried >= ALL, "{off:?}: {carried}");
     }
     for on in [&[][..], &[("MX_DISABLE_SHMEM", "1"), ("OMX_DISABLE_SHARED", "0")]] {
         let carried = carried(on);
-        assert!(carried < ALL / 8, "{on:?}: {carried}");
+        assert!(carried < ALL / 2, "{on:?}: {carried}");
     }
 }
 
