@@ -29,6 +29,8 @@ pub const MARK_WORDS: u32 = BOARD_PLACES / 32;
 pub const GROUP_WORDS: u32 = 8;
 /// Groups of marks.
 pub const GROUPS: u32 = MARK_WORDS / GROUP_WORDS;
+/// Bits of `ANY`: each group.
+pub const ALL_GROUPS: u32 = group_bit(GROUPS) - group_bit(0);
 
 /// Bytes of a board's region.
 pub const SIZE: RegionSize = RegionSize(PAGE_BYTES as u64);

@@ -4,7 +4,7 @@
 
 use crate::words::Words;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use isthmus_layout::board::{ANY, ANYWHERE, GROUP_WORDS, GROUPS, MARKS, Place, SLEEPING, group_bit};
+use isthmus_layout::board::{ALL_GROUPS, ANY, ANYWHERE, GROUP_WORDS, MARKS, Place, SLEEPING, group_bit};
 
 /// The receiver's side of a board.
 #[derive(Debug)]
@@ -28,11 +28,10 @@ impl<M: Words> Board<M> {
     pub fn take(&self, mut marked: impl FnMut(Place)) {
         // K, with L in `mark` (modelled): whoever sees ANY sees the mark, and what was published before it.
         let any = self.memory.swap(ANY, 0, Acquire);
-        if any == 0 {
-            return;
-        }
-        for group in (0..GROUPS).filter(|&group| any & (ANYWHERE | group_bit(group)) != 0) {
-            self.take_group(group, &mut marked);
+        let mut groups = if any & ANYWHERE != 0 { u32::MAX } else { any } & ALL_GROUPS;
+        while groups != 0 {
+            self.take_group(groups.trailing_zeros() - group_bit(0).trailing_zeros(), &mut marked);
+            groups &= groups - 1;
         }
     }
 
