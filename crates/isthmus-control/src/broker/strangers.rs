@@ -166,12 +166,11 @@ impl Broker {
     ) -> Result<(), Refusal> {
         let refused = |reason: Reason| Refusal::new(reason, format!("{}: {}", reason.summary(), told(asked)));
         let nic = NicId::new(asked.nic).ok_or_else(|| refused(Reason::MxNoNic))?;
-        if !self.strangers.is_known(nic) {
-            return Err(refused(Reason::MxNoNic));
-        }
         let mut own = self.directory.mx().claims().filter(|(_, claim)| claim.at.domain == domain);
         let own = own.find(|(number, _)| self.strangers.is_wired(number.board)).map(|(number, _)| number);
-        let own = own.ok_or_else(|| refused(Reason::MxNoNumber))?;
+        // Whom the board of that number knows is its worker's to say: what is seen of it here may be old.
+        let own = own
+            .ok_or_else(|| refused(if self.strangers.is_known(nic) { Reason::MxNoNumber } else { Reason::MxNoNic }))?;
         let number = u8::try_from(asked.endpoint).map_err(|_| refused(Reason::MxEndpointBeyond))?;
         let owner = self.directory.get(domain).ok_or(Reason::NoSuchDomain)?.owner;
         let full = |text| Refusal::new(Reason::TooManyRequests, format!("{text}: {}", told(asked)));
