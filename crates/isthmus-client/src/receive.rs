@@ -4,7 +4,7 @@ use crate::core::Core;
 use crate::matcher::{Announced, Envelope, Matcher, Posted, Unexpected, UnexpectedState};
 use crate::peer::{Between, Incoming, Into, Making, Path, Peer, PeerIndex};
 use crate::words::copy_words;
-use isthmus_channel::{ChannelKey, Polled};
+use isthmus_channel::{Channel, ChannelKey, Polled};
 use isthmus_layout::DomainId;
 use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::limits::{ORDINARY_CREDIT_BYTES, ORDINARY_RECORD_COST, SLAB_MESSAGE_BYTES_MAX};
@@ -324,7 +324,8 @@ impl<M: Matcher> Core<M> {
             Into::Own(vec![0; len as usize])
         };
         let mut incoming = Incoming { envelope, expected: envelope.len, received: 0, into };
-        if self.take_piece(key, &mut incoming, piece)? {
+        let channel = self.inbox.channel(key).ok_or(Misdeed::OutOfPlace)?;
+        if take_piece(channel, &mut incoming, piece)? {
             self.arrived(incoming);
         } else {
             self.peers[at].started = Some((serial, incoming));
@@ -334,39 +335,16 @@ impl<M: Matcher> Core<M> {
 
     fn take_more(&mut self, key: ChannelKey, at: PeerIndex, serial: Serial, piece: Piece) -> Result<(), Misdeed> {
         let peer = &mut self.peers[at];
-        let started = peer.started.take_if(|(started, _)| *started == serial);
+        let started = peer.started.as_mut().filter(|(started, _)| *started == serial).map(|(_, incoming)| incoming);
         let eager = started.is_some();
-        let found = started.map(|(_, incoming)| incoming).or_else(|| peer.pulled.remove(&serial));
-        let mut incoming = found.ok_or(Misdeed::OutOfPlace)?;
-        let whole = self.take_piece(key, &mut incoming, piece)?;
-        if whole {
-            self.arrived(incoming);
-        } else if eager {
-            self.peers[at].started = Some((serial, incoming));
-        } else {
-            self.peers[at].pulled.insert(serial, incoming);
+        let incoming = started.or_else(|| peer.pulled.get_mut(&serial)).ok_or(Misdeed::OutOfPlace)?;
+        let channel = self.inbox.channel(key).ok_or(Misdeed::OutOfPlace)?;
+        if take_piece(channel, incoming, piece)? {
+            let whole =
+                if eager { peer.started.take().map(|(_, incoming)| incoming) } else { peer.pulled.remove(&serial) };
+            self.arrived(whole.expect("it was there a moment ago"));
         }
         Ok(())
-    }
-
-    /// Copies a piece where it belongs and gives it back. True if the message is whole.
-    fn take_piece(&mut self, key: ChannelKey, incoming: &mut Incoming, piece: Piece) -> Result<bool, Misdeed> {
-        let len = incoming.expected;
-        if piece.len == 0 && len > 0 || u64::from(piece.len) > len - incoming.received {
-            return Err(Misdeed::OutOfPlace);
-        }
-        let channel = self.inbox.channel(key).ok_or(Misdeed::OutOfPlace)?;
-        let into = match &mut incoming.into {
-            Into::Posted(posted) => posted.buffer.as_mut_slice(),
-            Into::Own(bytes) => bytes,
-            Into::Nowhere => &mut [],
-        };
-        let start = (incoming.received as usize).min(into.len());
-        let end = (start + piece.len as usize).min(into.len());
-        channel.copy_out(piece, 0, &mut into[start..end])?;
-        channel.give_back(piece);
-        incoming.received += u64::from(piece.len);
-        Ok(incoming.received == len)
     }
 
     /// A message is whole.
@@ -544,4 +522,23 @@ impl<M: Matcher> Core<M> {
 /// True for the first record of a message.
 fn begins(content: &Record<'_>) -> bool {
     matches!(content, Record::Eager { .. } | Record::Start { .. } | Record::Announce { .. })
+}
+
+/// Copies a piece where it belongs and gives it back. True if the message is whole.
+fn take_piece(channel: &mut Channel, incoming: &mut Incoming, piece: Piece) -> Result<bool, Misdeed> {
+    let len = incoming.expected;
+    if piece.len == 0 && len > 0 || u64::from(piece.len) > len - incoming.received {
+        return Err(Misdeed::OutOfPlace);
+    }
+    let into = match &mut incoming.into {
+        Into::Posted(posted) => posted.buffer.as_mut_slice(),
+        Into::Own(bytes) => bytes,
+        Into::Nowhere => &mut [],
+    };
+    let start = (incoming.received as usize).min(into.len());
+    let end = (start + piece.len as usize).min(into.len());
+    channel.copy_out(piece, 0, &mut into[start..end])?;
+    channel.give_back(piece);
+    incoming.received += u64::from(piece.len);
+    Ok(incoming.received == len)
 }

@@ -23,8 +23,8 @@ use std::sync::{Arc, Mutex};
 /// Frames that one endpoint sends before others have their turn.
 const ENDPOINT_BATCH: usize = 32;
 
-/// Batches taken from one link in a turn.
-const RECEIVE_BATCHES: usize = 2;
+/// Batches taken from one link in a turn: domains hear of what one brought before the next is taken, and have room for it.
+const RECEIVE_BATCHES: usize = 1;
 
 /// Rounds of making and sending frames in a turn.
 const SEND_ROUNDS: usize = 4;
