@@ -597,7 +597,8 @@ impl<D: Device + 'static> Conversation<D> {
         while !program.closed.get() {
             let Some(bytes) = program.line.receive(&mut message, &mut fds).await else { break };
             let message = &message[..bytes];
-            if !fds.is_empty() {
+            let is_region = || matches!(ToDaemon::parse(message, 0), Ok((_, ToDaemon::MakeRegion(_))));
+            if !fds.is_empty() || self.things.device.shows_all() && is_region() {
                 program.push((refusal(message, fds.len()), Vec::new()));
                 fds.clear();
                 continue;
@@ -668,16 +669,18 @@ async fn gone(pid: u32) {
     }
 }
 
-/// What a program is told that sends descriptors: none of them means anything on the host.
+/// What a program is told that sends descriptors, none of which means anything on the host, or that wants a region where nobody can make one.
 fn refusal(message: &[u8], descriptors: usize) -> Vec<u8> {
-    let (serial, reason) = match ToDaemon::parse(message, descriptors) {
-        Ok((serial, ToDaemon::Attach(_))) => (serial, Reason::TicketInvalid),
-        Ok((serial, _)) => (serial, Reason::NoCommonMemory),
-        Err(_) => (serial_of(message), Reason::MalformedControl),
-    };
-    let text = match reason {
-        Reason::TicketInvalid => "what this domain had lay in the window, where it is another one's now",
-        _ => "a guest has nothing that its host could map",
+    let nothing = "a guest has nothing that its host could map";
+    let (serial, reason, text) = match ToDaemon::parse(message, descriptors) {
+        Ok((serial, ToDaemon::Attach(_))) => {
+            (serial, Reason::TicketInvalid, "what this domain had lay in the window, where it is another one's now")
+        }
+        Ok((serial, ToDaemon::MakeRegion(_))) => {
+            (serial, Reason::NoCommonMemory, "without the driver of the guest's device there are no regions")
+        }
+        Ok((serial, _)) => (serial, Reason::NoCommonMemory, nothing),
+        Err(_) => (serial_of(message), Reason::MalformedControl, nothing),
     };
     ToClient::from(Refused { reason, text: Text::clip(text) }).emit(serial)
 }
