@@ -65,8 +65,8 @@ impl Arguments {
             return Ok(None);
         }
         let found = self.device.clone().or_else(Device::of_host).map(Way::Device);
-        let found = found.or_else(|| Devices::check().is_ok().then_some(Way::Xen));
-        let missing = "there is no device of the isthmus driver here, nor Xen's; `isthmus doctor` says what is missing";
+        let found = found.or_else(Way::bare).or_else(|| Devices::check().is_ok().then_some(Way::Xen));
+        let missing = "there is no device here by which a guest reaches its host, nor Xen's; `isthmus doctor` says what is missing";
         found.map(Some).context(missing)
     }
 

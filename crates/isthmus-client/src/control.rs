@@ -3,8 +3,8 @@
 use crate::error::Refusal;
 use isthmus_layout::DomainId;
 use isthmus_layout::control::{
-    EventChannelEnd, EventChannels, Granted, Hello, Magic, MalformedControl, Name, RequestSerial, ToClient, ToDaemon,
-    version,
+    EventChannelEnd, EventChannels, Granted, Hello, Magic, MalformedControl, Name, Placed, PlacedMemory, RequestSerial,
+    ToClient, ToDaemon, version,
 };
 use isthmus_layout::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX};
 use isthmus_layout::reason::Reason;
@@ -22,28 +22,51 @@ const REPLY: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct News {
     pub(crate) message: ToClient,
-    /// With its port, if it is an end of an event channel.
-    fds: VecDeque<(OwnedFd, Option<u32>)>,
+    fds: VecDeque<Descriptor>,
     pub(crate) serial: Option<RequestSerial>,
     /// Its descriptors could not be taken: this process may not open more.
     pub(crate) lost: bool,
 }
 
+/// A descriptor that came with a message, and what the message before said of it.
+#[derive(Debug)]
+struct Descriptor {
+    file: OwnedFd,
+    /// Of an end of an event channel.
+    port: Option<u32>,
+    /// Of memory that is a part of its file.
+    at: Option<u64>,
+}
+
+/// Memory as it came over the socket.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) file: OwnedFd,
+    /// Its first byte, where the file is a whole window.
+    pub(crate) at: Option<u64>,
+}
+
 impl News {
     /// The next descriptor; the codec has checked how many there are.
     pub(crate) fn fd(&mut self) -> OwnedFd {
-        self.next().0
+        self.next().file
+    }
+
+    /// The same of one that is memory of a channel, or a board.
+    pub(crate) fn memory(&mut self) -> Memory {
+        let Descriptor { file, at, .. } = self.next();
+        Memory { file, at }
     }
 
     /// The same of one that is a doorbell.
     pub(crate) fn doorbell(&mut self) -> Doorbell {
         match self.next() {
-            (end, Some(port)) => Doorbell::event_channel(end, port),
-            (bell, None) => Doorbell::from(bell),
+            Descriptor { file, port: Some(port), .. } => Doorbell::event_channel(file, port),
+            Descriptor { file, .. } => Doorbell::from(file),
         }
     }
 
-    fn next(&mut self) -> (OwnedFd, Option<u32>) {
+    fn next(&mut self) -> Descriptor {
         self.fds.pop_front().expect("the codec counted the descriptors")
     }
 }
@@ -61,6 +84,7 @@ pub(crate) struct Control {
     fds: Vec<OwnedFd>,
     /// Those that come with the next message.
     channels: Vec<EventChannelEnd>,
+    placed: Vec<PlacedMemory>,
 }
 
 impl Control {
@@ -74,6 +98,7 @@ impl Control {
             packet: vec![0; CONTROL_BYTES_MAX],
             fds: Vec::with_capacity(CONTROL_FDS_MAX),
             channels: Vec::new(),
+            placed: Vec::new(),
         };
         let spoken = version::Spoken::CURRENT;
         let library = Name::new(concat!("isthmus-client ", env!("CARGO_PKG_VERSION"))).expect("a valid name");
@@ -219,13 +244,22 @@ impl Control {
     fn parse(&mut self, bytes: usize) -> Result<Option<News>, Refusal> {
         let malformed = |error: MalformedControl| Refusal::new(Reason::NotIsthmus, error.to_string());
         let (serial, message) = ToClient::parse(&self.packet[..bytes], self.fds.len()).map_err(malformed)?;
-        if let ToClient::EventChannels(EventChannels { ends }) = message {
-            self.channels = ends.to_vec();
-            return Ok(None);
+        match message {
+            ToClient::EventChannels(EventChannels { ends }) => {
+                self.channels = ends.to_vec();
+                return Ok(None);
+            }
+            ToClient::Placed(Placed { memory }) => {
+                self.placed = memory.to_vec();
+                return Ok(None);
+            }
+            _ => {}
         }
-        let channels = std::mem::take(&mut self.channels);
-        let port_of = |at| channels.iter().find(|end| usize::from(end.descriptor) == at).map(|end| end.port);
-        let fds = self.fds.drain(..).enumerate().map(|(at, fd)| (fd, port_of(at))).collect();
+        let (channels, placed) = (std::mem::take(&mut self.channels), std::mem::take(&mut self.placed));
+        let port = |nth| channels.iter().find(|end| end.descriptor == nth).map(|end| end.port);
+        let at = |nth| placed.iter().find(|memory| memory.descriptor == nth).map(|memory| memory.at);
+        let fds = (0..).zip(self.fds.drain(..)).map(|(nth, file)| Descriptor { file, port: port(nth), at: at(nth) });
+        let fds = fds.collect();
         Ok(Some(News { message, serial, fds, lost: false }))
     }
 
@@ -233,6 +267,7 @@ impl Control {
     fn parse_lost(&mut self, bytes: usize) -> Result<News, Refusal> {
         self.fds.clear(); // Those that could be taken.
         self.channels.clear();
+        self.placed.clear();
         let packet = &self.packet[..bytes];
         let parsed = (0..=CONTROL_FDS_MAX).find_map(|fds| ToClient::parse(packet, fds).ok());
         let (serial, message) = parsed.ok_or_else(|| Refusal::from(Reason::NotIsthmus))?;
@@ -258,21 +293,42 @@ impl AsFd for Control {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use isthmus_layout::control::HelloBack;
+    use isthmus_layout::control::{HelloBack, List, RegionMade};
+    use isthmus_layout::ids::RegionId;
+
+    /// A connection on which so much less than today's minor version is spoken, and the daemon's end of it.
+    fn opened(less: u16) -> (Control, OwnedFd) {
+        let (ours, daemon) = seqpacket::pair().expect("a pair");
+        let today = version::Spoken::CURRENT.version();
+        let minor = today.minor - less;
+        let back = HelloBack { magic: Magic, major: today.major, minor, daemon: Name::new("other").expect("short") };
+        // It lies in the socket before it is asked for.
+        seqpacket::send(daemon.as_fd(), &ToClient::from(back).emit(RequestSerial::new(1)), &[]).expect("room");
+        (Control::open(ours).expect("one minor version apart"), daemon)
+    }
 
     #[test]
     fn what_the_daemon_does_not_know_is_not_asked() {
-        let (ours, daemon) = seqpacket::pair().expect("a pair");
         let today = version::Spoken::CURRENT.version();
-        let older = today.minor - 1;
-        let back =
-            HelloBack { magic: Magic, major: today.major, minor: older, daemon: Name::new("older").expect("short") };
-        // It lies in the socket before it is asked for.
-        seqpacket::send(daemon.as_fd(), &ToClient::from(back).emit(RequestSerial::new(1)), &[]).expect("room");
-        let control = Control::open(ours).expect("one minor version apart");
+        let (older, (control, _daemon)) = (today.minor - 1, opened(1));
         assert_eq!(control.knows(older, "what it has"), Ok(()));
         let refusal = control.knows(today.minor, "what came later").expect_err("not in its version");
         assert_eq!(refusal.reason, Reason::NotInVersion);
         assert!(refusal.detail.contains("what came later"), "{refusal}");
+    }
+
+    #[test]
+    fn where_memory_begins_is_said_of_the_next_message_alone() {
+        let (mut control, daemon) = opened(0);
+        let file = || isthmus_platform::local::memory(isthmus_layout::RegionSize(4096)).expect("memory");
+        let placed = vec![PlacedMemory { descriptor: 0, at: 8192 }, PlacedMemory { descriptor: 7, at: 4096 }];
+        let placed = Placed { memory: List::new(placed).expect("two") };
+        let made = ToClient::from(RegionMade { region: RegionId(1) });
+        seqpacket::send(&daemon, &ToClient::from(placed).emit(None), &[]).expect("room");
+        for _ in 0..2 {
+            seqpacket::send(&daemon, &made.emit(None), &[file().as_fd()]).expect("room");
+        }
+        let mut next = || control.news().expect("a daemon").expect("news").memory().at;
+        assert_eq!((next(), next()), (Some(8192), None));
     }
 }

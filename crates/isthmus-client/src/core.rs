@@ -1,7 +1,7 @@
 //! Everything a domain is but the record it is looking at: who it is, its channels, peers and endpoints, and the one turn of the
 //! wheel ([`Core::progress`]) in which everything happens.
 
-use crate::control::{Control, News};
+use crate::control::{Control, Memory, News};
 use crate::endpoints::Endpoints;
 use crate::error::{AttachError, Refusal};
 use crate::matcher::{Completion, Envelope, Matcher, Outcome, Posted};
@@ -495,7 +495,7 @@ impl<M: Matcher> Core<M> {
         &mut self,
         number: control::BoardIndex,
         owner: Option<Owner>,
-        memory: OwnedFd,
+        memory: Memory,
         doorbell: Doorbell,
     ) -> Result<(), Reason> {
         if usize::from(number.number()) != self.boards.len() {
@@ -505,7 +505,7 @@ impl<M: Matcher> Core<M> {
         self.sleeper.watch_doorbell(&doorbell).map_err(|_| Reason::OutOfFds)?;
         let in_guest = window.is_shared_across();
         self.inbox.add_board(window, doorbell.clone());
-        self.boards.push(OwnBoard { owner, memory, doorbell, in_guest });
+        self.boards.push(OwnBoard { owner, memory: memory.file, doorbell, in_guest });
         Ok(())
     }
 }

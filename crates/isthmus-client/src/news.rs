@@ -1,6 +1,6 @@
 //! What the daemon tells: channels offered, opened and closed, regions granted, peers gone.
 
-use crate::control::News;
+use crate::control::{Memory, News};
 use crate::core::Core;
 use crate::error::Refusal;
 use crate::matcher::Matcher;
@@ -195,9 +195,9 @@ impl<M: Matcher> Core<M> {
         if matches!(self.peers[at].making, Making::Made { .. }) {
             self.break_channel(at, Reason::Replaced); // The peer has none any more, or it would not get another.
         }
-        let (memory, peer_board, peer_doorbell) = (news.fd(), news.fd(), news.doorbell());
+        let (memory, peer_board, peer_doorbell) = (news.memory(), news.memory(), news.doorbell());
         if offer.new_board {
-            let (board, doorbell) = (news.fd(), news.doorbell());
+            let (board, doorbell) = (news.memory(), news.doorbell());
             self.add_board(offer.board, Some(offer.peer_owner), board, doorbell)?;
         }
         let board = self.board(offer.board).ok_or(Reason::BoardsFull)?;
@@ -221,7 +221,7 @@ impl<M: Matcher> Core<M> {
             place: offer.place,
             peer_place: offer.peer_place,
         };
-        self.held.insert(offer.channel, Held { channel, memory });
+        self.held.insert(offer.channel, Held { channel, memory: memory.file });
         self.grant_arena(at);
         self.show_slower(at);
         Ok(())
@@ -384,8 +384,12 @@ impl<M: Matcher> Core<M> {
     }
 }
 
-pub(crate) fn map(memory: &OwnedFd, size: isthmus_layout::RegionSize) -> Result<Window, Reason> {
-    Mapping::new(memory, size, Access::ReadWrite).map(Window::new).map_err(|error| match error {
+pub(crate) fn map(memory: &Memory, size: isthmus_layout::RegionSize) -> Result<Window, Reason> {
+    let mapped = match memory.at {
+        Some(at) => Mapping::window(&memory.file, at, size, Access::ReadWrite),
+        None => Mapping::new(&memory.file, size, Access::ReadWrite),
+    };
+    mapped.map(Window::new).map_err(|error| match error {
         MapError::NotSealed => Reason::RegionNotSealed,
         MapError::TooSmall { .. } => Reason::RegionTooSmall,
         MapError::Refused { .. } => Reason::OutOfAddressSpace,

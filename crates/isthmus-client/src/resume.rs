@@ -208,9 +208,9 @@ impl<M: Matcher> Core<M> {
 
     /// Makes the domain ring out of a welcome.
     pub(crate) fn take_ring(&mut self, welcome: &Welcome, news: &mut News) -> Result<(), Reason> {
-        let (ring, daemon_board, daemon_doorbell) = (news.fd(), news.fd(), news.doorbell());
+        let (ring, daemon_board, daemon_doorbell) = (news.memory(), news.memory(), news.doorbell());
         if welcome.fresh {
-            let (board, doorbell) = (news.fd(), news.doorbell());
+            let (board, doorbell) = (news.memory(), news.doorbell());
             self.add_board(isthmus_layout::control::BoardIndex::DAEMON, None, board, doorbell)?;
         }
         let geometry = Geometry { slab: welcome.slab };

@@ -26,7 +26,7 @@ use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::border::guest::{self, Guest};
+use crate::border::guest::{self, Bare, Guest};
 use crate::broker::{Broker, DataPlane, Facts, Settings};
 use crate::config::{self, Attach, Config, KvmGuest, Loaded, WaitMode};
 use crate::directory::{Directory, Limits};
@@ -69,8 +69,17 @@ pub struct Options {
 pub enum Way {
     /// A device of QEMU's, by its node.
     Device(PathBuf),
+    /// A device of QEMU's that no driver has, by the folder of its function in sysfs.
+    Bare(PathBuf),
     /// Grants to a backend that XenStore tells of.
     Xen,
+}
+
+impl Way {
+    /// The device that this guest shares with its host, where no driver has it.
+    pub fn bare() -> Option<Self> {
+        Bare::of_host().map(Self::Bare)
+    }
 }
 
 /// Reads the configuration again; says why not.
@@ -182,7 +191,12 @@ impl Daemon {
         }
         match way {
             Way::Device(path) => {
-                let device = Device::open(path)?;
+                let device = Served::Driver(Device::open(path)?);
+                ready();
+                serve_devices(device, &listener, &policy, &stop).await
+            }
+            Way::Bare(path) => {
+                let device = Served::Bare(Bare::open(path)?);
                 ready();
                 serve_devices(device, &listener, &policy, &stop).await
             }
@@ -237,17 +251,33 @@ impl Daemon {
     }
 }
 
+/// A device of QEMU's that is served.
+enum Served {
+    Driver(Device),
+    Bare(Bare),
+}
+
 /// By one device after the other, until it is stopped.
-async fn serve_devices(mut device: Device, listener: &Listener, policy: &Policy, stop: &Stop) -> io::Result<()> {
+async fn serve_devices(mut device: Served, listener: &Listener, policy: &Policy, stop: &Stop) -> io::Result<()> {
     loop {
-        tell_of(&device);
-        if Guest::new(device, policy.clone()).run(listener, stop).await? == guest::Ended::Stopped {
+        let was_bare = matches!(device, Served::Bare(_));
+        let ended = match device {
+            Served::Driver(device) => {
+                tell_of(&device);
+                Guest::new(device, policy.clone()).run(listener, stop).await?
+            }
+            Served::Bare(device) => {
+                tell_of_bare(&device);
+                Guest::new(device, policy.clone()).run(listener, stop).await?
+            }
+        };
+        if ended == guest::Ended::Stopped {
             return Ok(());
         }
         tracing::warn!("the device is gone; programs attach again when there is another one");
         let next = async {
             tokio::select! {
-                plugged = plugged() => Some(plugged),
+                plugged = plugged(was_bare) => Some(plugged),
                 () = stop.stopped() => None,
             }
         };
@@ -258,12 +288,16 @@ async fn serve_devices(mut device: Device, listener: &Listener, policy: &Policy,
     }
 }
 
-/// Waits for a device that the driver serves.
-async fn plugged() -> Device {
+/// Waits for a device that the driver serves; where there was none, for any.
+async fn plugged(may_be_bare: bool) -> Served {
     loop {
         tokio::time::sleep(LOOK_AGAIN).await;
         if let Some(device) = Device::of_host().and_then(|node| Device::open(&node).ok()) {
-            return device;
+            return Served::Driver(device);
+        }
+        let bare = may_be_bare.then(Bare::of_host).flatten();
+        if let Some(device) = bare.and_then(|function| Bare::open(&function).ok()) {
+            return Served::Bare(device);
         }
     }
 }
@@ -314,6 +348,16 @@ fn tell_of(device: &Device) {
         }
         Err(error) => tracing::warn!("{error}"),
     }
+}
+
+/// What it costs that no driver has the device.
+fn tell_of_bare(device: &Bare) {
+    let (bytes, path) = (device.size().0, device.path().display());
+    tracing::info!("{path}: a window of {bytes} bytes");
+    tracing::warn!(
+        "no driver has this device: only root's programs are served, whoever sleeps hears of the host's messages some milliseconds \
+         late, and the window is not cached as memory is; load the driver (kmod/), see docs/operate/guests.md"
+    );
 }
 
 fn service_options(config: &Config) -> ServiceOptions {

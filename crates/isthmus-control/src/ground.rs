@@ -299,8 +299,8 @@ pub(crate) trait Land: std::fmt::Debug + Send + Sync {
     fn holds(&self, at: u64, age: u32) -> bool;
     /// Of what was let go, what the guest is to be told of next that was told of so many.
     fn withdrawn(&self, told: usize) -> Option<Withdrawn>;
-    /// The first of them is away.
-    fn away(&self);
+    /// This is away. False if the guest cannot say so: it was told of so many of them, and they may have to be next.
+    fn away(&self, withdrawn: Withdrawn, told: usize) -> bool;
     /// Bytes that are taken, among them those that always are.
     fn used(&self) -> u64;
     /// Bytes that there may be at once.
@@ -435,14 +435,10 @@ impl Estate {
         own.or_else(|| self.commons().iter().find_map(of_common))
     }
 
-    /// Nobody in the guest sees this any more. False if it is not what was to be told of first.
-    pub(crate) fn away(&self, withdrawn: Withdrawn) -> bool {
+    /// Nobody in the guest sees this any more. False if it cannot say so of this window, having been told of so much.
+    pub(crate) fn away(&self, withdrawn: Withdrawn, told: usize) -> bool {
         if withdrawn.window == WindowNumber::OWN {
-            let is_first = self.land.withdrawn(0) == Some(withdrawn);
-            if is_first {
-                self.land.away();
-            }
-            return is_first;
+            return self.land.away(withdrawn, told);
         }
         let commons = self.commons();
         let Some(common) = commons.iter().find(|common| common.number() == withdrawn.window) else {

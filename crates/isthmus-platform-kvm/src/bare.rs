@@ -1,11 +1,14 @@
 //! A guest's device without the driver: its resources as the kernel shows them to root in `/sys`.
 //!
-//! The window is then not cached, nobody can be woken, and no part of it can be handed to a program: the kernel gives all of it or
-//! nothing. It is for guests in which no module may be loaded.
+//! The window is then not cached, and nobody can be woken. The kernel gives all of it or nothing: whoever has a descriptor of a part has the
+//! window, and nothing is taken away from anybody. What remains to be known is who still has a part ([`claim`]). It is for guests in
+//! which no module may be loaded.
 
 use crate::device::{DeviceError, MemoryType};
 use isthmus_layout::RegionSize;
+use isthmus_platform::claim;
 use isthmus_shm::{Access, Mapping, Window, Words};
+use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -17,7 +20,7 @@ use std::sync::atomic::Ordering::Relaxed;
 #[derive(Debug)]
 pub struct BareDevice {
     path: PathBuf,
-    window: std::os::fd::OwnedFd,
+    window: OwnedFd,
     size: RegionSize,
     registers: Window,
 }
@@ -27,6 +30,12 @@ const FUNCTIONS: &str = "/sys/bus/pci/devices";
 
 /// QEMU's ivshmem.
 const IDENTITY: (&str, &str) = ("0x1af4", "0x1110");
+
+/// What switches a function on.
+const ENABLE: &str = "enable";
+
+/// The window. Not `resource2_wc`: writes to memory of that type may be seen in another order than they were made.
+const WINDOW: &str = "resource2";
 
 /// Words of the registers.
 const IV_POSITION: u32 = 2;
@@ -60,15 +69,14 @@ impl BareDevice {
             });
         }
         let failed = |name: &str, source| DeviceError::Open { path: function.join(name), source };
-        let open = |name: &str, flags| {
-            rustix::fs::open(function.join(name), flags | OFlags::CLOEXEC, Mode::empty())
-                .map_err(|source| failed(name, source))
-        };
-        let enable = open("enable", OFlags::WRONLY)?;
-        rustix::io::write(&enable, b"1").map_err(|source| failed("enable", source))?;
-        // Not resource2_wc: writes to memory of that type may be seen in another order than they were made.
-        let (window, registers) = (open("resource2", OFlags::RDWR)?, open("resource0", OFlags::RDWR)?);
-        let size = rustix::fs::fstat(&window).map_err(|source| failed("resource2", source))?.st_size as u64;
+        let open = |name: &str, flags| open(function, name, flags).map_err(|source| failed(name, source));
+        let enabled = std::fs::read_to_string(function.join(ENABLE)).unwrap_or_default();
+        if matches!(enabled.trim(), "" | "0") {
+            let enable = open(ENABLE, OFlags::WRONLY)?;
+            rustix::io::write(&enable, b"1").map_err(|source| failed(ENABLE, source))?;
+        }
+        let (window, registers) = (open(WINDOW, OFlags::RDWR)?, open("resource0", OFlags::RDWR)?);
+        let size = rustix::fs::fstat(&window).map_err(|source| failed(WINDOW, source))?.st_size as u64;
         let registers = map(&registers, 0, PAGE, Access::ReadWrite).map_err(|source| failed("resource0", source))?;
         Ok(Self { path: function.to_owned(), window, size: RegionSize(size), registers: Window::new(registers) })
     }
@@ -93,12 +101,34 @@ impl BareDevice {
         u16::try_from(self.registers.load(IV_POSITION, Relaxed)).ok()
     }
 
+    /// True when it was unplugged.
+    pub fn is_gone(&self) -> bool {
+        !self.path.exists()
+    }
+
+    /// A descriptor of the window for one of its parts, claimed as long as anybody has this descriptor or maps it. It begins in the file where it
+    /// does in the window. [`Errno::AGAIN`] if somebody has any byte of it already.
+    pub fn piece(&self, at: u64, size: RegionSize) -> Result<OwnedFd, Errno> {
+        self.inside(at, size)?;
+        let piece = open(&self.path, WINDOW, OFlags::RDWR)?;
+        claim::claim(&piece, at, size.0)?;
+        Ok(piece)
+    }
+
+    /// Whether anybody has any byte of this by [`Self::piece`], be it of another process that served the device before.
+    pub fn is_held(&self, at: u64, size: RegionSize) -> bool {
+        claim::is_claimed(&self.window, at, size.0).unwrap_or(true)
+    }
+
+    fn inside(&self, at: u64, size: RegionSize) -> Result<(), Errno> {
+        let is_inside = size.0 > 0 && at.checked_add(size.0).is_some_and(|end| end <= self.size.0);
+        if is_inside { Ok(()) } else { Err(Errno::RANGE) }
+    }
+
     /// Maps a part of the window, whole pages. Where the device is unplugged, whoever touches that mapping is ended with SIGBUS: that is
     /// one of the things which the driver is for.
     pub fn map(&self, at: u64, size: RegionSize, access: Access) -> Result<Mapping, Errno> {
-        if at.checked_add(size.0).is_none_or(|end| end > self.size.0) || size.0 == 0 {
-            return Err(Errno::RANGE);
-        }
+        self.inside(at, size)?;
         let bytes = usize::try_from(size.0).map_err(|_| Errno::NOMEM)?;
         map(&self.window, at, bytes, access)
     }
@@ -110,7 +140,11 @@ impl BareDevice {
     }
 }
 
-fn map(file: &std::os::fd::OwnedFd, at: u64, bytes: usize, access: Access) -> Result<Mapping, Errno> {
+fn open(function: &Path, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(function.join(name), flags | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn map(file: &OwnedFd, at: u64, bytes: usize, access: Access) -> Result<Mapping, Errno> {
     let protection = match access {
         Access::Read => ProtFlags::READ,
         Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
@@ -162,6 +196,24 @@ mod tests {
             let mapped = device.map(at as u64, RegionSize(size as u64), Access::Read);
             assert_eq!(mapped.err(), Some(Errno::RANGE), "{at} {size}");
         }
+    }
+
+    #[test]
+    fn a_piece_is_held_until_nobody_has_it_also_over_a_restart() {
+        let folder = function(4 * PAGE);
+        let page = |pages: u64| pages * PAGE as u64;
+        let device = BareDevice::open(folder.path()).unwrap();
+        assert_eq!(device.piece(page(3), RegionSize(page(2))).err(), Some(Errno::RANGE));
+        let piece = device.piece(page(1), RegionSize(page(2))).unwrap();
+        assert_eq!(device.piece(page(2), RegionSize(page(2))).err(), Some(Errno::AGAIN));
+        let mapping = map(&piece, page(1), PAGE, Access::ReadWrite).unwrap();
+        drop((piece, device));
+        let next = BareDevice::open(folder.path()).unwrap();
+        let held = || [0, 1, 2, 3].map(|at| next.is_held(page(at), RegionSize(page(1))));
+        assert_eq!(held(), [false, true, true, false]);
+        drop(mapping);
+        assert_eq!(held(), [false; 4]);
+        next.piece(page(2), RegionSize(page(2))).unwrap();
     }
 
     #[test]

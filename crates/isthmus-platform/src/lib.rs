@@ -13,6 +13,7 @@
 //! [`conformance`] is the suite that every platform passes; a new one is done when it does.
 
 pub mod activation;
+pub mod claim;
 pub mod conformance;
 pub mod crowd;
 pub mod event_channel;

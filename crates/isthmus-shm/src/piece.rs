@@ -4,6 +4,8 @@
 //! the kernel says that by the type of the file system it belongs to, which no file system of a user's can take (a FUSE file is of
 //! FUSE's type whatever its server answers). How many bytes there are is then asked of the driver.
 //!
+//! Without that driver the window is what the kernel shows of the device in sysfs: all of it, to root.
+//!
 //! Under Xen a piece is an allocation of the kernel's own driver for pages that are granted to other domains, `xen/gntalloc`. It maps
 //! pages that are there or nothing, and who maps them keeps them.
 
@@ -14,6 +16,9 @@ use rustix::ioctl::{Getter, NoArg, Opcode, Updater, ioctl, opcode};
 
 /// The type of the driver's file system (`ISTHMUS_MAGIC`).
 const MAGIC: u64 = 0x4953_5448;
+
+/// The type of sysfs (linux/magic.h), in which all files are the kernel's own.
+const SYSFS_MAGIC: u64 = 0x6265_6572;
 
 /// The version of the driver's interface that we know (`ISTHMUS_ABI`).
 const ABI: u32 = 1;
@@ -142,6 +147,13 @@ impl AsFd for Home {
     }
 }
 
+/// Bytes of a device's memory, of the file that sysfs has for it. They stay as long as the device does.
+pub(crate) fn resource(file: impl AsFd) -> Option<u64> {
+    let found = rustix::fs::fstatfs(&file).ok()?;
+    let is_kernels = found.f_type as u64 == SYSFS_MAGIC;
+    is_kernels.then(|| rustix::fs::fstat(&file).ok()).flatten().map(|found| found.st_size.unsigned_abs())
+}
+
 /// Drivers of granted pages under Xen, as the kernel lists them among its miscellaneous devices: of a domain's own, and of those that
 /// others granted to it.
 const GRANTED: [&str; 2] = ["xen/gntalloc", "xen/gntdev"];
@@ -187,5 +199,6 @@ mod tests {
         assert_eq!([extent(&memory), extent(&event), extent(std::io::stdin())], [None; 3]);
         let null = std::fs::File::open("/dev/null").unwrap();
         assert!(!is_granted(&memory) && !is_granted(&event) && !is_granted(&null));
+        assert_eq!([resource(&memory), resource(&event), resource(&null)], [None; 3]);
     }
 }

@@ -83,10 +83,14 @@ impl Mapping {
         Self::part(memory, 0, size, access, Backing::File)
     }
 
-    /// Maps `size` bytes at `at` of a sealed memory file which another kernel sees too, as a device's memory: whoever is there
-    /// cannot be made to fence from here. `at` is a multiple of the page size.
+    /// Maps `size` bytes at `at` of a window that another kernel sees too: whoever is there cannot be made to fence from here. It is a sealed
+    /// memory file, or a device's memory as sysfs shows it; that one is not to be unplugged meanwhile, or whoever touches it is ended with
+    /// SIGBUS. `at` is a multiple of the page size.
     pub fn window(memory: impl AsFd, at: u64, size: RegionSize, access: Access) -> Result<Self, MapError> {
-        Self::part(memory, at, size, access, Backing::Pages(None))
+        match piece::resource(&memory) {
+            Some(have) => Self::map(memory, at, size, access, (have, Backing::Pages(None))),
+            None => Self::part(memory, at, size, access, Backing::Pages(None)),
+        }
     }
 
     /// The same of a memory file that is this kernel's alone.
@@ -95,14 +99,25 @@ impl Mapping {
     }
 
     fn part(memory: impl AsFd, at: u64, size: RegionSize, access: Access, backing: Backing) -> Result<Self, MapError> {
-        let refused = |source| MapError::Refused { bytes: size.0, source };
-        let (have, backing) = match piece::extent(&memory) {
+        let found = match piece::extent(&memory) {
             // What others write there they may write under another kernel, whom no barrier of this one reaches.
             Some(extent) => (extent.bytes, Backing::Pages(None)),
             // Its driver does not say how many pages there are. It maps as many as it is asked for, or none.
             None if piece::is_granted(&memory) => (u64::MAX, Backing::Pages(None)),
             None => (sealed_bytes(&memory)?, backing),
         };
+        Self::map(memory, at, size, access, found)
+    }
+
+    /// Of a file that has, and keeps, so many bytes.
+    fn map(
+        memory: impl AsFd,
+        at: u64,
+        size: RegionSize,
+        access: Access,
+        (have, backing): (u64, Backing),
+    ) -> Result<Self, MapError> {
+        let refused = |source| MapError::Refused { bytes: size.0, source };
         if at.checked_add(size.0).is_none_or(|end| have < end) {
             return Err(MapError::TooSmall { need: at.saturating_add(size.0), have });
         }
@@ -223,7 +238,7 @@ impl Window {
         }
         // SAFETY: `at` is inside the mapping (both fields are the mapping's, from `new`), which outlives `self`, is page aligned and cannot shrink (its file
         // is sealed; or the driver of the guest's window says how large it is and never takes pages away without others in their
-        // place, or that of granted pages leaves them to who maps them, see `piece`; or it belongs to a platform that promised so in `adopt`). Other domains reach these bytes by mappings of
+        // place, or that of granted pages leaves them to who maps them, see `piece`; or it is a device's, and what its end does to us lets nothing be seen; or it belongs to a platform that promised so in `adopt`). Other domains reach these bytes by mappings of
         // their own; this program reaches them by atomics, so no access of ours races with another of ours, and by
         // `Payload`, whose spans are disjoint from the words that atomics are used on.
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(4 * at as usize).cast()) }

@@ -13,6 +13,8 @@
 //!
 //! Guests of one host ([`Hosted`]) have both: a card with a daemon of their own behind it, and a window that the host's daemon serves.
 //!
+//! One in which the driver is not loaded ([`Driverless`]) has the window alone.
+//!
 //! Where the host has a bridge and a wire to another host ([`Site`]), it takes root: those are in network namespaces.
 //!
 //! And a machine with Xen: domain 0 and its guests, with what [`isthmus-side`](../xen_side/index.html) does in each ([`XenMachine`]).
@@ -24,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 mod cpio;
+mod driverless;
 mod guest;
 mod hosted;
 mod kit;
@@ -37,6 +40,7 @@ mod windowed;
 mod xen;
 mod xen_bed;
 
+pub use driverless::{Driverless, WINDOW};
 pub use guest::Guest;
 pub use hosted::{Hosted, Monitors};
 pub use kit::Kit;

@@ -64,8 +64,13 @@ fn told(found: &Found) -> Vec<Finding> {
     match found {
         Found::Driverless(other) => {
             let by = other.as_ref().map_or_else(|| "no driver".to_owned(), |other| format!("the driver {other}"));
-            let remedy = "Install the driver of Isthmus (`kmod/`, by DKMS) and load it: `modprobe isthmus`. Another driver has to let go of the device first.";
-            vec![driver(format!("a device of this guest (ivshmem) has {by}")).remedy(remedy)]
+            // Without any, root can have all of the window.
+            let without = match other {
+                None => ": only root's programs are served, without being woken, and the window is not cached",
+                Some(_) => "",
+            };
+            let remedy = "Install the driver of Isthmus (`kmod/`, by DKMS), load it (`modprobe isthmus`) and start `isthmusd --guest` again. Another driver has to let go of the device first.";
+            vec![driver(format!("a device of this guest (ivshmem) has {by}{without}")).remedy(remedy)]
         }
         Found::Closed(why) => {
             vec![Finding::note(

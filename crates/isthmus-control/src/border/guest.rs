@@ -4,7 +4,10 @@
 //! It decides nothing: who may talk to whom, and which numbers and names are free, the host knows. What programs may connect is the
 //! guest's own affair, and what was withdrawn is taken from them here. Windows that the guest has in common with others come and go while it
 //! runs; the host is told which ones are there.
+//!
+//! Where no driver keeps programs apart ([`Bare`]) only root's are served, and what was withdrawn is away once nobody has it any more.
 
+mod bare;
 mod device;
 mod things;
 
@@ -27,7 +30,8 @@ use isthmus_layout::border::{
 };
 use isthmus_layout::channel::Direction;
 use isthmus_layout::control::{
-    EventChannelEnd, EventChannels, List, MalformedControl, Refused, Text, ToClient, ToDaemon, serial_of,
+    EventChannelEnd, EventChannels, HelloBack, List, MalformedControl, Placed, PlacedMemory, Refused, Text, ToClient,
+    ToDaemon, serial_of,
 };
 use isthmus_layout::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX, PAGE_BYTES};
 use isthmus_layout::reason::Reason;
@@ -37,7 +41,7 @@ use isthmus_shm::{Window, Words as _};
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::{BEAT, Line, Pulse, TURN_FRAMES, Talk, is_of_region, region_refused};
 use crate::policy::Policy;
@@ -45,6 +49,7 @@ use crate::server::{Stop, program};
 use crate::session::QUEUE_MAX;
 use crate::socket::Listener;
 use crate::watched::{process, watched};
+pub use bare::Bare;
 pub use device::{Device, Keep, LineEnd};
 use things::{Thing, Things};
 
@@ -55,6 +60,9 @@ const SILENT_AFTER: Duration = Duration::from_millis(SILENT_AFTER_MS as u64);
 
 /// What was done for the host, and it has not been told of: more than a stock, of each size.
 const UNTOLD_MAX: usize = 256;
+
+/// How often it is looked whether somebody still has what was withdrawn.
+const HELD_AGAIN: Duration = Duration::from_millis(100);
 
 /// Why a guest's daemon serves its device no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,6 +214,12 @@ impl Host {
     }
 }
 
+/// Whether a host's daemon has filled this head page.
+fn is_made(head: &Window) -> bool {
+    (MAGIC_WORD..).zip(MAGIC).all(|(at, word)| head.load(at, Ordering::Acquire) == word)
+        && head.load(VERSION_WORD, Ordering::Acquire) == VERSION
+}
+
 /// The way to a conversation.
 struct Calling {
     place: Rc<Place>,
@@ -221,9 +235,7 @@ impl Calling {
     /// True when the host answers.
     fn call(&mut self) -> bool {
         let head = &self.place.head;
-        let is_there = (MAGIC_WORD..).zip(MAGIC).all(|(at, word)| head.load(at, Ordering::Acquire) == word)
-            && head.load(VERSION_WORD, Ordering::Acquire) == VERSION;
-        if !is_there {
+        if !is_made(head) {
             self.call = None;
             return false;
         }
@@ -255,15 +267,27 @@ impl Calling {
 }
 
 fn refuse(socket: &OwnedFd, reason: Reason) {
-    let message = Refused { reason, text: Text::clip(reason.summary()) };
+    refuse_saying(socket, reason, reason.summary());
+}
+
+fn refuse_saying(socket: &OwnedFd, reason: Reason, text: &str) {
+    let message = Refused { reason, text: Text::clip(text) };
     let _ = isthmus_platform::seqpacket::send(socket, &ToClient::from(message).emit(None), &[]);
 }
+
+/// What others than root are told where there is no driver.
+const ONLY_ROOT: &str = "no driver has the guest's device, and without one whoever attaches sees all of the window: only root may; \
+                         load the driver, and start the guest's daemon again";
 
 /// A program has connected.
 fn welcome<D: Device + 'static>(socket: OwnedFd, policy: &Policy, conversation: Option<&Rc<Conversation<D>>>) {
     let Some(conversation) = conversation else { return refuse(&socket, Reason::HostSilent) };
     let stream = socket.try_clone().and_then(|socket| UnixStream::from_std(socket.into()));
     let Ok(known) = stream.and_then(|stream| stream.peer_cred()) else { return };
+    // Who we are ourselves could open the window as well, and nobody else.
+    if conversation.things.device.shows_all() && known.uid() != rustix::process::geteuid().as_raw() {
+        return refuse_saying(&socket, Reason::AttachForbidden, ONLY_ROOT);
+    }
     if let Err(reason) = policy.attach(known.uid()) {
         return refuse(&socket, reason);
     }
@@ -320,11 +344,12 @@ impl Program {
         self.taken.notify_one();
     }
 
-    /// A message of the host's. Which of its descriptors are lines it is told before.
+    /// A message of the host's. Which of its descriptors are lines it is told before, and where memory begins in those that show more.
     fn take(&self, message: &[u8], things: Vec<Thing>) {
-        let (mut files, mut ends) = (Vec::new(), Vec::new());
-        for (descriptor, Thing { file, line }) in (0..).zip(things) {
+        let (mut files, mut ends, mut memory) = (Vec::new(), Vec::new(), Vec::new());
+        for (descriptor, Thing { file, at, line }) in (0..).zip(things) {
             files.push(file);
+            memory.extend(at.map(|at| PlacedMemory { descriptor, at }));
             if let Some((port, keep)) = line {
                 ends.push(EventChannelEnd { descriptor, port });
                 let mut kept = self.kept.borrow_mut();
@@ -337,6 +362,10 @@ impl Program {
         if !ends.is_empty() {
             let ends = List::new(ends).expect("a message has no more descriptors");
             self.push((ToClient::from(EventChannels { ends }).emit(None), Vec::new()));
+        }
+        if !memory.is_empty() {
+            let memory = List::new(memory).expect("as above");
+            self.push((ToClient::from(Placed { memory }).emit(None), Vec::new()));
         }
         self.push((message.to_vec(), files));
     }
@@ -502,18 +531,30 @@ impl<D: Device + 'static> Conversation<D> {
         }
     }
 
-    /// Tells the host of what was done for it.
+    /// Tells the host of what was done for it, but of nothing as away that somebody still has.
     async fn offer(self: Rc<Self>) {
         while !self.talk.over.get() {
-            let next = self.made.borrow_mut().pop_front();
+            let is_held = |(kind, content): &(FrameKind, Vec<u8>)| {
+                *kind == FrameKind::Away && Withdrawn::parse(content).is_ok_and(|away| self.things.is_held(away))
+            };
+            let ready = self.made.borrow().iter().position(|made| !is_held(made));
+            let next = ready.and_then(|ready| self.made.borrow_mut().remove(ready));
             match next {
                 Some((kind, content)) => drop(self.send(kind, 0, &content).await),
-                None => self.making.notified().await,
+                None if self.made.borrow().is_empty() => self.making.notified().await,
+                None => drop(timeout(HELD_AGAIN, self.making.notified()).await),
             }
         }
     }
 
     fn packet(&self, program: &Program, packet: &Packet<'_>) {
+        if program.closed.get() {
+            return; // It was refused something.
+        }
+        if let Some(refused) = self.does_not_know_places(packet) {
+            program.push((refused, Vec::new()));
+            return program.close();
+        }
         let make = |handed: &Handed| self.things.make(program.number, *handed);
         match packet.handed.iter().map(make).collect::<io::Result<Vec<_>>>() {
             Ok(things) if program.inbox.borrow().len() < QUEUE_MAX => program.take(packet.message, things),
@@ -531,6 +572,22 @@ impl<D: Device + 'static> Conversation<D> {
         }
     }
 
+    /// What a program is told that would take any memory for the first of the window.
+    fn does_not_know_places(&self, packet: &Packet<'_>) -> Option<Vec<u8>> {
+        if !self.things.device.shows_all() {
+            return None;
+        }
+        let Ok((serial, ToClient::HelloBack(HelloBack { major, minor, .. }))) = ToClient::parse(packet.message, 0)
+        else {
+            return None;
+        };
+        let (since, reason) = (Placed::SINCE, Reason::NotInVersion);
+        let text = format!(
+            "without a driver for the guest's device version {major}.{since} is needed, spoken is {major}.{minor}"
+        );
+        (minor < since).then(|| ToClient::from(Refused { reason, text: Text::clip(&text) }).emit(serial))
+    }
+
     /// From the program to the host.
     async fn pass_up(self: Rc<Self>, program: Rc<Program>, open: Open) {
         if !self.send(FrameKind::Open, program.number, &open.emit()).await {
@@ -540,7 +597,8 @@ impl<D: Device + 'static> Conversation<D> {
         while !program.closed.get() {
             let Some(bytes) = program.line.receive(&mut message, &mut fds).await else { break };
             let message = &message[..bytes];
-            if !fds.is_empty() {
+            let is_region = || matches!(ToDaemon::parse(message, 0), Ok((_, ToDaemon::MakeRegion(_))));
+            if !fds.is_empty() || self.things.device.shows_all() && is_region() {
                 program.push((refusal(message, fds.len()), Vec::new()));
                 fds.clear();
                 continue;
@@ -611,16 +669,18 @@ async fn gone(pid: u32) {
     }
 }
 
-/// What a program is told that sends descriptors: none of them means anything on the host.
+/// What a program is told that sends descriptors, none of which means anything on the host, or that wants a region where nobody can make one.
 fn refusal(message: &[u8], descriptors: usize) -> Vec<u8> {
-    let (serial, reason) = match ToDaemon::parse(message, descriptors) {
-        Ok((serial, ToDaemon::Attach(_))) => (serial, Reason::TicketInvalid),
-        Ok((serial, _)) => (serial, Reason::NoCommonMemory),
-        Err(_) => (serial_of(message), Reason::MalformedControl),
-    };
-    let text = match reason {
-        Reason::TicketInvalid => "what this domain had lay in the window, where it is another one's now",
-        _ => "a guest has nothing that its host could map",
+    let nothing = "a guest has nothing that its host could map";
+    let (serial, reason, text) = match ToDaemon::parse(message, descriptors) {
+        Ok((serial, ToDaemon::Attach(_))) => {
+            (serial, Reason::TicketInvalid, "what this domain had lay in the window, where it is another one's now")
+        }
+        Ok((serial, ToDaemon::MakeRegion(_))) => {
+            (serial, Reason::NoCommonMemory, "without the driver of the guest's device there are no regions")
+        }
+        Ok((serial, _)) => (serial, Reason::NoCommonMemory, nothing),
+        Err(_) => (serial_of(message), Reason::MalformedControl, nothing),
     };
     ToClient::from(Refused { reason, text: Text::clip(text) }).emit(serial)
 }
@@ -686,7 +746,8 @@ mod tests {
             let file = Arc::new(Unserved.listen(0).unwrap());
             let alive = Rc::new(());
             for port in 1..=KEPT_MAX as u32 + 100 {
-                let thing = Thing { file: Arc::clone(&file), line: Some((port, Box::new(Rc::clone(&alive)))) };
+                let thing =
+                    Thing { file: Arc::clone(&file), at: None, line: Some((port, Box::new(Rc::clone(&alive)))) };
                 program.take(&[], vec![thing]);
                 let (told, _) = program.inbox.borrow_mut().pop_front().unwrap();
                 let end = EventChannelEnd { descriptor: 0, port };

@@ -180,7 +180,7 @@ impl Border {
     /// There is no daemon in the guest that could hand pieces on.
     fn tell_nobody(&self) -> bool {
         while let Some(withdrawn) = self.estate.withdrawn(|_| 0) {
-            self.estate.away(withdrawn);
+            self.estate.away(withdrawn, 1);
         }
         false
     }
@@ -273,11 +273,11 @@ impl Conversation {
                 let away = Withdrawn::parse(content).map_err(|error| error.to_string())?;
                 let mut told = self.told.borrow_mut();
                 match told.get_mut(&away.window).filter(|told| **told > 0) {
-                    Some(told) if self.estate.away(away) => {
+                    Some(told) if self.estate.away(away, *told) => {
                         *told -= 1;
                         Ok(())
                     }
-                    _ => Err("what it says is away was not withdrawn, or not next".to_owned()),
+                    _ => Err("what it says is away it was not told of, or not next".to_owned()),
                 }
             }
             FrameKind::Lent => {

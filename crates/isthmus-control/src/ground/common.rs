@@ -317,8 +317,8 @@ mod tests {
             assert_eq!(window.memory(PAGE).unwrap_err().reason, Reason::OutOfMemory);
             assert_eq!(guest.withdrawn(|_| 0), Some(withdrawn));
             assert_eq!(guest.withdrawn(|_| 1), None);
-            assert!(!guest.away(Withdrawn { age: age + 1, ..withdrawn }));
-            assert!(guest.away(withdrawn) && !guest.away(withdrawn));
+            assert!(!guest.away(Withdrawn { age: age + 1, ..withdrawn }, 1));
+            assert!(guest.away(withdrawn, 1) && !guest.away(withdrawn, 1));
             assert_eq!(guest.withdrawn(|_| 0), None);
         }
         assert!(window.memory(PAGE).is_ok());

@@ -84,8 +84,13 @@ impl Land for Lots {
         self.stock().withdrawn(told)
     }
 
-    fn away(&self) {
-        self.stock().away();
+    fn away(&self, withdrawn: Withdrawn, _told: usize) -> bool {
+        let mut stock = self.stock();
+        let is_first = stock.withdrawn(0) == Some(withdrawn);
+        if is_first {
+            stock.away();
+        }
+        is_first
     }
 
     fn bytes(&self) -> u64 {
@@ -186,7 +191,7 @@ mod tests {
         lots.let_go(place, PAGE);
         assert!(!lots.holds(place, age) && lots.map(place, RegionSize(PAGE)).is_err());
         assert_eq!(lots.withdrawn(0), Some(Withdrawn { window: WindowNumber::OWN, offset: place, age }));
-        lots.away();
+        lots.stock().away();
         assert_eq!(lots.withdrawn(0), None);
         let places = std::iter::from_fn(|| lots.take(PAGE).ok()).map(|(place, _)| place);
         assert!(places.collect::<Vec<_>>().iter().all(|other| *other != place), "the same place again");
@@ -202,7 +207,7 @@ mod tests {
         assert_eq!(lots.map(place, RegionSize(4 * PAGE)).unwrap().size(), RegionSize(8 * PAGE));
         assert_eq!(lots.used(), before + 8 * PAGE, "one takes its place");
         lots.let_go(place, 4 * PAGE);
-        lots.away();
+        lots.stock().away();
         assert_eq!(lots.used(), before);
         assert!(lots.take(9 * PAGE).is_err());
     }
@@ -218,7 +223,7 @@ mod tests {
         assert!(lots.is_ready(), "nothing more comes, and who waits is told so");
         lots.let_go(place, 8 * PAGE);
         assert_eq!(next(&lots), None, "the guest does not know yet");
-        lots.away();
+        lots.stock().away();
         assert_eq!(next(&lots).map(|wanted| wanted.bytes), Some(8 * PAGE));
     }
 
@@ -260,7 +265,7 @@ mod tests {
                         let (place, bytes) = held.swap_remove(which.index(held.len()));
                         lots.let_go(place, bytes);
                     }
-                    _ => lots.away(),
+                    _ => lots.stock().away(),
                 }
                 prop_assert!(lots.used() <= FIRST_LOT + bytes_max);
                 let stock = lots.stock();

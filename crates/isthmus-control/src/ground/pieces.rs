@@ -58,7 +58,20 @@ impl Pieces {
 
     /// The first is away, for all who see the window.
     pub(super) fn away(&mut self) {
-        let Some((Withdrawn { offset: mut at, .. }, mut bytes)) = self.withdrawn.pop_front() else { return };
+        if let Some((Withdrawn { offset, .. }, bytes)) = self.withdrawn.pop_front() {
+            self.give_back(offset, bytes);
+        }
+    }
+
+    /// The same of any of the first so many. False if it is none of them.
+    pub(super) fn away_among(&mut self, told: usize, away: Withdrawn) -> bool {
+        let nth = self.withdrawn.iter().take(told).position(|(withdrawn, _)| *withdrawn == away);
+        let Some((_, bytes)) = nth.and_then(|nth| self.withdrawn.remove(nth)) else { return false };
+        self.give_back(away.offset, bytes);
+        true
+    }
+
+    fn give_back(&mut self, mut at: u64, mut bytes: u64) {
         if let Some(after) = self.free.remove(&(at + bytes)) {
             bytes += after;
         }
@@ -90,7 +103,7 @@ mod tests {
     proptest! {
         #[test]
         fn spans_never_overlap_and_come_back_once_they_are_away(
-            steps in prop::collection::vec((1_u64..9, any::<prop::sample::Index>(), 0..3), 1..200),
+            steps in prop::collection::vec((1_u64..9, any::<prop::sample::Index>(), 0..4), 1..200),
         ) {
             let mut pieces = Pieces::new(WindowNumber::OWN, 64, 100);
             let mut held: Vec<(u64, u32, u64)> = Vec::new();
@@ -111,6 +124,13 @@ mod tests {
                         pieces.let_go(at, bytes);
                         prop_assert!(!pieces.holds(at, age));
                         untold.push((at, bytes));
+                    }
+                    2 if !untold.is_empty() => {
+                        let nth = which.index(untold.len());
+                        let withdrawn = pieces.withdrawn(nth).unwrap();
+                        prop_assert!(!pieces.away_among(nth, withdrawn) && pieces.away_among(nth + 1, withdrawn));
+                        prop_assert!(!pieces.away_among(untold.len(), withdrawn));
+                        prop_assert_eq!(withdrawn.offset, untold.remove(nth).0);
                     }
                     _ => {
                         prop_assert_eq!(pieces.withdrawn(0).map(|next| next.offset), untold.first().map(|next| next.0));

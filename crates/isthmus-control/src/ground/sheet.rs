@@ -61,8 +61,8 @@ impl Land for Sheet {
         self.pieces().withdrawn(told)
     }
 
-    fn away(&self) {
-        self.pieces().away();
+    fn away(&self, withdrawn: Withdrawn, told: usize) -> bool {
+        self.pieces().away_among(told, withdrawn)
     }
 
     fn bytes(&self) -> u64 {

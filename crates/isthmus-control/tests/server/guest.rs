@@ -28,7 +28,7 @@ pub(crate) fn configured(guest: &str, window_mib: u64, vectors: u16) -> String {
 /// A machine with a device, and what a daemon in it does; by hand.
 pub(crate) struct Guest {
     pub(crate) qemu: OwnedFd,
-    window: OwnedFd,
+    pub(crate) window: OwnedFd,
     pub(crate) memory: Window,
     pub(crate) crossing: Crossing<Window>,
     /// What rings the host's vectors.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod attaching;
+mod bare;
 mod bed;
 mod capture;
 mod channels;

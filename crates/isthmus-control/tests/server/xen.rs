@@ -20,7 +20,7 @@ use isthmus_platform_xen::{Domid, EvtchnPort, Grant, GrantRef, Names, Offer, Sto
 use isthmus_shm::{Access, Mapping};
 use tempfile::TempDir;
 
-use crate::bed::{Client, channel};
+use crate::bed::{Client, Heard, channel};
 
 /// Longer than anything takes.
 pub(crate) const LONG: Duration = Duration::from_secs(40);
@@ -96,7 +96,7 @@ impl Running {
         Self::start(domain.clone(), "", Some(Way::Xen))
     }
 
-    fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.folder.path().join("isthmus.sock")
     }
 
@@ -122,6 +122,13 @@ impl Running {
                 other => panic!("{other:?}"),
             }
         })
+    }
+
+    /// What a program that speaks this is answered.
+    pub(crate) fn greeted_by(&self, spoken: Spoken) -> Heard {
+        let mut client = Client::new(seqpacket::connect(&self.socket()).unwrap());
+        client.say(Hello { magic: Magic, spoken, library: Name::new("test 1").unwrap() }, &[]);
+        client.receive().unwrap()
     }
 
     /// A program that has attached under this name.

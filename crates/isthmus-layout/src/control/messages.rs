@@ -38,6 +38,16 @@ record! {
     }
 }
 
+record! {
+    /// A descriptor of memory that begins somewhere within its file.
+    PlacedMemory {
+        /// Which of its message's.
+        descriptor: u8,
+        /// Its first byte in the file.
+        at: u64,
+    }
+}
+
 messages! {
     /// What a library says to its daemon.
     ToDaemon, the other way ToClient;
@@ -420,6 +430,12 @@ messages! {
     148 EventChannels since 4, reply "", descriptors [] {
         /// Those.
         ends: List<EventChannelEnd, CONTROL_FDS_MAX>,
+    }
+
+    /// In a guest without the driver: which descriptors of the next message show all of the window, and where in it their memory begins.
+    149 Placed since 4, reply "", descriptors [] {
+        /// Those.
+        memory: List<PlacedMemory, CONTROL_FDS_MAX>,
     }
 }
 

@@ -48,6 +48,7 @@ samples! {
     Topic: select(&Topic::ALL[..]);
     Resume: (DomainId::sample(), Ticket::sample()).prop_map(|(domain, ticket)| Resume { domain, ticket });
     EventChannelEnd: (any::<u8>(), any::<u32>()).prop_map(|(descriptor, port)| EventChannelEnd { descriptor, port });
+    PlacedMemory: (any::<u8>(), any::<u64>()).prop_map(|(descriptor, at)| PlacedMemory { descriptor, at });
     Bytes<ANSWER_BYTES_MAX>: proptest::collection::vec(any::<u8>(), 0..ANSWER_BYTES_MAX)
         .prop_map(|bytes| Bytes::new(bytes).unwrap());
 }
@@ -131,4 +132,5 @@ any_message! { to_client, ToClient:
     MxIs { nic, endpoint }
     RegionMade { region }
     EventChannels { ends }
+    Placed { memory }
 }

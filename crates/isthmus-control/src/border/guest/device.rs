@@ -82,6 +82,15 @@ pub trait Device: Sized {
     fn shows_to_many(&self) -> bool {
         true
     }
+    /// Whether a descriptor of a piece shows all of the window, in which the piece begins where it lies, and nothing can be taken away from
+    /// whoever has one: then only root is served, who could open the window as well.
+    fn shows_all(&self) -> bool {
+        false
+    }
+    /// Whether somebody may still write what is no piece any more, of so many bytes.
+    fn is_held(&self, _offset: u64, _bytes: u64) -> bool {
+        false
+    }
     /// Whether the host can be called again in this window once a conversation has ended.
     fn lasts(&self) -> bool {
         true

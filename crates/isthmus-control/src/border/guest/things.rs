@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use isthmus_layout::border::{Handed, WindowNumber, Withdrawn};
+use isthmus_layout::limits::PAGE_BYTES;
 
 use super::device::{Device, Keep, LineEnd};
 
@@ -16,6 +17,8 @@ type Made = (u32, Arc<OwnedFd>);
 /// What a program gets for something that the host has handed it.
 pub(super) struct Thing {
     pub(super) file: Arc<OwnedFd>,
+    /// Of a piece whose file is all of the window: where it begins.
+    pub(super) at: Option<u64>,
     /// Of a line: the port, and what is to be dropped once the program cannot have it open any more.
     pub(super) line: Option<(u32, Keep)>,
 }
@@ -39,13 +42,16 @@ pub(super) struct Things<D> {
     pub(super) commons: RefCell<BTreeMap<WindowNumber, D>>,
     /// By their window, first byte and rights: which use of it they are.
     pieces: RefCell<BTreeMap<(WindowNumber, u64, Rights), Made>>,
+    /// Where pieces show all of the window: the bytes of what was to be one, by its first, until it is away.
+    bytes: RefCell<BTreeMap<u64, u64>>,
     /// By vector: which connection hears it.
     listeners: RefCell<BTreeMap<u16, Made>>,
 }
 
 impl<D: Device> Things<D> {
     pub(super) fn of(device: D) -> Self {
-        Self { device, commons: RefCell::default(), pieces: RefCell::default(), listeners: RefCell::default() }
+        let (commons, pieces, bytes, listeners) = Default::default();
+        Self { device, commons, pieces, bytes, listeners }
     }
 
     /// All that was handed before is nobody's.
@@ -54,6 +60,7 @@ impl<D: Device> Things<D> {
             self.take_away(window, offset, Some(&piece));
         }
         self.listeners.borrow_mut().clear();
+        self.bytes.borrow_mut().clear();
     }
 
     /// Sees which windows have come and gone.
@@ -82,17 +89,20 @@ impl<D: Device> Things<D> {
     /// What a program gets.
     pub(super) fn make(&self, connection: u32, handed: Handed) -> io::Result<Thing> {
         let file = match handed {
-            Handed::Piece { window, offset, bytes, age } => self.piece((window, offset, Rights::Piece), bytes, age)?,
+            Handed::Piece { window, offset, bytes, age } => {
+                let file = self.piece((window, offset, Rights::Piece), bytes, age)?;
+                return Ok(Thing { file, at: self.device.shows_all().then_some(offset), line: None });
+            }
             Handed::Home { window, offset, bytes, age } => self.piece((window, offset, Rights::Home), bytes, age)?,
             Handed::View { window, offset, bytes, age } => self.piece((window, offset, Rights::View), bytes, age)?,
             Handed::Ringer { peer, vector } => self.device.ringer(peer, vector).map(Arc::new)?,
             Handed::Listener { vector } => self.listener(connection, vector)?,
             Handed::Line { window, place } => {
                 let LineEnd { end, port, keep } = self.of_window(window, |device| device.line(place))?;
-                return Ok(Thing { file: Arc::new(end), line: Some((port, keep)) });
+                return Ok(Thing { file: Arc::new(end), at: None, line: Some((port, keep)) });
             }
         };
-        Ok(Thing { file, line: None })
+        Ok(Thing { file, at: None, line: None })
     }
 
     fn listener(&self, connection: u32, vector: u16) -> io::Result<Arc<OwnedFd>> {
@@ -113,6 +123,9 @@ impl<D: Device> Things<D> {
             return Ok(Arc::clone(piece));
         }
         let (window, offset, rights) = at;
+        if self.device.shows_all() {
+            self.bytes.borrow_mut().insert(offset, bytes);
+        }
         let made = |device: &D| {
             let piece = match rights {
                 Rights::Piece => device.piece(offset, bytes)?,
@@ -140,6 +153,18 @@ impl<D: Device> Things<D> {
         for (_, piece) in known.into_iter().flatten() {
             self.take_away(window, offset, Some(&piece));
         }
+    }
+
+    /// Whether somebody may still write what was withdrawn.
+    pub(super) fn is_held(&self, withdrawn: Withdrawn) -> bool {
+        let (offset, mut known) = (withdrawn.offset, self.bytes.borrow_mut());
+        // What a daemon before this one has handed on begins there, however long it is.
+        let bytes = known.get(&offset).copied().unwrap_or(PAGE_BYTES.into());
+        let is_held = self.device.shows_all() && self.device.is_held(offset, bytes);
+        if !is_held {
+            known.remove(&offset);
+        }
+        is_held
     }
 
     fn take_away(&self, window: WindowNumber, offset: u64, piece: Option<&OwnedFd>) {
