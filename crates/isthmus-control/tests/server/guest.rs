@@ -155,16 +155,24 @@ impl Guest {
 
     /// The next frame and its content, but for those that only count.
     pub(crate) fn next(&mut self) -> (Frame, Vec<u8>) {
+        loop {
+            match self.next_that_is_here() {
+                Some(next) => return next,
+                None => self.listen(),
+            }
+        }
+    }
+
+    /// The same, without waiting for it.
+    pub(crate) fn next_that_is_here(&mut self) -> Option<(Frame, Vec<u8>)> {
         let mut content = Vec::new();
         loop {
-            match self.crossing.receive(&mut content).unwrap() {
-                Some(Frame { kind: FrameKind::Taken, .. }) => {}
-                Some(frame) if frame.kind == FrameKind::Withdrawn && self.answers => {
-                    self.frame(FrameKind::Away, 0, &content);
-                    return (frame, content);
-                }
-                Some(frame) => return (frame, content),
-                None => self.listen(),
+            let frame = self.crossing.receive(&mut content).unwrap()?;
+            if frame.kind == FrameKind::Withdrawn && self.answers {
+                self.frame(FrameKind::Away, 0, &content);
+            }
+            if frame.kind != FrameKind::Taken {
+                return Some((frame, content));
             }
         }
     }

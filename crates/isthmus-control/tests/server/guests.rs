@@ -13,7 +13,7 @@ use isthmus_layout::reason::Reason;
 use isthmus_shm::{Payload as _, Words as _};
 
 use crate::bed::{Bed, name};
-use crate::guest::{Guest, configured, domains, status, until_domains};
+use crate::guest::{Guest, configured, domains, row, status, until_domains};
 
 const WINDOW_BYTES: u64 = 32 << 20;
 
@@ -108,6 +108,7 @@ fn a_full_window_makes_rings_smaller_and_refuses_with_the_reason_in_the_end() {
     // A ring has two slabs of 4 MiB, and 16 MiB are not room for two rings and all else.
     let bed = bed_with(16, 64, "[limits]\nslab_kib = 4096\n");
     let mut guest = Guest::start(&bed);
+    let before = row(&bed, "web").used_bytes;
     let mut slabs = Vec::new();
     let refused = (1..).find_map(|connection| match guest.attach(connection, &format!("n{connection}")) {
         Ok((welcome, _)) => {
@@ -125,6 +126,12 @@ fn a_full_window_makes_rings_smaller_and_refuses_with_the_reason_in_the_end() {
         guest.frame(FrameKind::Closed, connection, &[]);
     }
     until_domains(&bed, 0);
+    // The data plane lets go of its memory in its own time.
+    let begun = std::time::Instant::now();
+    while row(&bed, "web").used_bytes != before {
+        assert!(begun.elapsed().as_secs() < 20, "{:?}", row(&bed, "web"));
+        while guest.next_that_is_here().is_some() {}
+    }
     let (welcome, _) = guest.attach(attached + 2, "again").unwrap();
     assert_eq!(welcome.slab.bytes(), slabs[0]);
 }
