@@ -2,13 +2,13 @@
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use isthmus_layout::ids::NicId;
 use isthmus_link::{Link, PacketLink, PacketOptions, Peer, UdpLink, UdpOptions};
 use isthmus_mx::board::{Setup, parse_peers};
 use isthmus_mx::wire::{BoardName, Dialect, Sizes};
-use isthmus_service::{LinkView, MxBoardNumber, MxView, NewMxBoard};
+use isthmus_service::{MxBoardNumber, MxView, NewMxBoard};
 
 use crate::config::{BoardNic, Carrier, LinkPlan, MxBoardPlan, Network, UdpPeer};
 use crate::directory::mx::MxBoard;
@@ -90,11 +90,11 @@ fn wired(
         peers.extend(read_peers(path)?);
     }
     let number = MxBoardNumber(number as u32);
-    // Who asks before the worker has looked at them knows what there is.
-    let shown = links.iter().map(|(link, rank)| LinkView::of(&**link, *rank)).collect();
-    *view.lock().unwrap_or_else(PoisonError::into_inner) = MxView { links: shown, ..MxView::default() };
     let (tuning, view) = (network.tuning(), Arc::clone(view));
-    Ok(NewMxBoard { number, setup, sizes, tuning, locals, peers, links, view })
+    let new = NewMxBoard { number, setup, sizes, tuning, locals, peers, links, view };
+    // Who asks before the worker has looked at them knows what there is.
+    new.show();
+    Ok(new)
 }
 
 /// An interface takes frames for its own address only.

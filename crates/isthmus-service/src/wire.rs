@@ -36,7 +36,7 @@ use isthmus_mx::board::{Board, LinkNumber, Setup};
 use isthmus_mx::net::{Address, Time, Tuning};
 use isthmus_mx::wire::{BoardName, EndpointNumber, SessionId, Sizes};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The worker that has the links.
@@ -65,6 +65,22 @@ pub struct NewMxBoard {
     pub links: Vec<(Box<dyn Link>, u32)>,
     /// What is to be seen of it, kept up to date by the worker.
     pub view: Arc<Mutex<MxView>>,
+}
+
+impl NewMxBoard {
+    /// Shows what there is before the worker has looked at it: the links, and who is known from the beginning.
+    pub fn show(&self) {
+        let mut board = Board::new(self.setup);
+        for &(nic, name) in &self.locals {
+            let _ = board.add_local(nic, name); // The worker says what does not fit.
+        }
+        for &(nic, name) in &self.peers {
+            let _ = board.add_static(Time::ZERO, nic, name); // As above.
+        }
+        let links = self.links.iter().map(|(link, rank)| LinkView::of(&**link, *rank)).collect();
+        let shown = MxView { links, peers: board.peers().collect(), ..MxView::default() };
+        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = shown;
+    }
 }
 
 /// An endpoint number of such a board that a domain has.

@@ -193,6 +193,13 @@ fn beside_a_silent_peer(more: &str) -> Bed {
 }
 
 #[test]
+fn who_is_known_from_the_beginning_is_shown_from_the_beginning() {
+    let bed = beside_a_silent_peer("");
+    let report = bed.greeted().report::<Mx>(Topic::Mx, &[]).unwrap();
+    assert!(report.peers.iter().any(|peer| peer.nic == SILENT_NIC), "{report:?}");
+}
+
+#[test]
 fn connects_to_silent_endpoints_are_limited_for_each_domain_and_go_with_it() {
     let bed = beside_a_silent_peer("");
     let (mut a, _) = bed.attached("a");
