@@ -219,6 +219,13 @@ impl LinkCase {
         self
     }
 
+    /// The same with both sides on one CPU.
+    pub(crate) fn on_one_cpu(mut self) -> Self {
+        self.name.push_str(".one_cpu");
+        self.task.one_cpu = true;
+        self
+    }
+
     /// The same with an option that this path understands.
     pub(crate) fn with_option(mut self, name: &str, value: &str) -> Self {
         self.name.push_str(&format!(".{name}={value}"));

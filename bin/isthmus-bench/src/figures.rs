@@ -44,6 +44,7 @@ pub(crate) fn rows(path: Path) -> Vec<Row> {
         bandwidth_1m_cold(path),
         rate_8b(path),
         half_rtt_8b_sleep(path),
+        half_rtt_8b_sleep_one_cpu(path),
         isolated_half_rtt_8b(path),
         isolated_bandwidth_1m(path),
         attach(path),
@@ -180,6 +181,18 @@ fn half_rtt_8b_sleep(path: Path) -> Option<Row> {
     )
 }
 
+/// The same where the CPU need not be woken, only the other side: what is left is what sleeping and waking cost.
+fn half_rtt_8b_sleep_one_cpu(path: Path) -> Option<Row> {
+    let one = |path| LinkCase::half_rtt(path, Wait::Sleep, 8).on_one_cpu();
+    row(
+        "local.half_rtt.8b.sleep.one_cpu",
+        "at most 0.6 times blocking loopback TCP",
+        one(path),
+        one(Path::Tcp),
+        vec![Box::new(one(Path::Unix)), Box::new(one(Path::Eventfd))],
+    )
+}
+
 fn isolated_half_rtt_8b(path: Path) -> Option<Row> {
     let case = LinkCase::half_rtt(path, Wait::Poll, 8);
     row(
@@ -261,6 +274,7 @@ mod tests {
                 "local.bandwidth.1m.cold",
                 "local.rate.8b",
                 "local.half_rtt.8b.sleep",
+                "local.half_rtt.8b.sleep.one_cpu",
                 "local.isolated.half_rtt.8b",
                 "local.isolated.bandwidth.1m",
                 "local.attach_us",
@@ -279,6 +293,7 @@ mod tests {
             [
                 "mx.half_rtt.8b.poll",
                 "mx.half_rtt.8b.sleep",
+                "mx.half_rtt.8b.sleep.one_cpu",
                 "mx.bandwidth.1m.warm",
                 "mx.bandwidth.1m.cold",
                 "mx.rate.8b",

@@ -53,13 +53,15 @@ pub(crate) struct Task {
     pub(crate) work: Work,
     /// Starts each side in namespaces of its own, without capabilities.
     pub(crate) isolated: bool,
+    /// Puts both sides of a pair onto one CPU: for sides that sleep, of which only one has anything to do.
+    pub(crate) one_cpu: bool,
 }
 
 impl Task {
     /// Work on a path without options, as most are.
     pub(crate) fn plain(path: Path, wait: crate::job::Wait, work: Work) -> Self {
         let setup = Setup { wait, size_max: work.size(), options: Default::default() };
-        Self { path, setup, work, isolated: false }
+        Self { path, setup, work, isolated: false, one_cpu: false }
     }
 }
 
@@ -170,9 +172,9 @@ impl Bench {
         let mut workers = Vec::new();
         for pair in 0..pairs {
             let (near, far) = Talk::pair()?;
-            for (side, cpu, socket) in
-                [(Side::Lead, self.placement.lead(pair), near), (Side::Follow, self.placement.follow(pair), far)]
-            {
+            let lead = self.placement.lead(pair);
+            let follow = if task.one_cpu { lead } else { self.placement.follow(pair) };
+            for (side, cpu, socket) in [(Side::Lead, lead, near), (Side::Follow, follow, far)] {
                 let command = if task.isolated { isolated_command(self) } else { Command::new(&self.program) };
                 let job = self.job(task, side, vec![cpu], hold);
                 workers.push(Worker::start(self, command, None, job, &socket)?);

@@ -69,6 +69,8 @@ fn runs_are_interleaved_and_failures_not_repeated() {
 fn names_say_path_quantity_size_and_wait() {
     assert_eq!(LinkCase::half_rtt(Path::Tcp, Wait::Sleep, 8).name(), "tcp.half_rtt.8b.sleep");
     assert_eq!(LinkCase::bandwidth(Path::Cma, Wait::Poll, 1 << 20, Buffers::Cold).name(), "cma.bandwidth.1m.cold.poll");
+    let one = LinkCase::half_rtt(Path::Unix, Wait::Sleep, 8).on_one_cpu();
+    assert_eq!(one.name(), "unix.half_rtt.8b.sleep.one_cpu");
     assert_eq!(LinkCase::rate(Path::Pipe, Wait::Poll, 4096).isolated().name(), "pipe.rate.4k.poll.isolated");
     assert_eq!(size_name(1000), "1000b");
 }

@@ -16,7 +16,15 @@ use crate::path::Path;
 const DEPTH: u32 = 10_000;
 
 pub(super) fn rows() -> Vec<Option<Row>> {
-    vec![half_rtt_8b_poll(), half_rtt_8b_sleep(), bandwidth_1m_warm(), bandwidth_1m_cold(), rate_8b(), match_10k()]
+    vec![
+        half_rtt_8b_poll(),
+        half_rtt_8b_sleep(),
+        half_rtt_8b_sleep_one_cpu(),
+        bandwidth_1m_warm(),
+        bandwidth_1m_cold(),
+        rate_8b(),
+        match_10k(),
+    ]
 }
 
 fn half_rtt_8b_poll() -> Option<Row> {
@@ -46,6 +54,17 @@ fn half_rtt_8b_sleep() -> Option<Row> {
             Box::new(LinkCase::half_rtt(Path::Isthmus, Wait::Sleep, 8)),
             Box::new(LinkCase::half_rtt(Path::Eventfd, Wait::Sleep, 8)),
         ],
+    )
+}
+
+fn half_rtt_8b_sleep_one_cpu() -> Option<Row> {
+    let one = |path| LinkCase::half_rtt(path, Wait::Sleep, 8).on_one_cpu();
+    row(
+        "mx.half_rtt.8b.sleep.one_cpu",
+        "at most 0.65 times blocking loopback TCP",
+        one(Path::Mx),
+        one(Path::Tcp),
+        vec![Box::new(one(Path::Isthmus)), Box::new(one(Path::Eventfd))],
     )
 }
 
