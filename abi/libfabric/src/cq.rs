@@ -238,6 +238,13 @@ impl Room {
 }
 
 impl Queue {
+    /// Records that the daemon has brought to its endpoints so far.
+    #[inline]
+    fn brought(&self, members: &[Option<Member>]) -> u64 {
+        let members = self.sources.iter().filter_map(|(member, _)| members.get(*member)?.as_ref());
+        members.map(|member| member.endpoint.brought()).sum()
+    }
+
     /// Takes what is there; where nothing is, or nothing is to be taken, everything happens that can first.
     ///
     /// # Safety
@@ -341,7 +348,8 @@ unsafe fn read_closely(cq: *mut FidCq, buf: *mut c_void, count: usize, sources: 
                 _ => Err(Errno::AGAIN),
             },
             taken => {
-                queue.idle.found();
+                let brought = queue.brought(members);
+                queue.idle.found(brought);
                 taken
             }
         }

@@ -85,9 +85,72 @@ const ALONE_AFTER: u32 = 200;
 const SLEEP_FIRST: Duration = Duration::from_micros(100);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 
+/// Something else was found so often: then the daemon is not what is waited for any more.
+const OTHERS_MAX: u32 = 16;
+
+/// Looks before the sleep where the daemon is on this processor.
+const PATIENCE_BESIDE: u32 = 4;
+
+/// Of so many waits for the daemon, half or more in which this thread lost its processor say that the daemon is on it.
+const OBSERVED: u32 = 16;
+
+/// So many waits later that is looked at again.
+const BELIEVED: u32 = 8192;
+
+/// Whether a daemon that is waited for runs on this thread's processor. Then looking for its messages keeps them from coming, and the
+/// thread loses its processor for each of them.
+#[derive(Debug, Default)]
+struct Neighbour {
+    /// Records that the daemon had brought when something was found last, and how often something else was found since.
+    brought: u64,
+    others: u32,
+    /// What is believed, for so many waits more.
+    is_beside: bool,
+    left: u32,
+    /// How often the thread had lost its processor when this began; None before the first time.
+    switches: Option<i64>,
+}
+
+impl Neighbour {
+    /// Something was found, when the daemon had brought so many records. True if what is waited for now is a daemon beside this thread,
+    /// which has lost its processor `switches` times.
+    #[inline]
+    fn found(&mut self, brought: u64, switches: impl FnOnce() -> i64) -> bool {
+        if self.brought == brought {
+            self.others = self.others.saturating_add(1);
+        } else {
+            (self.brought, self.others) = (brought, 0);
+            match self.left.checked_sub(1) {
+                Some(left) => self.left = left,
+                None => self.conclude(switches()),
+            }
+        }
+        self.is_beside && self.others < OTHERS_MAX
+    }
+
+    #[cold]
+    fn conclude(&mut self, switches: i64) {
+        // What was believed is observed anew: for that the thread looks, and does not sleep.
+        let lost = self.switches.map_or(0, |before| switches - before);
+        self.is_beside = !self.is_beside && lost >= i64::from(OBSERVED / 2);
+        self.left = if self.is_beside { BELIEVED } else { OBSERVED };
+        self.switches = Some(switches);
+    }
+}
+
+/// How often this thread has lost its processor to another while it wanted to run.
+fn switches() -> i64 {
+    // SAFETY: numbers, of which all zeros are some.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is ours and as large as the kernel expects. Refused only for another word than this one.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
+    usage.ru_nivcsw
+}
+
 /// What a program that polls and finds nothing does about it. Polling is the best there is while every process has a processor of its own;
 /// where they have not, it keeps the one from running that is waited for. So after some time the processor is offered
-/// to others, and if it is taken, the next thing is to sleep until something comes.
+/// to others, and if it is taken, the next thing is to sleep until something comes. Where it is the daemon beside us that is waited for,
+/// the sleep comes at once.
 #[derive(Debug)]
 pub(crate) struct Idle {
     looks: u32,
@@ -96,19 +159,32 @@ pub(crate) struct Idle {
     refused: u32,
     crowded: bool,
     sleep: Duration,
+    neighbour: Neighbour,
+    /// It is what is waited for.
+    for_neighbour: bool,
 }
 
 impl Default for Idle {
     fn default() -> Self {
-        Self { looks: 0, next: PATIENCE, refused: 0, crowded: false, sleep: Duration::ZERO }
+        Self {
+            looks: 0,
+            next: PATIENCE,
+            refused: 0,
+            crowded: false,
+            sleep: Duration::ZERO,
+            neighbour: Neighbour::default(),
+            for_neighbour: false,
+        }
     }
 }
 
 impl Idle {
-    /// Something was there.
+    /// Something was there, when the daemon had brought so many records.
     #[inline]
-    pub(crate) fn found(&mut self) {
-        (self.looks, self.next, self.sleep) = (0, PATIENCE, Duration::ZERO);
+    pub(crate) fn found(&mut self, brought: u64) {
+        self.for_neighbour = self.neighbour.found(brought, switches);
+        (self.looks, self.sleep) = (0, Duration::ZERO);
+        self.next = if self.for_neighbour { PATIENCE_BESIDE } else { PATIENCE };
     }
 
     /// The last look found nothing, the next one may, and then nothing is to be done about it yet.
@@ -133,6 +209,10 @@ impl Idle {
     #[cold]
     fn offer(&mut self) -> Option<Duration> {
         self.looks = 0;
+        if self.for_neighbour {
+            self.next = PATIENCE_BESIDE;
+            return Some(self.next_sleep());
+        }
         self.next = if self.refused < ALONE_AFTER { OFFER_EVERY } else { OFFER_EVERY_ALONE };
         let before = Instant::now();
         rustix::thread::sched_yield();
@@ -149,11 +229,12 @@ impl Idle {
                 self.crowded = false;
             }
         }
-        if !self.crowded {
-            return None;
-        }
+        self.crowded.then(|| self.next_sleep())
+    }
+
+    fn next_sleep(&mut self) -> Duration {
         self.sleep = (self.sleep * 2).clamp(SLEEP_FIRST, SLEEP_MAX);
-        Some(self.sleep)
+        self.sleep
     }
 }
 
@@ -176,7 +257,7 @@ mod tests {
             idle.count();
         }
         assert_eq!(idle.looks, PATIENCE - 1);
-        idle.found();
+        idle.found(0);
         assert_eq!((idle.looks, idle.is_in_vain()), (0, false));
     }
 
@@ -187,10 +268,38 @@ mod tests {
         assert_eq!(idle.answered(Duration::ZERO), Some(2 * SLEEP_FIRST));
         (0..20).for_each(|_| assert_ne!(idle.answered(Duration::from_millis(1)), Some(Duration::ZERO)));
         assert_eq!(idle.answered(Duration::from_millis(1)), Some(SLEEP_MAX));
-        idle.found();
+        idle.found(0);
         assert_eq!(idle.answered(Duration::from_millis(1)), Some(SLEEP_FIRST));
         (0..ALONE_AFTER).for_each(|_| assert_ne!(idle.answered(Duration::ZERO), Some(Duration::ZERO)));
         assert_eq!(idle.answered(Duration::ZERO), None, "the crowd has gone");
+    }
+
+    #[test]
+    fn who_loses_the_processor_whenever_the_daemon_is_waited_for_sleeps_at_once_and_sometimes_looks_again() {
+        let (mut neighbour, mut brought) = (Neighbour::default(), 0);
+        let mut wait = |lost: i64| {
+            brought += 1;
+            neighbour.found(brought, || lost)
+        };
+        assert!((0..10 * OBSERVED).all(|_| !wait(100)), "it never loses its processor");
+        assert!((0..3 * i64::from(OBSERVED)).any(|more| wait(100 + more)), "it does for each wait");
+        let slept = (0..2 * BELIEVED).take_while(|_| wait(1000)).count();
+        assert_eq!(slept, BELIEVED as usize, "then it looks again");
+        assert!((0..10 * OBSERVED).all(|_| !wait(1000)), "the daemon has gone elsewhere");
+    }
+
+    #[test]
+    fn who_finds_other_things_does_not_wait_for_the_daemon() {
+        let mut neighbour = Neighbour { is_beside: true, left: BELIEVED, ..Neighbour::default() };
+        assert!(neighbour.found(1, || 0));
+        assert!((1..OTHERS_MAX).all(|_| neighbour.found(1, || 0)), "sends that are over come in between");
+        assert!(!neighbour.found(1, || 0));
+        assert!(neighbour.found(2, || 0));
+    }
+
+    #[test]
+    fn the_kernel_counts_how_often_a_processor_was_lost() {
+        assert!(switches() >= 0);
     }
 
     #[test]

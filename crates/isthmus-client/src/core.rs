@@ -107,6 +107,8 @@ pub(crate) struct Core<M: Matcher> {
     pub(crate) last_flight: String,
     pub(crate) faults: u64,
     pub(crate) bounced: u64,
+    /// Records that the daemon has brought.
+    pub(crate) brought: u64,
     pub(crate) clock: u64,
     guard: ForkGuard,
     asleep: bool,
@@ -164,6 +166,7 @@ impl<M: Matcher> Core<M> {
             last_flight: String::new(),
             faults: 0,
             bounced: 0,
+            brought: 0,
             clock: 0,
             guard,
             asleep: false,

@@ -181,6 +181,12 @@ impl<M: Matcher> Domain<M> {
         !self.core.is_child() && self.core.is_settled() && self.core.inbox.is_quiet()
     }
 
+    /// Records that the daemon has brought so far; all others came by channels. Who waits for such a one waits for the daemon.
+    #[inline]
+    pub fn brought(&self) -> u64 {
+        self.core.brought
+    }
+
     /// Waits until the matcher is busy, `limit` at most. False when that is over, or in the child of a fork.
     pub fn wait_busy(&mut self, limit: Option<Duration>) -> bool {
         let deadline = limit.map(|limit| Instant::now() + limit);

@@ -108,6 +108,7 @@ impl<M: Matcher> Core<M> {
     #[inline(never)]
     fn take_any_record(&mut self, key: ChannelKey, record: &RecordBuffer) {
         let ordinary = Some(key) == self.ring;
+        self.brought += u64::from(ordinary);
         if let Err(misdeed) = self.try_take_record(key, ordinary, record) {
             self.misdeed(key, ordinary, record, &misdeed);
         }

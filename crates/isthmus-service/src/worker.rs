@@ -20,7 +20,7 @@ use crate::rings::{BATCH, Heard, Rings};
 use crate::router::{Router, Slot, Verdict};
 use crate::sleeper::{Sleeper, Woken};
 use crate::wire::{WIRE_WORKER, Wire};
-use isthmus_channel::{Wait, Waiting};
+use isthmus_channel::{Serving, Wait};
 use isthmus_layout::DomainId;
 use isthmus_layout::limits::ORDINARY_FRAGMENT_BYTES_MAX;
 use isthmus_layout::reason::Reason;
@@ -75,7 +75,7 @@ pub(crate) struct Worker {
     pub(crate) listener: Listener,
     pub(crate) counters: Arc<WorkerCounters>,
     mailbox: Mailbox,
-    waiting: Waiting,
+    waiting: Serving,
     /// Where message bytes lie between two rings.
     bounce: Box<[u8]>,
     /// Boards on links to other hosts, where this is the worker that has them.
@@ -100,7 +100,7 @@ impl Worker {
             listener: parts.listener,
             counters: parts.counters,
             mailbox: parts.mailbox,
-            waiting: Waiting::new(parts.wait),
+            waiting: Serving::new(parts.wait),
             bounce: vec![0; BOUNCE_BYTES].into(),
             wire: (parts.index == WIRE_WORKER).then(Box::default),
             taking: false,

@@ -118,6 +118,12 @@ impl Endpoint {
         self.domain.arm() && self.hub().outbox.is_empty()
     }
 
+    /// Records that the daemon has brought so far.
+    #[inline]
+    pub(crate) fn brought(&self) -> u64 {
+        self.domain.brought()
+    }
+
     /// The descriptor.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.domain.fd()

@@ -42,8 +42,9 @@ table! {
         /// How a worker waits. `adaptive` looks for a while, then sleeps until a doorbell rings; `sleep` sleeps at once;
         /// `spin` looks for ever, which gives the least latency and takes a whole CPU for each worker, also when idle.
         mode: WaitMode = "adaptive", Restart;
-        /// How long `adaptive` looks before it sleeps.
-        spin_us: Micros<0, 1000> = "50", Restart;
+        /// How long `adaptive` looks before it sleeps, as long as that has lately been worth it. Meanwhile it offers its CPU to
+        /// whoever wants it.
+        spin_us: Micros<0, 1000> = "200", Restart;
     }
     /// Who may attach, who may talk to whom, and by which path.
     policy: Policy {
