@@ -480,7 +480,7 @@ reasons! {
     /// Guests
     240 HostSilent, "host-silent", Refusal:
     "this daemon serves a guest, and its host's daemon does not answer";
-    "Start `isthmusd` on the host and name the guest in its configuration; the log of the guest's daemon says what it sees of its device.";
+    "Start `isthmusd` on the host; name a guest of QEMU in its configuration, or let a guest of Xen in with `isthmus guest allow`. The log of the guest's daemon says what it sees of its host.";
 
     241 GuestVectorsFull, "guest-vectors-full", Refusal:
     "the guest's device has no vector left to wake another domain by";
