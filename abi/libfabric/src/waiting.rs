@@ -88,8 +88,8 @@ const SLEEP_MAX: Duration = Duration::from_millis(1);
 /// Something else was found so often: then the daemon is not what is waited for any more.
 const OTHERS_MAX: u32 = 16;
 
-/// Looks before the sleep where the daemon is on this processor.
-const PATIENCE_BESIDE: u32 = 4;
+/// Looks before the sleep where the daemon is on this processor: while we look, it brings nothing.
+const PATIENCE_BESIDE: u32 = 1;
 
 /// Of so many waits for the daemon, half or more in which this thread lost its processor say that the daemon is on it.
 const OBSERVED: u32 = 16;
@@ -112,8 +112,8 @@ struct Neighbour {
 }
 
 impl Neighbour {
-    /// Something was found, when the daemon had brought so many records. True if what is waited for now is a daemon beside this thread,
-    /// which has lost its processor `switches` times.
+    /// Something was found, when the daemon had brought so many records and this thread had lost its processor `switches` times. True
+    /// if what is waited for now is a daemon beside it.
     #[inline]
     fn found(&mut self, brought: u64, switches: impl FnOnce() -> i64) -> bool {
         if self.brought == brought {
