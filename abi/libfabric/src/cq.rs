@@ -325,6 +325,16 @@ unsafe extern "C" fn readfrom(cq: *mut FidCq, buf: *mut c_void, count: usize, so
     read
 }
 
+/// Something was there to be read, or an error.
+#[inline]
+fn found(state: &mut State, slot: usize) {
+    let State { members, queues, .. } = state;
+    if let Some(Some(queue)) = queues.get_mut(slot) {
+        let brought = queue.brought(members);
+        queue.idle.found(brought);
+    }
+}
+
 /// # Safety
 ///
 /// The promise of whoever calls [`readfrom`].
@@ -343,13 +353,16 @@ unsafe fn read_closely(cq: *mut FidCq, buf: *mut c_void, count: usize, sources: 
                 Some(limit) if count > 0 => {
                     let mut state = sleep(state, object.slot, limit);
                     // SAFETY: as above.
-                    unsafe { look(&mut state, object.slot, &room) }
+                    let taken = unsafe { look(&mut state, object.slot, &room) };
+                    if taken.is_ok() {
+                        found(&mut state, object.slot);
+                    }
+                    taken
                 }
                 _ => Err(Errno::AGAIN),
             },
             taken => {
-                let brought = queue.brought(members);
-                queue.idle.found(brought);
+                found(&mut state, object.slot);
                 taken
             }
         }

@@ -88,8 +88,9 @@ const SLEEP_MAX: Duration = Duration::from_millis(1);
 /// Something else was found so often: then the daemon is not what is waited for any more.
 const OTHERS_MAX: u32 = 16;
 
-/// Looks before the sleep where the daemon is on this processor: while we look, it brings nothing.
-const PATIENCE_BESIDE: u32 = 1;
+/// Looks before the sleep where the daemon is on this processor: while we look, it brings nothing. But MPIs look until nothing is there
+/// before they act on what they have found.
+const PATIENCE_BESIDE: u32 = 6;
 
 /// Of so many waits for the daemon, half or more in which this thread lost its processor say that the daemon is on it.
 const OBSERVED: u32 = 16;
