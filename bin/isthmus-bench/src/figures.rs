@@ -371,7 +371,7 @@ mod tests {
         };
         assert_eq!(chosen(&["local.rate.8b"]), Ok(1));
         assert_eq!(chosen(&["local.isolated", "local.rate"]), Ok(3));
-        assert_eq!(chosen(&[]), Ok(11));
+        assert_eq!(chosen(&[]), Ok(12));
         assert!(chosen(&["local.rat"]).is_err_and(|error| error.contains("local.rate.8b")));
     }
 }
