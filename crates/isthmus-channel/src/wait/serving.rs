@@ -19,7 +19,7 @@ const KEPT_REST: u32 = 10;
 ///
 /// One who waits for many has something to do every now and then for as long as any of them is at work, and each of them pays when it
 /// has to be woken; so it looks for longer, and all the time it offers its processor to those it serves, who may be on it. They
-/// sleep while they wait for it ([`Waiting`]), so most of the time nobody wants it.
+/// sleep while they wait for it ([`super::Waiting`]), so most of the time nobody wants it.
 #[derive(Clone, Debug)]
 pub struct Serving {
     wait: Wait,
