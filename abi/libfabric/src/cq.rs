@@ -251,7 +251,7 @@ impl Queue {
     ///
     /// As for [`Room::write`].
     #[inline]
-    unsafe fn look(&self, members: &mut [Option<Member>], room: &Room) -> Result<usize, Errno> {
+    unsafe fn look(&mut self, members: &mut [Option<Member>], room: &Room) -> Result<usize, Errno> {
         let mut some = false;
         for &(member, sides) in &self.sources {
             let Some(member) = members.get_mut(member).and_then(Option::as_mut) else { continue };
@@ -259,7 +259,12 @@ impl Queue {
             some |= room.count > 0 && endpoint.has_event(sides) || endpoint.turn_or_rest() && endpoint.has_event(sides);
         }
         // SAFETY: passed on.
-        if some { unsafe { self.take(members, room) } } else { Err(Errno::AGAIN) }
+        let taken = if some { unsafe { self.take(members, room) } } else { Err(Errno::AGAIN) };
+        if taken != Err(Errno::AGAIN) {
+            let brought = self.brought(members);
+            self.idle.found(brought);
+        }
+        taken
     }
 
     /// Takes entries. An error if there are none, or the first one is of something that went wrong.
@@ -325,16 +330,6 @@ unsafe extern "C" fn readfrom(cq: *mut FidCq, buf: *mut c_void, count: usize, so
     read
 }
 
-/// Something was there to be read, or an error.
-#[inline]
-fn found(state: &mut State, slot: usize) {
-    let State { members, queues, .. } = state;
-    if let Some(Some(queue)) = queues.get_mut(slot) {
-        let brought = queue.brought(members);
-        queue.idle.found(brought);
-    }
-}
-
 /// # Safety
 ///
 /// The promise of whoever calls [`readfrom`].
@@ -353,18 +348,11 @@ unsafe fn read_closely(cq: *mut FidCq, buf: *mut c_void, count: usize, sources: 
                 Some(limit) if count > 0 => {
                     let mut state = sleep(state, object.slot, limit);
                     // SAFETY: as above.
-                    let taken = unsafe { look(&mut state, object.slot, &room) };
-                    if taken.is_ok() {
-                        found(&mut state, object.slot);
-                    }
-                    taken
+                    unsafe { look(&mut state, object.slot, &room) }
                 }
                 _ => Err(Errno::AGAIN),
             },
-            taken => {
-                found(&mut state, object.slot);
-                taken
-            }
+            taken => taken,
         }
         .map(|taken| taken as isize)
     })
@@ -377,7 +365,7 @@ unsafe fn read_closely(cq: *mut FidCq, buf: *mut c_void, count: usize, sources: 
 /// As for [`Room::write`].
 unsafe fn look(state: &mut State, slot: usize, room: &Room) -> Result<usize, Errno> {
     let State { members, queues, .. } = state;
-    let queue = queues.get(slot).and_then(Option::as_ref).ok_or(Errno::OPBADSTATE)?;
+    let queue = queues.get_mut(slot).and_then(Option::as_mut).ok_or(Errno::OPBADSTATE)?;
     // SAFETY: passed on.
     unsafe { queue.look(members, room) }
 }

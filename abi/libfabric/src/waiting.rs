@@ -113,10 +113,9 @@ struct Neighbour {
 }
 
 impl Neighbour {
-    /// Something was found, when the daemon had brought so many records and this thread had lost its processor `switches` times. True
-    /// if what is waited for now is a daemon beside it.
+    /// Something was found, when the daemon had brought so many records and this thread had lost its processor `switches` times.
     #[inline]
-    fn found(&mut self, brought: u64, switches: impl FnOnce() -> i64) -> bool {
+    fn found(&mut self, brought: u64, switches: impl FnOnce() -> i64) {
         if self.brought == brought {
             self.others = self.others.saturating_add(1);
         } else {
@@ -126,6 +125,11 @@ impl Neighbour {
                 None => self.conclude(switches()),
             }
         }
+    }
+
+    /// True if what is waited for now is a daemon beside this thread.
+    #[inline]
+    fn is_awaited(&self) -> bool {
         self.is_beside && self.others < OTHERS_MAX
     }
 
@@ -161,8 +165,6 @@ pub(crate) struct Idle {
     crowded: bool,
     sleep: Duration,
     neighbour: Neighbour,
-    /// It is what is waited for.
-    for_neighbour: bool,
 }
 
 impl Default for Idle {
@@ -174,7 +176,6 @@ impl Default for Idle {
             crowded: false,
             sleep: Duration::ZERO,
             neighbour: Neighbour::default(),
-            for_neighbour: false,
         }
     }
 }
@@ -183,9 +184,9 @@ impl Idle {
     /// Something was there, when the daemon had brought so many records.
     #[inline]
     pub(crate) fn found(&mut self, brought: u64) {
-        self.for_neighbour = self.neighbour.found(brought, switches);
+        self.neighbour.found(brought, switches);
         (self.looks, self.sleep) = (0, Duration::ZERO);
-        self.next = if self.for_neighbour { PATIENCE_BESIDE } else { PATIENCE };
+        self.next = if self.neighbour.is_awaited() { PATIENCE_BESIDE } else { PATIENCE };
     }
 
     /// The last look found nothing, the next one may, and then nothing is to be done about it yet.
@@ -210,8 +211,7 @@ impl Idle {
     #[cold]
     fn offer(&mut self) -> Option<Duration> {
         self.looks = 0;
-        if self.for_neighbour {
-            self.next = PATIENCE_BESIDE;
+        if self.neighbour.is_awaited() {
             return Some(self.next_sleep());
         }
         self.next = if self.refused < ALONE_AFTER { OFFER_EVERY } else { OFFER_EVERY_ALONE };
@@ -280,7 +280,8 @@ mod tests {
         let (mut neighbour, mut brought) = (Neighbour::default(), 0);
         let mut wait = |lost: i64| {
             brought += 1;
-            neighbour.found(brought, || lost)
+            neighbour.found(brought, || lost);
+            neighbour.is_awaited()
         };
         assert!((0..10 * OBSERVED).all(|_| !wait(100)), "it never loses its processor");
         assert!((0..3 * i64::from(OBSERVED)).any(|more| wait(100 + more)), "it does for each wait");
@@ -292,10 +293,14 @@ mod tests {
     #[test]
     fn who_finds_other_things_does_not_wait_for_the_daemon() {
         let mut neighbour = Neighbour { is_beside: true, left: BELIEVED, ..Neighbour::default() };
-        assert!(neighbour.found(1, || 0));
-        assert!((1..OTHERS_MAX).all(|_| neighbour.found(1, || 0)), "sends that are over come in between");
-        assert!(!neighbour.found(1, || 0));
-        assert!(neighbour.found(2, || 0));
+        let mut is_awaited_after = |brought| {
+            neighbour.found(brought, || 0);
+            neighbour.is_awaited()
+        };
+        assert!(is_awaited_after(1));
+        assert!((1..OTHERS_MAX).all(|_| is_awaited_after(1)), "sends that are over come in between");
+        assert!(!is_awaited_after(1));
+        assert!(is_awaited_after(2));
     }
 
     #[test]

@@ -177,7 +177,7 @@ fn offer() -> Duration {
 mod tests {
     use super::*;
 
-    fn refused() -> Duration {
+    pub(super) fn refused() -> Duration {
         Duration::ZERO
     }
 

@@ -93,11 +93,8 @@ impl Serving {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::refused;
     use super::*;
-
-    fn refused() -> Duration {
-        Duration::ZERO
-    }
 
     #[test]
     fn a_server_looks_and_offers_until_it_has_looked_in_vain_too_often() {
