@@ -53,7 +53,7 @@ struct side {
     double elapsed_ns, cpu_ns;
 };
 
-/* The memory that the messages of a step lie in: message n in slot n % slots. */
+/* The memory that the messages of a step lie in: message n in slot n % slots, its request in place n % window. */
 struct pool {
     unsigned char *bytes;
     uint64_t slots, messages;
@@ -142,9 +142,15 @@ static struct pool pool_make(const struct plan *plan, uint64_t messages)
     return pool;
 }
 
-static unsigned char *slot(const struct pool *pool, const struct plan *plan, uint64_t message)
+static unsigned char *slot(const struct pool *pool, const struct plan *plan, uint64_t number)
 {
-    return pool->bytes + (message % pool->slots) * plan->size;
+    return pool->bytes + number * plan->size;
+}
+
+/* The next of so many numbers from 0 on: a remainder would take as long as a short message does. */
+static uint64_t following(uint64_t number, uint64_t count)
+{
+    return number + 1 == count ? 0 : number + 1;
 }
 
 /* How many may be under way at once. */
@@ -157,26 +163,32 @@ static uint64_t window(const struct pool *pool, const struct plan *plan)
 static void stream_out(struct side *side, struct pool *pool, enum purpose purpose)
 {
     const struct plan *plan = &side->plan;
-    uint64_t limit = window(pool, plan), done = 0;
+    uint64_t limit = window(pool, plan), place = 0, next = 0;
     for (uint64_t message = 0; message < pool->messages; message++) {
-        unsigned char *bytes = slot(pool, plan, message);
-        if (message - done >= limit)
-            complete(side->endpoint, &pool->under_way[done++ % limit], side->sleeping);
+        unsigned char *bytes = slot(pool, plan, next);
+        if (message >= limit)
+            complete(side->endpoint, &pool->under_way[place], side->sleeping);
         if (purpose == CHECK)
             fill(bytes, plan->size, (unsigned)message);
         else if (plan->buffers == REWRITTEN)
             memset(bytes, (int)message, plan->size);
-        pool->under_way[message % limit] = post_send(side->endpoint, side->peer, PAYLOAD, bytes, plan->size);
+        pool->under_way[place] = post_send(side->endpoint, side->peer, PAYLOAD, bytes, plan->size);
+        place = following(place, limit);
+        next = following(next, pool->slots);
     }
-    while (done < pool->messages)
-        complete(side->endpoint, &pool->under_way[done++ % limit], side->sleeping);
+    if (pool->messages < limit)
+        place = 0;
+    for (uint64_t rest = within(limit, 0, pool->messages); rest > 0; rest--) {
+        complete(side->endpoint, &pool->under_way[place], side->sleeping);
+        place = following(place, limit);
+    }
     hear(side, OVER, NULL, 0);
 }
 
 static void look(const struct side *side, const struct pool *pool, uint64_t message)
 {
     size_t size = side->plan.size;
-    size_t wrong = first_wrong(slot(pool, &side->plan, message), size, (unsigned)message);
+    size_t wrong = first_wrong(slot(pool, &side->plan, message % pool->slots), size, (unsigned)message);
     if (wrong != size) {
         fprintf(stderr, "message %" PRIu64 ": byte %zu is wrong\n", message, wrong);
         exit(FAILED);
@@ -186,20 +198,24 @@ static void look(const struct side *side, const struct pool *pool, uint64_t mess
 static void stream_in(struct side *side, struct pool *pool, enum purpose purpose)
 {
     const struct plan *plan = &side->plan;
-    uint64_t limit = window(pool, plan), posted = 0;
+    uint64_t limit = window(pool, plan), place = 0, next, posted = 0;
     for (; posted < limit && posted < pool->messages; posted++)
         pool->under_way[posted] = post_receive(side->endpoint, PAYLOAD, slot(pool, plan, posted), plan->size);
+    next = posted % pool->slots;
     say(side, READY, NULL, 0);
     for (uint64_t message = 0; message < pool->messages; message++) {
-        mx_status_t status = complete(side->endpoint, &pool->under_way[message % limit], side->sleeping);
+        mx_status_t status = complete(side->endpoint, &pool->under_way[place], side->sleeping);
         if (status.xfer_length != plan->size)
             fail("a message is not as long as it should be");
         if (purpose == CHECK)
             look(side, pool, message);
         if (posted < pool->messages) {
-            unsigned char *bytes = slot(pool, plan, posted);
-            pool->under_way[posted++ % limit] = post_receive(side->endpoint, PAYLOAD, bytes, plan->size);
+            unsigned char *bytes = slot(pool, plan, next);
+            pool->under_way[place] = post_receive(side->endpoint, PAYLOAD, bytes, plan->size);
+            next = following(next, pool->slots);
+            posted++;
         }
+        place = following(place, limit);
     }
     say(side, OVER, NULL, 0);
 }

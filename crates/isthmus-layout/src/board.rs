@@ -17,7 +17,7 @@ use crate::span::RegionSize;
 
 /// Word: not 0 if a place was marked since the receiver looked last, and where to look.
 pub const ANY: u32 = 0;
-/// Bit of `ANY`: anywhere. Markers of protocol versions before 1.4 set no other.
+/// Bit of `ANY`: anywhere. Markers of minor versions before 4 set no other.
 pub const ANYWHERE: u32 = 1;
 /// Word: 1 while the receiver sleeps.
 pub const SLEEPING: u32 = 32;

@@ -32,7 +32,7 @@ pub mod shared;
 /// What the head page begins with, as two words.
 pub const MAGIC: [u32; 2] = [u32::from_le_bytes(*b"ISTH"), u32::from_le_bytes(*b"WNDW")];
 /// The version of this layout.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Word of the head page: the first half of [`MAGIC`]; the second follows.
 pub const MAGIC_WORD: u32 = 0;
 /// Word of the head page: [`VERSION`].

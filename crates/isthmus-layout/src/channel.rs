@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! byte 0      head page: for each direction a consumer block and a producer block, 128 bytes apart
-//! byte 4096   ring of direction 0: 128 cells of 64 bytes
+//! byte 4096   ring of direction 0: 256 cells of 32 bytes
 //! byte 12288  ring of direction 1
 //! byte 20480  slab of direction 0 (64 KiB to 4 MiB, a power of two; its pages appear when they are first used)
 //!             slab of direction 1
@@ -11,7 +11,9 @@
 //! A region of zeroes is a valid, empty channel. Sizes are agreed on over the control socket and kept in private memory;
 //! nothing in the region says how large it is, because the other side could change it.
 
-use crate::limits::{APART_BYTES, CACHE_LINE_BYTES, PAGE_BYTES, RING_CELLS, SLAB_BYTES_MAX, SLAB_BYTES_MIN};
+use crate::limits::{
+    APART_BYTES, CACHE_LINE_BYTES, CELL_BYTES, PAGE_BYTES, RING_CELLS, SLAB_BYTES_MAX, SLAB_BYTES_MIN,
+};
 use crate::reason::Reason;
 use crate::span::RegionSize;
 
@@ -107,7 +109,7 @@ pub const RINGS: u32 = 6;
 pub const BLOCK_WORDS: u32 = 8;
 
 /// Words of a cell.
-pub const CELL_WORDS: u32 = CACHE_LINE_BYTES / 4;
+pub const CELL_WORDS: u32 = CELL_BYTES / 4;
 /// Word of a cell: its stamp, see [`full`]; written last.
 pub const STAMP: u32 = 0;
 /// Word of a record's first cell: see [`RecordHead`].
@@ -254,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_stamp_is_full_only_in_its_own_lap() {
-        for position in [0, 1, 127, 128, 129, 1 << 20, u32::MAX - 127, u32::MAX] {
+        for position in [0, 1, 255, 256, 257, 1 << 20, u32::MAX - 255, u32::MAX] {
             assert_ne!(full(position), empty(position));
             assert_eq!(full(position), empty(position.wrapping_add(RING_CELLS)));
         }
@@ -274,12 +276,13 @@ mod tests {
 
     #[test]
     fn record_head_keeps_its_word() {
-        for body_bytes in [0, 1, 56, 57, BODY_BYTES_MAX as u16] {
+        const FIRST: u16 = 4 * FIRST_BODY_WORDS as u16;
+        for body_bytes in [0, 1, FIRST, FIRST + 1, BODY_BYTES_MAX as u16] {
             let head = RecordHead { kind: 9, body_bytes };
             assert_eq!(RecordHead::parse(head.emit()), Ok(head));
         }
-        assert_eq!(RecordHead { kind: 0, body_bytes: 56 }.cells(), 1);
-        assert_eq!(RecordHead { kind: 0, body_bytes: 57 }.cells(), 2);
+        assert_eq!(RecordHead { kind: 0, body_bytes: FIRST }.cells(), 1);
+        assert_eq!(RecordHead { kind: 0, body_bytes: FIRST + 1 }.cells(), 2);
         assert_eq!(RecordHead { kind: 0, body_bytes: BODY_BYTES_MAX as u16 }.cells(), crate::limits::RECORD_CELLS_MAX);
         assert!(RecordHead::parse((BODY_BYTES_MAX + 1) << 16).is_err());
     }

@@ -15,15 +15,27 @@ pub const APART_BYTES: u32 = 128;
 /// Bytes of a page as channel memory counts them. On machines with larger pages a channel's parts still lie on multiples of it.
 pub const PAGE_BYTES: u32 = 4096;
 
-/// Cells of a channel's ring, one direction. 128 cells are two pages: with the head page and the other ring
+/// Bytes of a ring's cell. Two share a line: where short messages follow each other closely, a line that crosses between two
+/// processors carries two of them.
+#[cfg(not(loom))]
+pub const CELL_BYTES: u32 = CACHE_LINE_BYTES / 2;
+/// Of the models: so long that a record takes as few cells as a short ring has room for.
+#[cfg(loom)]
+pub const CELL_BYTES: u32 = CACHE_LINE_BYTES;
+
+/// Cells of a channel's ring, one direction. 256 cells are two pages: with the head page and the other ring
 /// an idle channel costs five pages, 20 KiB.
 #[cfg(not(loom))]
-pub const RING_CELLS: u32 = 128;
+pub const RING_CELLS: u32 = 256;
 /// Of the models: loom tries every order of every access, so a ring is filled, wrapped and blocked in as few as can be.
 #[cfg(loom)]
 pub const RING_CELLS: u32 = 8;
 
 /// Cells that one record may take.
+#[cfg(not(loom))]
+pub const RECORD_CELLS_MAX: u32 = 6;
+/// Of the models.
+#[cfg(loom)]
 pub const RECORD_CELLS_MAX: u32 = 4;
 
 /// Message bytes that travel in the record itself, beside its descriptor.

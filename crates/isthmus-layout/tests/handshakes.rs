@@ -9,10 +9,14 @@ use isthmus_layout::control::{Name, Spoken, ToClient, Version};
 use isthmus_layout::reason::Reason;
 
 /// The versions there are recordings of, each one able to go back to the one before; [`Spoken::CURRENT`] is the last.
-const MINORS: [u16; 4] = [1, 2, 3, 4];
+const VERSIONS: [Version; 5] = [version(1, 1), version(1, 2), version(1, 3), version(1, 4), version(2, 4)];
 
-fn spoken(minor: u16) -> Spoken {
-    Spoken::new(Version { major: 1, minor }, minor - 1).unwrap()
+const fn version(major: u16, minor: u16) -> Version {
+    Version { major, minor }
+}
+
+fn spoken(version: Version) -> Spoken {
+    Spoken::new(version, version.minor - 1).unwrap()
 }
 
 struct Recording {
@@ -21,8 +25,8 @@ struct Recording {
     daemon: Vec<u8>,
 }
 
-fn recordings(minor: u16) -> Vec<Recording> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/handshakes/1.{minor}"));
+fn recordings(version: Version) -> Vec<Recording> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/handshakes/{version}"));
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     files.map(|path| recording(&path)).collect()
 }
@@ -48,26 +52,21 @@ fn outcome(answer: &ToClient) -> Result<Version, Reason> {
 
 #[test]
 fn todays_version_is_recorded() {
-    assert_eq!(Some(Spoken::CURRENT), MINORS.last().map(|minor| spoken(*minor)), "a new version adds a folder");
+    assert_eq!(Some(Spoken::CURRENT), VERSIONS.last().map(|version| spoken(*version)), "a new version adds a folder");
 }
 
 #[test]
 fn the_daemon_answers_as_recorded() {
-    MINORS.into_iter().for_each(daemon_answers_as_recorded);
+    VERSIONS.into_iter().for_each(daemon_answers_as_recorded);
 }
 
-fn daemon_answers_as_recorded(minor: u16) {
+fn daemon_answers_as_recorded(version: Version) {
     let (mut seen, name) = (0, Name::new("isthmusd 0.1.0").unwrap());
-    for recording in recordings(minor).iter().filter(|recording| !recording.name.starts_with("daemon-")) {
-        let (serial, answer, chosen) = greet(&recording.library, 0, spoken(minor), name.clone());
+    for recording in recordings(version).iter().filter(|recording| !recording.name.starts_with("daemon-")) {
+        let (serial, answer, chosen) = greet(&recording.library, 0, spoken(version), name.clone());
         let (then_serial, then) = ToClient::parse(&recording.daemon, 0).unwrap();
         assert_eq!((serial, outcome(&answer)), (then_serial, outcome(&then)), "{}", recording.name);
-        assert_eq!(
-            chosen.map(|(version, _)| version).map_err(drop),
-            outcome(&then).map_err(drop),
-            "{}",
-            recording.name
-        );
+        assert_eq!(chosen.map(|(both, _)| both).map_err(drop), outcome(&then).map_err(drop), "{}", recording.name);
         if outcome(&then).is_ok() {
             assert_eq!(answer.emit(serial), recording.daemon, "{}", recording.name);
         }
@@ -78,16 +77,16 @@ fn daemon_answers_as_recorded(minor: u16) {
 
 #[test]
 fn the_library_takes_the_answers_recorded() {
-    MINORS.into_iter().for_each(library_takes_the_answers_recorded);
+    VERSIONS.into_iter().for_each(library_takes_the_answers_recorded);
 }
 
-fn library_takes_the_answers_recorded(minor: u16) {
+fn library_takes_the_answers_recorded(version: Version) {
     let mut outcomes = Vec::new();
-    for recording in recordings(minor).iter().filter(|recording| recording.name.starts_with("daemon-")) {
+    for recording in recordings(version).iter().filter(|recording| recording.name.starts_with("daemon-")) {
         let (_, answer) = ToClient::parse(&recording.daemon, 0).unwrap();
         let taken = match &answer {
             ToClient::HelloBack(back) => {
-                accept(spoken(minor), back).map(|version| version.minor).map_err(|refused| refused.reason)
+                accept(spoken(version), back).map(|chosen| chosen.minor).map_err(|refused| refused.reason)
             }
             other => Err(outcome(other).unwrap_err()),
         };
@@ -96,8 +95,8 @@ fn library_takes_the_answers_recorded(minor: u16) {
     outcomes.sort_by(|a, b| a.0.cmp(&b.0));
     let expected = [
         ("daemon-much-newer", Err(Reason::VersionTooOld)),
-        ("daemon-newer", Ok(minor)),
-        ("daemon-older", Ok(minor - 1)),
+        ("daemon-newer", Ok(version.minor)),
+        ("daemon-older", Ok(version.minor - 1)),
         ("daemon-other-major", Err(Reason::VersionOtherMajor)),
     ];
     assert_eq!(outcomes, expected.map(|(name, taken)| (name.to_owned(), taken)));

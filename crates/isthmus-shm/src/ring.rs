@@ -1,16 +1,16 @@
-//! The ring: records from one producer to one consumer, a cache line at a time.
+//! The ring: records from one producer to one consumer, in cells of half a cache line.
 //!
 //! ```text
 //!               head (consumer's)                     tail (producer's, private)
 //!                 ▼                                     ▼
 //!   ┌──────┬──────┬──────┬──────┬──────┬──────┬──────┬──────┬──────┐
-//!   │ free │ free │ rec. │ rec…. …cont.│ rec. │ rec. │ free │ free │   128 cells of one line
+//!   │ free │ free │ rec. │ rec…. …cont.│ rec. │ rec. │ free │ free │   256 cells, two to a line
 //!   └──────┴──────┴──────┴──────┴──────┴──────┴──────┴──────┴──────┘
 //!     stamp: lap     lap+1                         lap
 //! ```
 //!
 //! There is no shared tail. A cell says by its *stamp* that it is full, and stamp and message share a line, so a small message
-//! crosses between two processors as one line. The stamp is the number of laps begun, so what the lap before left is "empty".
+//! crosses between two processors as one line, and so do two that follow each other closely. The stamp is the number of laps begun, so what the lap before left is "empty".
 //! The consumer publishes its head a quarter of a ring at a time; the producer looks at it only when its last look says "full".
 //!
 //! Two words keep anybody from having to poll. `PARKED`: the consumer looks elsewhere and wants its board marked. `BLOCKED`: the
@@ -49,7 +49,7 @@ const _: () = assert!(HEAD_STEP + RECORD_CELLS_MAX <= RING_CELLS - HEAD_STEP);
 const LIGHT_AFTER: u32 = 256;
 
 /// Cells ahead of the next one that a producer asks its processor for: far enough that the consumer does not look there yet.
-const AHEAD: u32 = 4;
+const AHEAD: u32 = 8;
 
 /// Why nothing was pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -105,16 +105,19 @@ impl Default for RecordBuffer {
 
 impl RecordBuffer {
     /// The record's kind.
+    #[inline]
     pub fn kind(&self) -> u8 {
         self.head.kind
     }
 
     /// Bytes of its body.
+    #[inline]
     pub fn bytes(&self) -> u16 {
         self.head.body_bytes
     }
 
     /// Its body, the last word padded.
+    #[inline]
     pub fn words(&self) -> &[u32] {
         &self.words[..usize::from(self.head.body_bytes).div_ceil(4)]
     }
@@ -131,13 +134,12 @@ impl<M: Words> Producer<M> {
     /// after this record or after the last of several.
     #[inline(always)]
     pub fn push(&mut self, kind: u8, words: &[u32], message: &[u8]) -> Result<(), PushError> {
-        assert!(words.len() <= FIRST_BODY_WORDS as usize); // Ours.
-        if message.len() > room_behind(words.len()) {
+        if words.len() > FIRST || message.len() > 4 * (FIRST - words.len()) {
             return self.push_long(kind, words, message);
         }
         self.room(1)?;
         crate::step!("push");
-        self.write_first(kind, words, message, &[]);
+        self.write_first(kind, body_bytes(words, message), words, message);
         self.publish_record(1);
         Ok(())
     }
@@ -145,23 +147,23 @@ impl<M: Words> Producer<M> {
     /// The same for a record of more than one cell.
     #[inline(never)]
     fn push_long(&mut self, kind: u8, words: &[u32], message: &[u8]) -> Result<(), PushError> {
-        assert!(4 * words.len() + message.len() <= 4 * BODY_WORDS_MAX); // Ours.
-        let (here, further) = message.split_at(room_behind(words.len()));
-        let cells = 1 + further.len().div_ceil(4 * NEXT_BODY_WORDS as usize) as u32;
+        let body_bytes = body_bytes(words, message);
+        assert!(body_bytes <= 4 * BODY_WORDS_MAX); // Ours.
+        let (here, further) = split(words, message, FIRST);
+        let cells = 1 + (body_bytes - 4 * FIRST).div_ceil(4 * NEXT) as u32;
         self.room(cells)?;
         crate::step!("push");
-        self.write_first(kind, words, here, further);
-        self.write_further(further);
+        self.write_first(kind, body_bytes, here.0, here.1);
+        self.write_further(cells, further);
         self.publish_record(cells);
         Ok(())
     }
 
     /// Writes a record's first cell, but the stamp.
     #[inline(always)]
-    fn write_first(&self, kind: u8, words: &[u32], here: &[u8], further: &[u8]) {
-        let body_bytes = 4 * words.len() + here.len() + further.len();
+    fn write_first(&self, kind: u8, body_bytes: usize, words: &[u32], bytes: &[u8]) {
         let head = RecordHead { kind, body_bytes: body_bytes as u16 };
-        self.memory.store_row(self.cell(self.tail) + RECORD_HEAD, head.emit(), words, here);
+        self.memory.store_row(self.cell(self.tail) + RECORD_HEAD, head.emit(), words, bytes);
     }
 
     /// A record of so many cells is written: shows it.
@@ -288,19 +290,37 @@ impl<M: Words> Producer<M> {
         self.memory.load(self.at.consumer + HEAD, Acquire)
     }
 
-    /// Writes message bytes into the cells after a record's first.
-    fn write_further(&self, message: &[u8]) {
-        for (cell, bytes) in (1..).zip(message.chunks(4 * NEXT_BODY_WORDS as usize)) {
+    /// Writes what of a record of so many cells lies behind its first.
+    fn write_further(&self, cells: u32, (words, message): Body<'_>) {
+        let mut rest = (words, message);
+        for cell in 1..cells {
+            let (here, further) = split(rest.0, rest.1, NEXT);
             let position = self.tail.wrapping_add(cell);
             // Of the same record, so seen with it: B covers this stamp too.
-            self.memory.store_row(self.cell(position) + STAMP, full(position), &[], bytes);
+            self.memory.store_row(self.cell(position) + STAMP, full(position), here.0, here.1);
+            rest = further;
         }
     }
 }
 
-/// Bytes that a record's first cell has room for behind so many words.
-fn room_behind(words: usize) -> usize {
-    4 * (FIRST_BODY_WORDS as usize - words)
+/// Words of body in a record's first cell.
+const FIRST: usize = FIRST_BODY_WORDS as usize;
+
+/// Words of body in each further one.
+const NEXT: usize = NEXT_BODY_WORDS as usize;
+
+/// A record's body, or a part of it: words, and bytes behind them.
+type Body<'a> = (&'a [u32], &'a [u8]);
+
+/// What of a body fits into so many words, and the rest.
+fn split<'a>(words: &'a [u32], message: &'a [u8], room: usize) -> (Body<'a>, Body<'a>) {
+    let (words, further) = words.split_at(words.len().min(room));
+    let (message, behind) = message.split_at(message.len().min(4 * (room - words.len())));
+    ((words, message), (further, behind))
+}
+
+fn body_bytes(words: &[u32], message: &[u8]) -> usize {
+    4 * words.len() + message.len()
 }
 
 /// The receiving side of a ring.

@@ -324,6 +324,9 @@ impl Words for Window {
     }
     /// By copies, as in [`Payload`]: nobody is to look at the words before a store says so that comes after them, and what a peer
     /// that looks all the same makes of them is its own affair.
+    ///
+    /// The words go one at a time, as the caller has just written them: a load of several together would have to wait until
+    /// those stores, and all before them, have left the processor, which is as long as the lines of earlier messages take.
     #[inline(always)]
     fn store_row(&self, at: u32, first: u32, words: &[u32], bytes: &[u8]) {
         let to = self.words(at, 1 + words.len() + bytes.len().div_ceil(4));
@@ -332,7 +335,9 @@ impl Words for Window {
         // slice into a mapping.
         unsafe {
             to.write(first);
-            core::ptr::copy_nonoverlapping(words.as_ptr(), to.add(1), words.len());
+            for (at, word) in words.iter().enumerate() {
+                to.add(1 + at).write_volatile(*word);
+            }
             let to = to.add(1 + words.len());
             for (word, bytes) in whole.iter().enumerate() {
                 to.add(word).write(u32::from_le_bytes(*bytes));

@@ -43,7 +43,9 @@ fn names_are_taken_once_and_free_again_after_any_end() {
 
 #[test]
 fn a_library_one_version_apart_is_served_and_two_are_refused() {
-    let speaks = |minor| Spoken::new(Version { major: 1, minor }, minor.saturating_sub(1)).unwrap();
+    let speaks = |minor| {
+        Spoken::new(Version { major: Spoken::CURRENT.version().major, minor }, minor.saturating_sub(1)).unwrap()
+    };
     let bed = Bed::speaking(speaks(3));
     let outcomes: Vec<_> = (0..=6)
         .map(|minor| {
@@ -58,7 +60,7 @@ fn a_library_one_version_apart_is_served_and_two_are_refused() {
     let (old, new) = (Err(Reason::VersionTooOld), Err(Reason::VersionTooNew));
     assert_eq!(outcomes, [old, old, Ok(2), Ok(3), Ok(3), new, new]);
     let other =
-        Hello { magic: Magic, spoken: Spoken::new(Version { major: 2, minor: 3 }, 3).unwrap(), library: name("test") };
+        Hello { magic: Magic, spoken: Spoken::new(Version { major: 3, minor: 3 }, 3).unwrap(), library: name("test") };
     assert_eq!(bed.connect().ask(other, &[]).err(), Some(Reason::VersionOtherMajor));
 }
 

@@ -251,7 +251,7 @@ fn frames_are_not_for_other_users() {
 
 #[test]
 fn who_speaks_the_version_before_knows_nothing_of_it() {
-    let speaks = |minor| Spoken::new(Version { major: 1, minor }, minor - 1).unwrap();
+    let speaks = |minor| Spoken::new(Version { major: Spoken::CURRENT.version().major, minor }, minor - 1).unwrap();
     let (before, bed) = (speaks(Capture::SINCE - 1), Bed::speaking(speaks(Capture::SINCE)));
     let mut old = bed.connect();
     old.ask(Hello { magic: Magic, spoken: before, library: name("old 1") }, &[]).unwrap();

@@ -119,7 +119,7 @@ fn programs_of_two_guests_get_a_channel_in_pages_that_the_one_grants_to_the_othe
 /// What a program that does not know lines was offered.
 fn before_lines() -> Spoken {
     let minor = EventChannels::SINCE - 1;
-    Spoken::new(Version { major: 1, minor }, minor - 1).unwrap()
+    Spoken::new(Version { major: Spoken::CURRENT.version().major, minor }, minor - 1).unwrap()
 }
 
 /// Which descriptors of its offer a program was told are lines, and their ports.

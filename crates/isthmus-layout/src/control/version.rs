@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The rule: the same major version, and minor versions that differ by at most one. Both then speak the lower of the two. Within
-//! a major version a message never changes; a new minor version adds messages and topics, which the lower one never sees. The bytes of
+//! a major version no message changes, and nothing in memory that two domains share; a new minor version adds messages and topics, which the lower one never sees. The bytes of
 //! `Hello`, `HelloBack` and `Refused` never change at all, so that any two versions can tell each other that they do not match.
 
 use alloc::format;
@@ -24,9 +24,9 @@ use crate::reason::Reason;
 /// A version of the control protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// Changes when a message changes.
+    /// Changes when a message changes, or what lies in memory that both sides map.
     pub major: u16,
-    /// Changes when messages are added.
+    /// Changes when messages are added; it goes on counting from one major version to the next.
     pub minor: u16,
 }
 
@@ -45,7 +45,7 @@ pub struct Spoken {
 
 impl Spoken {
     /// What this tree speaks.
-    pub const CURRENT: Self = Self { version: Version { major: 1, minor: 4 }, oldest_minor: 3 };
+    pub const CURRENT: Self = Self { version: Version { major: 2, minor: 4 }, oldest_minor: 3 };
 
     /// None where the oldest is newer than the version. Tests claim to be any version with it.
     pub const fn new(version: Version, oldest_minor: u16) -> Option<Self> {

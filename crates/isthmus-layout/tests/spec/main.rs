@@ -84,8 +84,8 @@ fn rows(head: &str, rows: &[(u64, u64, &str)]) -> String {
 #[test]
 fn a_channel_stands_as_documented() {
     let geometry = Geometry { slab: SlabSize::new(limits::SLAB_BYTES_DEFAULT).unwrap() };
-    let (word, line) = (4_u64, u64::from(limits::CACHE_LINE_BYTES));
-    let ring_bytes = u64::from(limits::RING_CELLS) * line;
+    let word = 4_u64;
+    let ring_bytes = u64::from(limits::RING_CELLS * limits::CELL_BYTES);
     let mut region = Vec::new();
     let names = [
         [

@@ -2,7 +2,7 @@
 
 use super::world::{World, eager, to};
 use isthmus_layout::control::Owner;
-use isthmus_layout::limits::{ORDINARY_CREDIT_BYTES, ORDINARY_FRAGMENT_BYTES_MAX};
+use isthmus_layout::limits::{ORDINARY_CREDIT_BYTES, ORDINARY_FRAGMENT_BYTES_MAX, RING_CELLS};
 use isthmus_layout::record::{Outcome, Piece, Record, Route, Serial};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -144,7 +144,8 @@ fn who_does_not_read_delays_nobody_else() {
         a.send_piece(deaf.id, tag, &[tag as u8; 8192]);
         world.settle();
     }
-    for tag in 0..400 {
+    let many = u64::from(RING_CELLS) + 240;
+    for tag in 0..many {
         b.send_eager(deaf.id, tag, b"");
         world.settle();
         a.send_eager(b.id, tag, b"quick");
@@ -153,7 +154,7 @@ fn who_does_not_read_delays_nobody_else() {
         b.send_credit(a.id, 133);
     }
     world.settle();
-    assert!(world.service.counters()[0].held_bytes.load(Relaxed) >= 128 * 270);
+    assert!(world.service.counters()[0].held_bytes.load(Relaxed) >= 128 * 240);
     assert_eq!(deaf.counters.held_bytes.load(Relaxed), world.service.counters()[0].held_bytes.load(Relaxed));
     // It reads at last, and everything is there, in its senders' order.
     let mut all = Vec::new();
@@ -161,7 +162,7 @@ fn who_does_not_read_delays_nobody_else() {
         all.extend(deaf.receive_all());
         world.settle();
     }
-    for (sender, count) in [(a.id, 7), (b.id, 400)] {
+    for (sender, count) in [(a.id, 7), (b.id, many)] {
         let tags = all.iter().filter(|arrived| arrived.from == sender).map(|arrived| match arrived.record {
             Record::Eager { tag, .. } | Record::Start { tag, .. } => tag,
             other => panic!("{other:?}"),
@@ -177,12 +178,12 @@ fn senders_to_a_full_ring_take_turns() {
     let mut receiver = world.attach();
     let mut senders: Vec<_> = (0..4).map(|_| world.attach()).collect();
     for sender in &mut senders {
-        for tag in 0..100 {
+        for tag in 0..u64::from(RING_CELLS) * 3 / 4 {
             sender.send_eager(receiver.id, tag, b"");
         }
         world.settle();
     }
-    receiver.receive_all(); // The first sender's hundred, and some of the second's.
+    receiver.receive_all(); // All of the first sender's, and some of the second's.
     world.settle();
     let next: Vec<_> = receiver.receive_all();
     for sender in &senders[1..] {

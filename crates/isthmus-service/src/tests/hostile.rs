@@ -89,14 +89,14 @@ fn lies_about_the_ring_are_breaches() {
     assert_eq!(malformed, Reason::MalformedRecord);
     let outside = fault_after(|_, a, b| {
         a.send_piece(b.id, 1, &[1; 100]);
-        let offset = at.ring + 1 + 1 + 6; // Of the piece: route, tag, length, serial stand before it.
+        let offset = at.ring + CELL_WORDS + 1; // Of the piece: route, tag, length, serial stand in the cell before.
         assert_eq!(a.memory.load(offset, Relaxed), 0);
         a.memory.store(offset, u32::MAX - 10, Relaxed);
     });
     assert_eq!(outside, Reason::PieceOutside);
     let head = fault_after(|world, a, b| {
         a.memory.store(back.consumer, 5000, Relaxed);
-        for tag in 0..200 {
+        for tag in 0..u64::from(RING_CELLS) + 72 {
             b.send_eager(a.id, tag, b"");
             world.settle();
             b.receive_all();

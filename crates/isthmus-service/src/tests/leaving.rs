@@ -3,6 +3,7 @@
 use super::world::{World, eager, to};
 use crate::{Command, Event};
 use isthmus_layout::control::Owner;
+use isthmus_layout::limits::RING_CELLS;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{Record, Serial};
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,7 +16,7 @@ fn what_is_held_for_one_who_goes_bounces_with_its_credit() {
         a.send_piece(b.id, tag, &[3; 8192]);
         world.settle();
     }
-    for tag in 0..300 {
+    for tag in 0..u64::from(RING_CELLS) + 114 {
         a.send_eager(b.id, tag, b"");
         world.settle();
     }

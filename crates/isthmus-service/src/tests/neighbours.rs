@@ -2,7 +2,7 @@
 
 use super::world::{Domain, World, eager, id, to};
 use crate::{Event, Options};
-use isthmus_layout::limits::ORDINARY_CREDIT_BYTES;
+use isthmus_layout::limits::{ORDINARY_CREDIT_BYTES, RING_CELLS};
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{Record, Serial};
 
@@ -43,12 +43,13 @@ fn messages_and_credits_cross_between_workers() {
 #[test]
 fn who_is_gone_is_gone_for_all_workers() {
     let (mut world, mut a, b) = two_workers();
-    for tag in 0..300 {
+    const MANY: u32 = RING_CELLS + 172;
+    for tag in 0..u64::from(MANY) {
         a.send_eager(b.id, tag, b"");
         world.settle();
     }
     world.remove(b.id, Reason::PeerVanished);
-    a.send_eager(b.id, 301, b""); // Taken before or after the worker hears of it.
+    a.send_eager(b.id, u64::from(MANY), b""); // Taken before or after the worker hears of it.
     let (mut bounced, mut credit) = (0, 0);
     for _ in 0..10 {
         world.settle();
@@ -63,7 +64,7 @@ fn who_is_gone_is_gone_for_all_workers() {
             }
         }
     }
-    assert_eq!(bounced, 301 - 128, "all that did not fit into the ring");
+    assert_eq!(bounced, MANY + 1 - RING_CELLS, "all that did not fit into the ring");
     assert_eq!(credit, bounced * 128);
     assert_eq!(world.events(), [Event::Removed { domain: b.id }]);
 }

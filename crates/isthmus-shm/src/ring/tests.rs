@@ -50,7 +50,8 @@ fn a_record_of_every_length_crosses_and_takes_no_more_cells_than_it_says() {
     let mut record = RecordBuffer::default();
     for len in (0..=BODY_BYTES_MAX as usize).step_by(if cfg!(miri) { 7 } else { 1 }) {
         let message: Vec<u8> = (0..len).map(|at| (at ^ len) as u8).collect();
-        for words in [0, 1, FIRST_BODY_WORDS as usize].into_iter().filter(|words| 4 * words <= len) {
+        let words = [0, 1, FIRST, FIRST + 1, FIRST + NEXT, BODY_WORDS_MAX];
+        for words in words.into_iter().filter(|words| 4 * words <= len) {
             let own: Vec<u32> =
                 message[..4 * words].as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
             producer.push(9, &own, &message[4 * words..]).unwrap();
@@ -143,7 +144,7 @@ fn room_refuses_a_head_that_cannot_be_and_does_not_keep_it() {
         assert_eq!(producer.has_room(), Err(fault));
         assert_eq!(producer.push(1, &[], &[0; 100]), Err(PushError::Fault(fault)));
     }
-    window.store(consumer.at.consumer + HEAD, 4, Relaxed);
+    window.store(consumer.at.consumer + HEAD, RECORD_CELLS_MAX, Relaxed);
     assert_eq!(producer.has_room(), Ok(true));
 }
 
@@ -180,7 +181,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        6 => (0..=FIRST_BODY_WORDS as usize, 0..=160_usize).prop_map(|(words, bytes)| Step::Push { words, bytes }),
+        6 => (0..=2 * FIRST + NEXT, 0..=160_usize).prop_map(|(words, bytes)| Step::Push { words, bytes }),
         5 => Just(Step::Pop),
         1 => Just(Step::Publish),
         1 => Just(Step::Park),
