@@ -338,7 +338,9 @@ impl XenMachine {
     pub fn configure(&mut self, backend: &str, head: &str, guests: &[&str]) {
         let guest = |name: &&str| format!("[[xen.guest]]\\nname = \\\"{name}\\\"\\nuser = 0\\n");
         let guests: String = guests.iter().map(guest).collect();
-        self.on(backend, &format!("printf \"{head}\\n{guests}\" >/tmp/isthmusd.toml"));
+        // Emulated domains stand still for a second now and then.
+        let limits = "[limits]\\nhandshake_timeout_ms = 60000";
+        self.on(backend, &format!("printf \"{limits}\\n{head}\\n{guests}\" >/tmp/isthmusd.toml"));
     }
 
     /// Lets a guest grant as many pages as windows have.
@@ -379,20 +381,14 @@ impl XenMachine {
 
     /// The same by whose they are and who maps them. Who has none is there as well, as if it had mapped its own.
     pub fn grants_to(&mut self) -> BTreeMap<(u16, u16), usize> {
-        let mut counted = BTreeMap::new();
-        let mut whose = None;
-        for line in self.run("grants") {
-            if let Some((_, rest)) = line.split_once("grant-table for remote d") {
-                let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-                let number = digits.parse().unwrap_or_else(|_| panic!("{line}"));
-                whose = Some(number);
-                counted.insert((number, number), 0);
-            } else if let Some((_, rest)) = line.split_once("[0x") {
-                let whose = whose.expect("a table begins with its domain");
-                let by = rest.split_whitespace().nth(1).and_then(|number| number.parse().ok());
-                *counted.entry((whose, by.unwrap_or_else(|| panic!("{line}")))).or_insert(0) += 1;
+        let counted = self.run("grants").into_iter().map(|line| {
+            let numbers: Result<Vec<u16>, _> = line.split_whitespace().map(str::parse).collect();
+            match numbers.as_deref() {
+                Ok(&[whose, by, pages]) => ((whose, by), pages.into()),
+                _ => panic!("{line}"),
             }
-        }
+        });
+        let counted: BTreeMap<_, _> = counted.collect();
         assert!(counted.len() >= 2, "{counted:?}");
         counted
     }
