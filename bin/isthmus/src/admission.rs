@@ -48,9 +48,23 @@ pub(crate) fn allow(output: Output, args: &AllowArgs) -> Result<Ended> {
     let backends = args.backend.iter().map(|name| find(&mut store, name)).collect::<Result<Vec<_>>>()?;
     let name = admission::name(&mut store, Domid::ZERO, guest).context("cannot read the guest's name")?;
     let name = name.and_then(|name| String::from_utf8(name).ok()).unwrap_or_default();
-    let steps = steps(guest, &name, &backends)?;
+    let mut steps = steps(guest, &name, &backends)?;
+    let outdated = admission::outdated(&mut store, guest, &backends);
+    steps.extend(outdated.context("cannot read what guests were allowed before")?);
     carry_out(&mut store, &steps)?;
-    Guest::new(guest, &backends, &steps, true).tell(output)
+    let told = Guest::new(guest, &backends, &steps, true).tell(output)?;
+    // One that moves.
+    let has_left = |store: &mut _| {
+        let backend = admission::offered_to(store, guest)?;
+        Ok(backend.is_none_or(|backend| backends.contains(&backend)))
+    };
+    if !has_let_go(&mut store, guest, has_left)? {
+        bail!(
+            "for {} s the guest's daemon has not let go of the backend that it had: the guest moves once it does, or is started again",
+            LET_GO_LIMIT.as_secs()
+        );
+    }
+    Ok(told)
 }
 
 pub(crate) fn forbid(output: Output, args: &ForbidArgs) -> Result<Ended> {
@@ -60,7 +74,12 @@ pub(crate) fn forbid(output: Output, args: &ForbidArgs) -> Result<Ended> {
     let steps = admission::forbid(guest, &backends);
     carry_out(&mut store, &steps)?;
     let told = Guest::new(guest, &backends, &steps, true).tell(output)?;
-    if !has_let_go(&mut store, guest)? {
+    // Who says nothing of itself has nothing open that a restored domain could not close.
+    let is_silent = |store: &mut Store<_>| match store.read(&presence::node_of(guest)) {
+        Err(StoreError::Refused(Refusal::Missing)) => Ok(true),
+        said => said.map(|_| false),
+    };
+    if !has_let_go(&mut store, guest, is_silent)? {
         bail!("the guest's daemon has not let go of its backend for {} s", LET_GO_LIMIT.as_secs());
     }
     Ok(told)
@@ -69,19 +88,21 @@ pub(crate) fn forbid(output: Output, args: &ForbidArgs) -> Result<Ended> {
 /// How long a guest's daemon may take to hear that it may not attach any more, and to let go.
 const LET_GO_LIMIT: Duration = Duration::from_secs(15);
 
-/// Waits until a guest says nothing of itself: then it has nothing open that a restored domain could not close.
-fn has_let_go(store: &mut Store<impl Wire>, guest: Domid) -> Result<bool> {
-    let node = presence::node_of(guest);
-    store.watch(&node, "gone").context("cannot watch the guest")?;
+/// Waits until that is so, which what the guest says of itself shows.
+fn has_let_go<W: Wire>(
+    store: &mut Store<W>,
+    guest: Domid,
+    is_so: impl Fn(&mut Store<W>) -> Result<bool, StoreError>,
+) -> Result<bool> {
+    store.watch(&presence::node_of(guest), "says").context("cannot watch the guest")?;
     let limit = Instant::now() + LET_GO_LIMIT;
-    loop {
-        match store.read(&node) {
-            Err(StoreError::Refused(Refusal::Missing)) => return Ok(true),
-            Ok(_) if Instant::now() >= limit => return Ok(false),
-            Ok(_) => drop(store.event(limit.saturating_duration_since(Instant::now()))),
-            Err(error) => return Err(error).context("cannot read what the guest says"),
+    while !is_so(store).context("cannot read what the guest says")? {
+        if Instant::now() >= limit {
+            return Ok(false);
         }
+        let _ = store.event(limit.saturating_duration_since(Instant::now()));
     }
+    Ok(true)
 }
 
 fn store() -> Result<Store<impl Wire>> {

@@ -163,7 +163,8 @@ enum GuestVerb {
 
     /// Lets a guest of Xen attach: writes into XenStore who may be its backend, and prints that as commands of xenstore-utils.
     ///
-    /// For root in domain 0. It holds until the guest ends: after its next start it has another number, and is allowed anew.
+    /// For root in domain 0. It holds until the guest ends: after its next start it has another number, and is allowed anew. A guest that
+    /// had another backend moves while it runs; then this ends once its daemon has let go of that one.
     Allow(AllowArgs),
 
     /// Takes back what `allow` did, and prints that as commands of xenstore-utils. Ends once the guest's daemon has let go.
@@ -228,7 +229,7 @@ pub(crate) struct AllowArgs {
     /// The guest, by name or number as in `xl list`.
     pub(crate) domain: String,
 
-    /// Domains whose daemon it may attach to, each by name or number.
+    /// Domains whose daemon it may attach to, each by name or number, and no others.
     #[arg(long, value_name = "DOMAIN", default_value = "0")]
     pub(crate) backend: Vec<String>,
 

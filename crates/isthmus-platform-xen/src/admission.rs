@@ -8,10 +8,10 @@
 //!
 //! Only domain 0 can write there, so neither side has to believe the other one.
 
-use crate::Domid;
-use crate::presence::FOLLOWED_MAX;
+use crate::presence::{Advert, FOLLOWED_MAX, node_of};
 use crate::store::wire::{Permission, Refusal, Rights};
 use crate::store::{Store, StoreError, Wire};
+use crate::{Domid, Offer};
 
 /// Below a guest's directory: who may be its backend.
 pub const BACKENDS: &str = "isthmus/backends";
@@ -74,7 +74,8 @@ pub enum BackendsFault {
     Itself(Domid),
 }
 
-/// What is done so that a guest may attach to these backends, and to no others. They are told its name, as far as it is known.
+/// What is done so that a guest may attach to these backends, and to no others. They are told its name, as far as it is known. What
+/// others were told is [`outdated`].
 pub fn allow(guest: Domid, name: &str, backends: &[Domid]) -> Result<Vec<Step>, BackendsFault> {
     if backends.is_empty() || backends.len() > BACKENDS_MAX {
         return Err(BackendsFault::Count);
@@ -126,19 +127,51 @@ pub fn backends<W: Wire>(store: &mut Store<W>, guest: Domid) -> Result<Vec<Domid
     }
 }
 
-/// Guests that were allowed to attach to a backend, and still are: their numbers may be others' by now, so each is asked for.
-pub fn guests<W: Wire>(store: &mut Store<W>, backend: Domid) -> Result<Vec<Domid>, StoreError> {
+/// Where a backend was told to look: guests that were allowed to attach to it.
+fn pointers<W: Wire>(store: &mut Store<W>, backend: Domid) -> Result<Vec<Domid>, StoreError> {
     let names = match store.children(&format!("/local/domain/{backend}/{GUESTS}")) {
         Err(StoreError::Refused(Refusal::Missing | Refusal::Forbidden)) => Vec::new(),
         names => names?,
     };
+    Ok(names.iter().filter_map(|name| Domid::parse(name.as_bytes())).collect())
+}
+
+/// Guests that were allowed to attach to a backend, and still are: their numbers may be others' by now, so each is asked for.
+pub fn guests<W: Wire>(store: &mut Store<W>, backend: Domid) -> Result<Vec<Domid>, StoreError> {
     let mut allowed = Vec::new();
-    for guest in names.iter().filter_map(|name| Domid::parse(name.as_bytes())).take(FOLLOWED_MAX) {
-        if backends(store, guest)?.contains(&backend) {
+    for guest in pointers(store, backend)? {
+        if allowed.len() < FOLLOWED_MAX && backends(store, guest)?.contains(&backend) {
             allowed.push(guest);
         }
     }
     Ok(allowed)
+}
+
+/// What is removed beside when a guest is allowed these backends: what told those that it had to look for it, and what tells these to
+/// look for guests of before, which nothing else removes. For domain 0.
+pub fn outdated<W: Wire>(store: &mut Store<W>, guest: Domid, wanted: &[Domid]) -> Result<Vec<Step>, StoreError> {
+    let had = backends(store, guest)?.into_iter().filter(|backend| !wanted.contains(backend));
+    let mut paths: Vec<String> = had.map(|backend| guest_of(backend, guest)).collect();
+    for backend in wanted {
+        for other in pointers(store, *backend)?.into_iter().filter(|other| *other != guest) {
+            if !backends(store, other)?.contains(backend) {
+                paths.push(guest_of(*backend, other));
+            }
+        }
+    }
+    Ok(paths.into_iter().map(|path| Step::Remove { path }).collect())
+}
+
+/// Whose guest this one is now, or was until nobody heard of it any more: the backend that it offers a window. For domain 0.
+pub fn offered_to<W: Wire>(store: &mut Store<W>, guest: Domid) -> Result<Option<Domid>, StoreError> {
+    match store.read(&node_of(guest)) {
+        Ok(said) => {
+            let offer = Advert::parse(&said).ok().and_then(|advert| Offer::parse(&advert.offer, guest).ok());
+            Ok(offer.map(|offer| offer.backend))
+        }
+        Err(StoreError::Refused(Refusal::Missing)) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// A guest's name, as this domain may know it: domain 0 as it is, a backend as it was when domain 0 allowed the guest.
@@ -195,6 +228,10 @@ mod tests {
     use super::*;
     use crate::fake::{Domain, FakeWire, Host};
     use crate::kernel::Kernel;
+    use crate::presence::{Announcement, NODE};
+    use crate::{EvtchnPort, Grant, GrantRef, Names};
+    use isthmus_shm::Access;
+    use std::time::Instant;
 
     fn domid(number: u16) -> Domid {
         Domid::new(number).unwrap()
@@ -252,6 +289,62 @@ mod tests {
         host.destroy(domid(7));
         host.start(domid(7));
         assert_eq!(guests(&mut backend, domid(5)).unwrap(), []);
+    }
+
+    #[test]
+    fn a_backend_that_a_guest_had_before_is_not_told_to_look_for_it() {
+        let host = Host::new();
+        let mut zero = store(&host.domain(Domid::ZERO));
+        let [_guest, backend] = [7, 5].map(|number| host.start(domid(number)));
+        let allowed = |zero: &mut Store<FakeWire>, backends: &[Domid]| {
+            let mut steps = allow(domid(7), "web", backends).unwrap();
+            steps.extend(outdated(zero, domid(7), backends).unwrap());
+            carry_out(zero, &steps).unwrap();
+        };
+        allowed(&mut zero, &[Domid::ZERO]);
+        allowed(&mut zero, &[domid(5)]);
+        assert_eq!(pointers(&mut zero, Domid::ZERO).unwrap(), []);
+        assert_eq!(guests(&mut store(&backend), domid(5)).unwrap(), [domid(7)]);
+        assert_eq!(outdated(&mut zero, domid(7), &[Domid::ZERO, domid(5)]).unwrap(), []);
+        host.destroy(domid(5));
+        allowed(&mut zero, &[Domid::ZERO]);
+        assert_eq!(guests(&mut zero, Domid::ZERO).unwrap(), [domid(7)]);
+    }
+
+    #[test]
+    fn guests_of_before_hide_none_and_are_forgotten_when_one_is_allowed() {
+        let host = Host::new();
+        let mut zero = store(&host.domain(Domid::ZERO));
+        for number in 1..=FOLLOWED_MAX as u16 {
+            carry_out(&mut zero, &allow(domid(number), "", &[Domid::ZERO]).unwrap()).unwrap();
+            zero.remove(&format!("/local/domain/{number}")).unwrap();
+        }
+        host.start(domid(9999));
+        carry_out(&mut zero, &allow(domid(9999), "web", &[Domid::ZERO]).unwrap()).unwrap();
+        assert_eq!(guests(&mut zero, Domid::ZERO).unwrap(), [domid(9999)]);
+        let steps = outdated(&mut zero, domid(9999), &[Domid::ZERO]).unwrap();
+        carry_out(&mut zero, &steps).unwrap();
+        assert_eq!(pointers(&mut zero, Domid::ZERO).unwrap(), [domid(9999)]);
+    }
+
+    #[test]
+    fn whom_a_guest_offers_a_window_is_known_to_domain_0() {
+        let host = Host::new();
+        let mut zero = store(&host.domain(Domid::ZERO));
+        let mut guest = store(&host.start(domid(7)));
+        assert_eq!(offered_to(&mut zero, domid(7)).unwrap(), None);
+        let page = |number| Grant {
+            from: domid(7),
+            access: Access::ReadWrite,
+            pages: 1,
+            names: Names::Inline(vec![GrantRef(number)]),
+        };
+        let port = EvtchnPort(1);
+        let offer = Offer { backend: domid(5), incarnation: 1, port, head: page(1), crossing: page(2) };
+        Announcement::new(1, offer.emit(), &[]).unwrap().renew(&mut guest, Instant::now()).unwrap();
+        assert_eq!(offered_to(&mut zero, domid(7)).unwrap(), Some(domid(5)));
+        guest.write(NODE, b"isthmus").unwrap();
+        assert_eq!(offered_to(&mut zero, domid(7)).unwrap(), None, "what is no offer");
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! * binding raises one event at once; notifying a channel whose other end is gone succeeds;
 //! * a mapper's or granter's end clears a byte and rings, however it comes; the destruction of a whole domain does not;
 //! * what a destroyed domain granted stays mapped where it is, and cannot be mapped again;
+//! * what it had mapped of others' is mapped no more;
 //! * a watch on a node of its that was readable for us fires then, and reading says EACCES rather than ENOENT: the node above is not
 //!   for us;
 //! * a domain writes below `data/` of its own directory only.

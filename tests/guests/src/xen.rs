@@ -55,9 +55,9 @@ const TOOLS: [&str; 11] = [
 /// RDTSCP, about which QEMU tells Xen something else when such a guest uses it.
 const CPU: &str = "phenom,-rdtscp";
 
-/// What Xen and domain 0's kernel are told: nothing that takes time where time is emulated. Messages go to the first serial line.
-const XEN: &str =
-    "console=com1 com1=115200,8n1 loglvl=warning guest_loglvl=warning dom0_mem=512M,max:512M spec-ctrl=no";
+/// What Xen and domain 0's kernel are told: nothing that takes time where time is emulated. Messages go to the first serial line. What Xen
+/// says of grants is a line for each page.
+const XEN: &str = "console=com1 com1=115200,8n1 conring_size=1m loglvl=warning guest_loglvl=warning dom0_mem=512M,max:512M spec-ctrl=no";
 const DOM0: &str = "console=hvc0 quiet mitigations=off nowatchdog random.trust_cpu=on";
 
 /// The parts of a machine with Xen, as they are on this one.
@@ -288,7 +288,7 @@ impl XenMachine {
             Launch::new("/usr/bin/nice").args(["-n", if kit.eager { "0" } else { "10" }]).arg(&kit.qemu).talking();
         let launch =
             launch.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "pc"]);
-        let launch = launch.args(["-accel", "tcg,thread=multi", "-cpu", CPU, "-m", "1280"]);
+        let launch = launch.args(["-accel", "tcg,thread=multi", "-cpu", CPU, "-m", "1536"]);
         let launch = launch.args(["-smp", &kit.processors.to_string()]);
         let launch = launch.arg("-serial").arg(format!("file:{}", console.display())).args(["-serial", "stdio"]);
         let launch = launch.arg("-kernel").arg(&kit.xen).args(["-append", XEN, "-initrd"]);
@@ -338,7 +338,9 @@ impl XenMachine {
     pub fn configure(&mut self, backend: &str, head: &str, guests: &[&str]) {
         let guest = |name: &&str| format!("[[xen.guest]]\\nname = \\\"{name}\\\"\\nuser = 0\\n");
         let guests: String = guests.iter().map(guest).collect();
-        self.on(backend, &format!("printf \"{head}\\n{guests}\" >/tmp/isthmusd.toml"));
+        // Emulated domains stand still for a second now and then.
+        let limits = "[limits]\\nhandshake_timeout_ms = 60000";
+        self.on(backend, &format!("printf \"{limits}\\n{head}\\n{guests}\" >/tmp/isthmusd.toml"));
     }
 
     /// Lets a guest grant as many pages as windows have.
@@ -371,18 +373,22 @@ impl XenMachine {
     /// How many pages of each domain are mapped by others, as Xen counts them: those of consoles and stores are always there.
     pub fn grants(&mut self) -> BTreeMap<u16, usize> {
         let mut counted = BTreeMap::new();
-        let mut whose = None;
-        for line in self.run("grants") {
-            if let Some((_, rest)) = line.split_once("grant-table for remote d") {
-                let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-                let number = digits.parse().unwrap_or_else(|_| panic!("{line}"));
-                whose = Some(number);
-                counted.insert(number, 0);
-            } else if line.contains("[0x") {
-                let whose = whose.expect("a table begins with its domain");
-                *counted.entry(whose).or_insert(0) += 1;
-            }
+        for ((whose, _), pages) in self.grants_to() {
+            *counted.entry(whose).or_insert(0) += pages;
         }
+        counted
+    }
+
+    /// The same by whose they are and who maps them. Who has none is there as well, as if it had mapped its own.
+    pub fn grants_to(&mut self) -> BTreeMap<(u16, u16), usize> {
+        let counted = self.run("grants").into_iter().map(|line| {
+            let numbers: Result<Vec<u16>, _> = line.split_whitespace().map(str::parse).collect();
+            match numbers.as_deref() {
+                Ok(&[whose, by, pages]) => ((whose, by), pages.into()),
+                _ => panic!("{line}"),
+            }
+        });
+        let counted: BTreeMap<_, _> = counted.collect();
         assert!(counted.len() >= 2, "{counted:?}");
         counted
     }

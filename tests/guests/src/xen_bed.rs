@@ -31,7 +31,9 @@ impl XenBed {
         println!("# {what} …");
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| check(self))) {
             let log = "tail -n 30 /tmp/backend /tmp/frontend 2>/dev/null; dmesg | tail -n 20";
-            let orders = ["a", "b"].map(|guest| format!("echo {guest}:; on {guest} \"{log}\""));
+            let guests = self.xen.done("xl list").lines.into_iter().skip(2);
+            let guests = guests.filter_map(|line| Some(line.split_whitespace().next()?.to_owned()));
+            let orders: Vec<String> = guests.map(|guest| format!("echo {guest}:; on {guest} \"{log}\"")).collect();
             for line in orders.iter().map(String::as_str).chain([log]).flat_map(|order| self.xen.done(order).lines) {
                 println!("#   {line}");
             }
@@ -125,8 +127,11 @@ impl XenBed {
         self.xen.done(&if on == "dom0" { order } else { format!("on {on} \"{order}\"") })
     }
 
-    /// A guest's number, as xl says it.
+    /// A domain's number, as xl says it.
     pub fn number(&mut self, name: &str) -> u16 {
+        if name == "dom0" {
+            return 0;
+        }
         let said = self.xen.say(&format!("xl domid {name}"));
         said.parse().unwrap_or_else(|_| panic!("{said}"))
     }

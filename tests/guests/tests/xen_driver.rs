@@ -1,61 +1,166 @@
-//! A backend in a driver domain: a guest of Xen serves others, and domain 0 has no part in it but that it allows it.
+//! Backends beside one another: a driver domain, which is a guest of Xen, serves guests, and domain 0 serves others meanwhile.
+//!
+//! ```text
+//!  a, b ═══ windows ═══ driver: isthmusd ── eth0 ═══ br0 ── isthmusd: domain 0 ═══ window ═══ c
+//! ```
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use isthmus_guests::{XenBed, XenKit, XenMachine, patience};
 use isthmus_testbed::eventually;
 
+/// The driver domain's.
 const GUESTS: [&str; 2] = ["a", "b"];
 
+const ALL: [&str; 3] = ["a", "b", "c"];
+
+/// Some sizes to a program of the driver domain's board, every byte looked at.
+const BY_WIRE: &str = "-d driver:0 -n 1 -W 0 -v -S 1 -E 65536";
+
 #[test]
-fn a_driver_domain_serves_guests() {
+fn two_backends_serve_guests() {
     let kit = match XenKit::find() {
         Ok(kit) => kit,
         Err(why) => return println!("skipped: {why}"),
     };
     println!("# {}, emulated processors", kit.versions);
     let mut bed = XenBed { xen: XenMachine::boot(&kit), backend: "driver", channels: false };
-    for name in GUESTS {
+    bed.xen.run("bridge 1500 && ip link set br0 address 00:16:3e:86:df:00");
+    for name in ALL {
         bed.xen.create(name, "pv");
     }
+    bed.xen.configure("dom0", &board("zero", "br0"), &ALL);
+    bed.xen.run("isthmus guest allow c; backend");
     start(&mut bed);
-    for name in GUESTS {
+    for name in ALL {
         bed.frontend(name);
     }
-    bed.check("both guests are there, by their names", are_there);
-    bed.check("programs of two guests meet", |bed| bed.pingpong("b", "a"));
+    bed.check("each backend shows its guests, by their names", are_there);
+    bed.check("programs of two guests of the driver domain meet", |bed| bed.pingpong("b", "a"));
     bed.check("programs of a guest and of the driver domain meet", |bed| bed.pingpong("driver", "a"));
+    bed.check("programs of domain 0 and of its guest meet", |bed| bed.pingpong("dom0", "c"));
     bed.check("two programs of one guest meet, by a channel", |bed| bed.pingpong("a", "a"));
-    bed.check("a driver domain that is destroyed is an error, and the next one serves as well", |bed| {
-        bed.talk("a", "b");
-        bed.passes_on(1 << 20);
-        bed.xen.run("xl destroy driver");
-        bed.lose("a");
-        bed.xen.on("b", "strike server");
-        start(bed);
-        are_there(bed);
-        bed.pingpong("b", "a");
-    });
+    bed.check("a guest reaches one of the other backend by the wire between the two", by_wire);
+    bed.check(
+        "a driver domain that is destroyed is an error for its guests, and the next one serves as well",
+        destroyed,
+    );
+    bed.check("a backend of domain 0 that is killed is one for its own", killed);
+    bed.check("a guest moves from one backend to the other", |bed| moved(bed, "dom0"));
+    bed.check("and back", |bed| moved(bed, "driver"));
     bed.check("a guest that is forbidden is gone", |bed| {
         bed.xen.run("isthmus guest forbid a");
-        bed.is("a", "absent");
+        ask(bed, "driver").is("a", "absent");
     });
     bed.check("nothing that was granted is left", |bed| {
-        bed.xen.on("b", "strike frontend");
-        let is_ours = |pages: &usize| *pages > 2; // The others are the console's and the store's.
-        eventually(patience(), || !bed.xen.grants().values().any(is_ours)).expect("pages of guests are mapped");
+        for guest in ["b", "c"] {
+            bed.xen.on(guest, "strike frontend");
+        }
+        let numbers = ALL.map(|guest| bed.number(guest));
+        let is_ours = |pages: usize| pages > 2; // The others are the console's and the store's.
+        eventually(patience(), || {
+            let grants = bed.xen.grants();
+            !numbers.iter().any(|guest| is_ours(grants[guest]))
+        })
+        .expect("pages of guests are mapped");
     });
 }
 
-/// Starts a driver domain, whose number is another one each time, and allows the guests to attach there and nowhere else.
+/// A board of this name, with the wire.
+fn board(name: &str, interface: &str) -> String {
+    format!("[[mx.board]]\\nname = \\\"{name}:0\\\"\\nlinks = [{{ interface = \\\"{interface}\\\" }}]")
+}
+
+/// Starts a driver domain, whose number is another one each time, and allows its guests to attach there and nowhere else.
 fn start(bed: &mut XenBed) {
-    bed.xen.create("driver", "pv");
-    bed.xen.configure("driver", "", &GUESTS);
+    bed.xen.create_with("driver", "pv", "vif = [ \"mac=00:16:3e:86:df:01,bridge=br0,script=/bin/vif\" ]");
+    bed.xen.on("driver", "card && ip link set eth0 up");
+    bed.xen.configure("driver", &board("driver", "eth0"), &ALL);
     for guest in GUESTS {
         bed.xen.run(&format!("isthmus guest allow {guest} --backend driver"));
     }
     bed.xen.on("driver", "backend");
 }
 
+/// Has this one say what is so from now on.
+fn ask<'a>(bed: &'a mut XenBed, backend: &'static str) -> &'a mut XenBed {
+    bed.backend = backend;
+    bed
+}
+
+/// Which guests which backend has.
 fn are_there(bed: &mut XenBed) {
-    GUESTS.into_iter().for_each(|guest| bed.is(guest, "there"));
+    for (backend, there, absent) in [("dom0", ["c"].as_slice(), GUESTS.as_slice()), ("driver", &GUESTS, &["c"])] {
+        let bed = ask(bed, backend);
+        there.iter().for_each(|guest| bed.is(guest, "there"));
+        absent.iter().for_each(|guest| bed.is(guest, "absent"));
+    }
+}
+
+fn by_wire(bed: &mut XenBed) {
+    for (backend, other) in [("dom0", "driver:0"), ("driver", "zero:0")] {
+        bed.xen.on(backend, &format!("until isthmus peer list | grep -q {other}; do usleep 20000; done"));
+    }
+    bed.meet("c", "a", "mx_pingpong", BY_WIRE).iter().for_each(|line| println!("{line}"));
+}
+
+/// A guest of the driver domain's talks to another one, and one of domain 0's to domain 0.
+fn both_talk(bed: &mut XenBed) {
+    bed.talk("a", "b");
+    bed.talk("c", "dom0");
+    for backend in ["driver", "dom0"] {
+        ask(bed, backend).passes_on(1 << 20);
+    }
+}
+
+/// The programs that remain are ended.
+fn silence(bed: &mut XenBed, client: &str, servers: &[&str]) {
+    bed.xen.on(client, "strike client");
+    for server in servers {
+        bed.xen.on(server, "strike server");
+    }
+}
+
+fn destroyed(bed: &mut XenBed) {
+    both_talk(bed);
+    bed.xen.run("xl destroy driver");
+    bed.lose("a");
+    ask(bed, "dom0").passes_on(1 << 20);
+    start(bed);
+    are_there(bed);
+    ask(bed, "dom0").passes_on(1 << 20);
+    silence(bed, "c", &["b", "dom0"]);
+    bed.pingpong("b", "a");
+}
+
+fn killed(bed: &mut XenBed) {
+    both_talk(bed);
+    bed.xen.run("strike backend");
+    bed.lose("c");
+    ask(bed, "driver").passes_on(1 << 20);
+    bed.xen.run("strike server; backend");
+    are_there(bed);
+    ask(bed, "driver").passes_on(1 << 20);
+    silence(bed, "a", &["b"]);
+    bed.pingpong("dom0", "c");
+}
+
+/// `b`, from one of the two to this one, while a program of it talks to one of the guest that stays.
+fn moved(bed: &mut XenBed, to: &'static str) {
+    let (from, stays, comes) = if to == "dom0" { ("driver", "a", "c") } else { ("dom0", "c", "a") };
+    bed.talk(stays, "b");
+    ask(bed, from).passes_on(1 << 20);
+    let numbers = ["b", from, to].map(|name| bed.number(name));
+    for line in bed.xen.run(&format!("isthmus guest allow b --backend {}", numbers[2])) {
+        println!("#   {line}");
+    }
+    bed.lose(stays);
+    bed.xen.on("b", "strike server");
+    ask(bed, to).is("b", "there");
+    ask(bed, from).is("b", "absent");
+    let [b, from, _] = numbers;
+    let kept = if from == 0 { 2 } else { 0 }; // The console and the store.
+    let has_let_go = |bed: &mut XenBed| bed.xen.grants_to().get(&(b, from)).is_none_or(|pages| *pages <= kept);
+    eventually(patience(), || has_let_go(bed)).expect("the backend before has pages of the guest");
+    bed.pingpong("b", comes);
+    bed.pingpong(comes, "b");
 }

@@ -20,4 +20,5 @@ mod regions;
 mod reports;
 mod resuming;
 mod xen;
+mod xen_backends;
 mod xen_pairs;

@@ -79,9 +79,14 @@ impl Running {
 
     /// In domain 0, for a guest of that name, or of more.
     pub(crate) fn backend(host: &Host, names: &[&str], more: &str) -> Self {
+        Self::backend_in(host.domain(Domid::ZERO), names, more)
+    }
+
+    /// The same in any domain.
+    pub(crate) fn backend_in(domain: fake::Domain, names: &[&str], more: &str) -> Self {
         let user = rustix::process::geteuid().as_raw();
         let guest = |name: &&str| format!("[[xen.guest]]\nname = \"{name}\"\nuser = {user}\n{more}");
-        Self::start(host.domain(Domid::ZERO), &names.iter().map(guest).collect::<String>(), None)
+        Self::start(domain, &names.iter().map(guest).collect::<String>(), None)
     }
 
     /// The same, with these settings of all of them.
@@ -133,7 +138,7 @@ impl Running {
 
     /// A program that has attached under this name.
     #[track_caller]
-    fn program(&self, name: &str) -> Client {
+    pub(crate) fn program(&self, name: &str) -> Client {
         let mut client = self.served();
         attached(&mut client, name);
         client
@@ -164,10 +169,17 @@ impl Drop for Running {
 /// A guest that domain 0 has named and lets attach to domain 0.
 pub(crate) fn admitted(host: &Host, number: u16, name: &str) -> fake::Domain {
     let guest = host.start(domid(number));
-    let mut zero = store_of_zero(host);
-    zero.write(&format!("/local/domain/{number}/name"), name.as_bytes()).unwrap();
-    admission::carry_out(&mut zero, &admission::allow(domid(number), name, &[Domid::ZERO]).unwrap()).unwrap();
+    store_of_zero(host).write(&format!("/local/domain/{number}/name"), name.as_bytes()).unwrap();
+    allow(host, number, name, &[Domid::ZERO]);
     guest
+}
+
+/// What `isthmus guest allow` does.
+pub(crate) fn allow(host: &Host, number: u16, name: &str, backends: &[Domid]) {
+    let mut zero = store_of_zero(host);
+    let mut steps = admission::allow(domid(number), name, backends).unwrap();
+    steps.extend(admission::outdated(&mut zero, domid(number), backends).unwrap());
+    admission::carry_out(&mut zero, &steps).unwrap();
 }
 
 /// Waits until the backend has no domain, and nothing is granted to anybody.
@@ -259,9 +271,8 @@ fn a_guest_that_is_destroyed_leaves_nothing() {
     drop(frontend);
     let again = Running::frontend(&next);
     assert!(backend.status().guests.unwrap().iter().all(|row| row.name != "web" || !row.daemon));
-    let mut zero = store_of_zero(&host);
-    admission::carry_out(&mut zero, &admission::allow(domid(WEB), "web", &[Domid::ZERO]).unwrap()).unwrap();
-    zero.write(&format!("/local/domain/{WEB}/name"), b"web").unwrap();
+    allow(&host, WEB, "web", &[Domid::ZERO]);
+    store_of_zero(&host).write(&format!("/local/domain/{WEB}/name"), b"web").unwrap();
     attached(&mut again.served(), "a");
 }
 

@@ -42,7 +42,9 @@ impl Table {
         self.entries.iter().filter(|((owner, _), entry)| *owner == domid && entry.to == to).count()
     }
 
+    /// What it had mapped is mapped no more, though its descriptors are here still.
     pub(super) fn destroy(&mut self, domid: Domid) {
+        self.entries.values_mut().filter(|entry| entry.to == domid).for_each(|entry| entry.mapped = 0);
         self.end(|(owner, _)| *owner == domid);
     }
 
@@ -54,7 +56,7 @@ impl Table {
     fn release(&mut self, owner: Domid, refs: &[GrantRef]) {
         for reference in refs {
             if let Some(entry) = self.entries.get_mut(&(owner, reference.0)) {
-                entry.mapped -= 1;
+                entry.mapped = entry.mapped.saturating_sub(1);
             }
         }
         self.end(|_| false);

@@ -35,6 +35,19 @@ fn what_a_destroyed_domain_granted_stays_where_it_is_mapped() {
 }
 
 #[test]
+fn what_a_destroyed_domain_has_mapped_is_its_owners_again() {
+    let host = Host::new();
+    let [one, two] = pair(&host);
+    let pages = one.offer(domid(2), 1, Access::Read).unwrap();
+    let mapping = two.map(domid(1), pages.refs(), Access::Read, None).unwrap();
+    drop(pages);
+    assert_eq!(host.grants(), 1);
+    host.destroy(domid(2));
+    assert_eq!(host.grants(), 0);
+    drop(mapping);
+}
+
+#[test]
 fn a_refused_map_leaves_nothing_mapped() {
     let host = Host::new();
     let [one, two] = pair(&host);
