@@ -23,9 +23,6 @@ use crate::system::{self, Content, Extra};
 
 const MTU: u32 = 9000;
 
-/// The archive of what guests find when they start.
-const FILES: &str = "files.cpio";
-
 /// For the daemon in a guest that reaches the other one by the wire.
 const BRIDGED: &str = "[[mx.board]]\nlinks = [{ interface = \"eth0\" }]\n";
 
@@ -62,18 +59,24 @@ impl Hosted {
     }
 
     /// The same with more in the guests, whose windows have so many MiB.
-    pub fn start_as(kit: &Kit, (monitors, window_mib): (Monitors, u32), extra: &Extra) -> Result<Self, String> {
+    pub fn start_as(kit: &Kit, windows: (Monitors, u32), extra: &Extra) -> Result<Self, String> {
+        Self::start_of([kit, kit], windows, extra)
+    }
+
+    /// The same with guests that are made of different parts.
+    pub fn start_of(kits: [&Kit; 2], (monitors, window_mib): (Monitors, u32), extra: &Extra) -> Result<Self, String> {
         let scratch = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
-        let (folder, files) = (scratch.path(), scratch.join(FILES));
-        let modules = vec![kit.driver(folder)?];
-        let content = Content { config: BRIDGED, programs: system::programs(), modules, extra };
-        system::write(kit, &content, folder, &files);
+        let folder = scratch.path();
+        for kit in kits {
+            pack(kit, &scratch, extra)?;
+        }
         let daemon = daemon(&scratch, monitors, window_mib);
-        let guests = [0, 1].map(|number| {
+        let guests = [0, 1].map(|number: u32| {
+            let kit = kits[number as usize];
             let daemons = given(monitors, number).then(|| window::monitor(folder, number));
             let devices = devices(folder, number, 0).into_iter().chain(window::device(&daemon, number));
             let devices: Vec<String> = devices.chain(daemons.into_iter().flatten()).collect();
-            Guest::boot(kit, number, &files, &devices)
+            Guest::boot(kit, number, &files(kit, &scratch), &devices)
         });
         let mut hosted = Self { guests, daemon, scratch };
         for guest in &mut hosted.guests {
@@ -114,7 +117,7 @@ impl Hosted {
         let mut monitor = self.monitor(number, 0);
         let incoming = ["-incoming".to_owned(), way.clone()];
         let devices: Vec<String> = devices(self.scratch.path(), number, 1).into_iter().chain(incoming).collect();
-        let files = self.scratch.join(FILES);
+        let files = files(kit, &self.scratch);
         let guest = &mut self.guests[number as usize];
         let before = guest.move_to(kit, &files, &devices);
         // It listens once its own monitor does.
@@ -180,6 +183,22 @@ impl Hosted {
             of_guest.filter_map(|domain| domain["ordinary_received_bytes"].as_u64()).sum::<u64>() > bytes
         });
     }
+}
+
+/// The archive of what guests with this kernel find when they start.
+fn files(kit: &Kit, scratch: &Scratch) -> PathBuf {
+    scratch.join(format!("files-{}.cpio", kit.release()))
+}
+
+/// Makes that archive, unless it is there.
+fn pack(kit: &Kit, scratch: &Scratch, extra: &Extra) -> Result<(), String> {
+    let (folder, files) = (scratch.path(), files(kit, scratch));
+    if !files.exists() {
+        let modules = vec![kit.driver(folder)?];
+        let content = Content { config: BRIDGED, programs: system::programs(), modules, extra };
+        system::write(kit, &content, folder, &files);
+    }
+    Ok(())
 }
 
 /// The name of the monitor's socket.
