@@ -156,7 +156,8 @@ enum GuestVerb {
         /// Print the arguments of `qemu-system-x86_64` instead.
         #[arg(long)]
         qemu: bool,
-        /// For a machine of the kind q35: print so many root ports, each a place for a window in common with another guest.
+        /// For a machine of the kind q35: print so many root ports, each a place for a window in common with another guest, and one more for the
+        /// guest's own.
         #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=16))]
         ports: u8,
     },

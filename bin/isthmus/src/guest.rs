@@ -108,8 +108,11 @@ pub(crate) fn xml(output: Output, socket: Option<PathBuf>, name: &str, qemu: boo
     Ok(Ended::Done)
 }
 
-/// The first of the chassis numbers that ports are given; each port of a machine needs one of its own.
+/// The first of the chassis numbers that ports are given, the one of the guest's own window; each port of a machine needs one of its own.
 const CHASSIS: u8 = 200;
+
+/// Firmware finds no place for so much below 4 GiB, where nothing is cached, and puts what is behind all ports above. It is addresses, not memory.
+const LARGE: u64 = 4 << 30;
 
 fn device(guest: &GuestRow, ports: u8) -> Device {
     let GuestRow { socket, vectors, .. } = guest;
@@ -118,19 +121,24 @@ fn device(guest: &GuestRow, ports: u8) -> Device {
         "<shmem name='isthmus'>\n  <model type='ivshmem-doorbell'/>\n  <server path='{}'/>\n  <msi vectors='{vectors}' ioeventfd='on'/>\n</shmem>\n",
         escaped(socket)
     );
-    let mut qemu = vec![
-        "-chardev".to_owned(),
-        format!("socket,id=isthmus,path={}", socket.replace(',', ",,")),
-        "-device".to_owned(),
-        format!("ivshmem-doorbell,id=isthmus-device,chardev=isthmus,vectors={vectors}"),
-    ];
     // A window is in a port's prefetchable part, which nothing has reserved for it by itself.
-    let reserve = format!("{}M", guest.common_bytes.unwrap_or_default() >> 20);
-    for port in 1..=ports {
+    let mib = |bytes: u64| format!("{}M", bytes >> 20);
+    let port = |port: u8, reserve: &str| {
         let number = CHASSIS + port;
+        format!("pcie-root-port,id=isthmus{port},chassis={number},slot={number},pref64-reserve={reserve}")
+    };
+    let common_bytes = guest.common_bytes.unwrap_or_default();
+    let mut qemu = vec!["-chardev".to_owned(), format!("socket,id=isthmus,path={}", socket.replace(',', ",,"))];
+    let mut window = format!("ivshmem-doorbell,id=isthmus-device,chardev=isthmus,vectors={vectors}");
+    if ports > 0 {
+        // Behind none it could not be unplugged.
+        qemu.extend(["-device".to_owned(), port(0, &mib(guest.window_bytes.max(LARGE)))]);
+        window += ",bus=isthmus0";
+    }
+    qemu.extend(["-device".to_owned(), window]);
+    for number in 1..=ports {
         libvirt += "<controller type='pci' model='pcie-root-port'/>\n";
-        let port = format!("pcie-root-port,id=isthmus{port},chassis={number},slot={number},pref64-reserve={reserve}");
-        qemu.extend(["-device".to_owned(), port]);
+        qemu.extend(["-device".to_owned(), port(number, &mib(common_bytes))]);
     }
     let mut beside = Vec::new();
     if let Some(monitor) = &guest.monitor {
@@ -138,6 +146,8 @@ fn device(guest: &GuestRow, ports: u8) -> Device {
     }
     qemu.extend(beside.iter().cloned());
     if ports > 0 {
+        // libvirt has its own idea of which port is whose: each has room for either.
+        let reserve = mib(common_bytes.max(guest.window_bytes));
         beside.extend(["-global".to_owned(), format!("pcie-root-port.pref64-reserve={reserve}")]);
     }
     if !beside.is_empty() {
@@ -188,17 +198,19 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_with_a_monitor_has_its_socket_and_ports_for_common_windows() {
+    fn a_guest_with_a_monitor_has_its_socket_and_ports_for_its_own_and_for_common_windows() {
         let guest = GuestRow { monitor: Some("/run/it's,web.qmp".to_owned()), ..guest() };
         let device = device(&guest, 2);
-        let port = |number: u8| {
-            format!("pcie-root-port,id=isthmus{number},chassis=20{number},slot=20{number},pref64-reserve=32M")
+        let port = |number: u8, mib: u32| {
+            format!("pcie-root-port,id=isthmus{number},chassis=20{number},slot=20{number},pref64-reserve={mib}M")
         };
-        assert_eq!(device.qemu[4..8], ["-device", &port(1), "-device", &port(2)]);
-        assert_eq!(device.qemu[8..], ["-qmp", "unix:/run/it's,,web.qmp,server=on,wait=off"]);
+        let window = "ivshmem-doorbell,id=isthmus-device,chardev=isthmus,vectors=16,bus=isthmus0";
+        let devices = ["-device", &port(0, 4096), "-device", window, "-device", &port(1, 32), "-device", &port(2, 32)];
+        assert_eq!(device.qemu[2..10], devices);
+        assert_eq!(device.qemu[10..], ["-qmp", "unix:/run/it's,,web.qmp,server=on,wait=off"]);
         assert_eq!(device.libvirt.matches("model='pcie-root-port'").count(), 2);
         assert!(device.libvirt.contains("<qemu:arg value='unix:/run/it&apos;s,,web.qmp,server=on,wait=off'/>"));
-        assert!(device.libvirt.contains("<qemu:arg value='pcie-root-port.pref64-reserve=32M'/>"), "{}", device.libvirt);
+        assert!(device.libvirt.contains("<qemu:arg value='pcie-root-port.pref64-reserve=64M'/>"), "{}", device.libvirt);
     }
 
     #[test]

@@ -16,15 +16,13 @@ use serde_json::{Value, json};
 
 use crate::guest::Guest;
 use crate::kit::Kit;
+use crate::machine::Machine;
 use crate::pair::card;
 use crate::qmp::Monitor;
 use crate::shell::patience;
 use crate::system::{self, Content, Extra};
 
 const MTU: u32 = 9000;
-
-/// The archive of what guests find when they start.
-const FILES: &str = "files.cpio";
 
 /// For the daemon in a guest that reaches the other one by the wire.
 const BRIDGED: &str = "[[mx.board]]\nlinks = [{ interface = \"eth0\" }]\n";
@@ -47,6 +45,7 @@ pub struct Hosted {
     pub guests: [Guest; 2],
     /// The host's daemon.
     pub daemon: Daemon,
+    machines: [Machine; 2],
     scratch: Scratch,
 }
 
@@ -62,20 +61,35 @@ impl Hosted {
     }
 
     /// The same with more in the guests, whose windows have so many MiB.
-    pub fn start_as(kit: &Kit, (monitors, window_mib): (Monitors, u32), extra: &Extra) -> Result<Self, String> {
+    pub fn start_as(kit: &Kit, windows: (Monitors, u32), extra: &Extra) -> Result<Self, String> {
+        Self::start_of([(kit, Machine::Pc), (kit, Machine::Pc)], windows, extra)
+    }
+
+    /// The same with guests that are made of different parts.
+    pub fn start_of(
+        parts: [(&Kit, Machine); 2],
+        (monitors, window_mib): (Monitors, u32),
+        extra: &Extra,
+    ) -> Result<Self, String> {
         let scratch = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
-        let (folder, files) = (scratch.path(), scratch.join(FILES));
-        let modules = vec![kit.driver(folder)?];
-        let content = Content { config: BRIDGED, programs: system::programs(), modules, extra };
-        system::write(kit, &content, folder, &files);
+        let folder = scratch.path();
+        for (kit, _) in parts {
+            pack(kit, &scratch, extra)?;
+        }
         let daemon = daemon(&scratch, monitors, window_mib);
-        let guests = [0, 1].map(|number| {
-            let daemons = given(monitors, number).then(|| window::monitor(folder, number));
-            let devices = devices(folder, number, 0).into_iter().chain(window::device(&daemon, number));
-            let devices: Vec<String> = devices.chain(daemons.into_iter().flatten()).collect();
-            Guest::boot(kit, number, &files, &devices)
+        let guests = [0, 1].map(|number: u32| {
+            let (kit, machine) = parts[number as usize];
+            let windows = match machine {
+                Machine::Pc => {
+                    let daemons = given(monitors, number).then(|| window::monitor(folder, number));
+                    window::device(&daemon, number).into_iter().chain(daemons.into_iter().flatten()).collect()
+                }
+                Machine::Q35 => [machine.kind(), printed(&daemon, number)].concat(),
+            };
+            let devices: Vec<String> = devices(folder, number, 0).into_iter().chain(windows).collect();
+            Guest::boot(kit, number, &files(kit, &scratch), &devices)
         });
-        let mut hosted = Self { guests, daemon, scratch };
+        let mut hosted = Self { guests, daemon, machines: parts.map(|(_, machine)| machine), scratch };
         for guest in &mut hosted.guests {
             let uptime_s = guest.ready();
             println!("# guest{} is up after {uptime_s} s of its time", guest.number);
@@ -91,21 +105,19 @@ impl Hosted {
 
     /// Takes a guest's device away, in order.
     pub fn unplug(&self, number: u32) {
-        let mut monitor = self.monitor(number, 0);
-        monitor.command("device_del", &json!({ "id": "device" }));
-        monitor.wait("DEVICE_DELETED", "device");
-        monitor.command("chardev-remove", &json!({ "id": "window" }));
+        let (mut monitor, machine) = (self.monitor(number, 0), self.machines[number as usize]);
+        monitor.command("device_del", &json!({ "id": machine.device() }));
+        monitor.wait("DEVICE_DELETED", machine.device());
+        monitor.command("chardev-remove", &json!({ "id": machine.chardev() }));
     }
 
     /// Gives a guest that has moved so often a device that this daemon serves.
     pub fn plug(&self, (number, moves): (u32, u32), daemon: &Daemon) {
-        let mut monitor = self.monitor(number, moves);
+        let (mut monitor, machine) = (self.monitor(number, moves), self.machines[number as usize]);
         let address = json!({ "type": "unix", "data": { "path": window::socket(daemon, number) } });
         let backend = json!({ "type": "socket", "data": { "server": false, "addr": address } });
-        monitor.command("chardev-add", &json!({ "id": "window", "backend": backend }));
-        let device =
-            json!({ "driver": "ivshmem-doorbell", "id": "device", "chardev": "window", "vectors": window::VECTORS });
-        monitor.command("device_add", &device);
+        monitor.command("chardev-add", &json!({ "id": machine.chardev(), "backend": backend }));
+        monitor.command("device_add", &machine.plugged(window::VECTORS));
     }
 
     /// Has a guest without a device go on in another QEMU, live. Its card's wire goes with it.
@@ -113,8 +125,13 @@ impl Hosted {
         let way = format!("unix:{}", self.scratch.join(format!("way{number}")).display());
         let mut monitor = self.monitor(number, 0);
         let incoming = ["-incoming".to_owned(), way.clone()];
-        let devices: Vec<String> = devices(self.scratch.path(), number, 1).into_iter().chain(incoming).collect();
-        let files = self.scratch.join(FILES);
+        let places = match self.machines[number as usize] {
+            Machine::Pc => Vec::new(),
+            Machine::Q35 => [Machine::Q35.kind(), Machine::ports(&printed(&self.daemon, number))].concat(),
+        };
+        let devices = devices(self.scratch.path(), number, 1).into_iter().chain(places);
+        let devices: Vec<String> = devices.chain(incoming).collect();
+        let files = files(kit, &self.scratch);
         let guest = &mut self.guests[number as usize];
         let before = guest.move_to(kit, &files, &devices);
         // It listens once its own monitor does.
@@ -152,10 +169,7 @@ impl Hosted {
 
     /// What `isthmus` says on this host.
     pub fn isthmus(&self, arguments: &[&str]) -> String {
-        let isthmus = binary("isthmus", "isthmus").unwrap_or_else(|error| panic!("{error}"));
-        let running = self.program(isthmus).args(arguments).spawn().unwrap_or_else(|error| panic!("{error}"));
-        let finished = running.finish(patience()).unwrap_or_else(|error| panic!("{error}"));
-        finished.expect_success().join("\n")
+        isthmus(&self.daemon, arguments)
     }
 
     /// What it says once that is so.
@@ -180,6 +194,35 @@ impl Hosted {
             of_guest.filter_map(|domain| domain["ordinary_received_bytes"].as_u64()).sum::<u64>() > bytes
         });
     }
+}
+
+fn isthmus(daemon: &Daemon, arguments: &[&str]) -> String {
+    let isthmus = binary("isthmus", "isthmus").unwrap_or_else(|error| panic!("{error}"));
+    let running = daemon.beside(isthmus).args(arguments).spawn().unwrap_or_else(|error| panic!("{error}"));
+    let finished = running.finish(patience()).unwrap_or_else(|error| panic!("{error}"));
+    finished.expect_success().join("\n")
+}
+
+/// What `isthmus guest xml` prints for a guest's QEMU: its window, a place for one that it shares with the other guest, and the daemon's monitor.
+fn printed(daemon: &Daemon, number: u32) -> Vec<String> {
+    let printed = isthmus(daemon, &["guest", "xml", &format!("guest{number}"), "--qemu", "--ports", "1"]);
+    printed.split_whitespace().map(str::to_owned).collect()
+}
+
+/// The archive of what guests with this kernel find when they start.
+fn files(kit: &Kit, scratch: &Scratch) -> PathBuf {
+    scratch.join(format!("files-{}.cpio", kit.release()))
+}
+
+/// Makes that archive, unless it is there.
+fn pack(kit: &Kit, scratch: &Scratch, extra: &Extra) -> Result<(), String> {
+    let (folder, files) = (scratch.path(), files(kit, scratch));
+    if !files.exists() {
+        let modules = vec![kit.driver(folder)?];
+        let content = Content { config: BRIDGED, programs: system::programs(), modules, extra };
+        system::write(kit, &content, folder, &files);
+    }
+    Ok(())
 }
 
 /// The name of the monitor's socket.

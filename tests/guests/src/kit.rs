@@ -1,6 +1,7 @@
 //! What guests are made of: QEMU, a kernel and a busybox of Debian, which `scripts/setup --guests` puts into `target/guests`.
 //!
-//! The kernel is the one for clouds: small, quick to unpack itself (its image is made with LZ4), and with virtio.
+//! The kernel is the one for clouds: small, quick to unpack itself (its image is made with LZ4), and with virtio. A second one is that of
+//! Debian's backports, where there are some.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,21 +39,34 @@ pub struct Kit {
 impl Kit {
     /// The parts, or which of them is missing.
     pub fn find() -> Result<Self, String> {
+        Self::with("kernel", "headers")
+    }
+
+    /// The same with the kernel of backports.
+    pub fn backported() -> Result<Self, String> {
+        Self::with("backports-kernel", "backports-headers")
+    }
+
+    /// The parts, with what lies in these folders of theirs.
+    fn with(kernel: &str, headers: &str) -> Result<Self, String> {
         let folder = build::root().join("target/guests");
+        if let Ok(why) = fs::read_to_string(folder.join(kernel).join("lacking")) {
+            return Err(why.trim_end().to_owned());
+        }
         let needed = |path: PathBuf| match path.is_file() {
             true => Ok(path),
             false => Err(missing(&path)),
         };
         let qemu = needed(QEMU.into())?;
         let busybox = needed(folder.join("busybox/bin/busybox"))?;
-        let boot = folder.join("kernel/boot");
+        let boot = folder.join(kernel).join("boot");
         let files = fs::read_dir(&boot).map_err(|_| missing(&boot))?;
         let mut names = files.flatten().filter_map(|file| file.file_name().into_string().ok());
         let release = names.find_map(|name| name.strip_prefix("vmlinuz-").map(str::to_owned));
         let release = release.ok_or_else(|| missing(&boot.join("vmlinuz")))?;
+        let modules = modules(&folder.join(kernel).join("lib/modules").join(&release), &MODULES)?;
+        let headers = folder.join(headers).join("usr/src").join(format!("linux-headers-{release}"));
         let kernel = boot.join(format!("vmlinuz-{release}"));
-        let modules = modules(&folder.join("kernel/lib/modules").join(&release), &MODULES)?;
-        let headers = folder.join("headers/usr/src").join(format!("linux-headers-{release}"));
         Ok(Self { qemu, busybox, kernel, modules, nice: 10, headers, release })
     }
 
@@ -61,7 +75,7 @@ impl Kit {
         if !self.headers.is_dir() {
             return Err(missing(&self.headers));
         }
-        let built = folder.join("kmod");
+        let built = folder.join(format!("kmod-{}", self.release));
         fs::create_dir_all(&built).expect("a folder in our folder");
         for entry in fs::read_dir(build::root().join("kmod")).expect("the driver's sources").flatten() {
             if entry.path().extension().is_none_or(|extension| extension == "c" || extension == "h") {

@@ -80,13 +80,6 @@ impl Windowed {
         from.read_line(&mut String::new()).expect("the guest's half is there");
         Lines::new(from, to)
     }
-
-    /// What the guest's kernel complains of.
-    pub fn complaints(&mut self) -> Vec<String> {
-        let said = self.guest.run("dmesg");
-        let bad = ["BUG", "WARNING", "Oops", "Call Trace", "general protection", "unable to handle", "hung task"];
-        said.into_iter().filter(|line| bad.iter().any(|word| line.contains(word))).collect()
-    }
 }
 
 /// The program, built by the cargo that runs this.

@@ -3,9 +3,10 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use isthmus_guests::{Done, Hosted, Kit, patience};
+use isthmus_guests::{Done, Guest, Hosted, Kit, example, patience};
 use isthmus_mx_tests::build;
-use isthmus_testbed::{Launch, Scratch, eventually};
+use isthmus_testbed::{Exit, Launch, Proc, Scratch, eventually};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 /// Guests of one test at a time: an emulated processor takes a whole one.
@@ -47,6 +48,104 @@ fn works(hosted: &mut Hosted) {
 fn client(hosted: &Hosted, endpoint: &str) -> Launch {
     let client = hosted.program(build::example("mx_pingpong")).args(["-w", "-r", endpoint]);
     client.args(SHORT.split(' '))
+}
+
+/// Programs of `guest0` that talk by its window until something ends them.
+struct Load {
+    /// Those on the host: one that sends, and one that receives.
+    host: [Proc; 2],
+}
+
+/// Who sends hears what happens; who waits for messages may wait on.
+const SENDERS: [(usize, &str); 4] = [(0, "inside"), (0, "to_other"), (0, "to_host"), (1, "both_ways")];
+const RECEIVERS: [(usize, &str); 4] = [(0, "inside_server"), (0, "from_host"), (0, "both_ways_server"), (1, "server")];
+
+/// As the shell tells an end by a signal: this much more than its number. A program whose call of MX fails exits with 255.
+const SIGNALLED: i32 = 128;
+
+/// What a program of a guest that failed says in its exit code: an error, and no signal.
+fn is_error(code: i32) -> bool {
+    code != 0 && !(SIGNALLED..SIGNALLED + 65).contains(&code)
+}
+
+impl Load {
+    /// With one another, with the other guest and with the host, both ways, long and short messages.
+    fn start(hosted: &mut Hosted) -> Self {
+        let host = |hosted: &Hosted, arguments: &str| {
+            let program = hosted.program(example("mx_stream")).args(arguments.split(' '));
+            program.talking().spawn().unwrap()
+        };
+        let mut server = host(hosted, "-w");
+        let of_host = server.wait_prefix("endpoint ", patience()).unwrap();
+        let serve = |guest: &mut Guest, name: &str, program: &str| {
+            let said = guest.run(&format!("keep {name} {program} -w; serves {name}"));
+            said.iter().find_map(|line| line.strip_prefix("endpoint ")).unwrap_or_else(|| panic!("{said:?}")).to_owned()
+        };
+        let [here, other] = &mut hosted.guests;
+        let [inside, from_host] = ["inside_server", "from_host"].map(|name| serve(here, name, "mx_stream"));
+        let both_ways = serve(here, "both_ways_server", "mx_pingpong");
+        let to_other = serve(other, "server", "mx_stream");
+        let send = |guest: &mut Guest, name: &str, how: &str| drop(guest.run(&format!("keep {name} {how}")));
+        let (long, short) = ("-s 1048576 -N 100000000", "-s 64 -N 100000000");
+        send(here, "inside", &format!("mx_stream -w -r {inside} {long}"));
+        send(here, "to_other", &format!("mx_stream -w -r {to_other} {short}"));
+        send(here, "to_host", &format!("mx_stream -w -r {} {long}", of_host.trim()));
+        send(other, "both_ways", &format!("mx_pingpong -w -r {both_ways} -n 100000000 -W 0 -S 1048576 -E 1048576"));
+        let client = host(hosted, &format!("-w -r {from_host} {short}"));
+        let load = Self { host: [client, server] };
+        load.until_under_way(hosted);
+        load
+    }
+
+    /// Waits until all of them have sent, whichever way their messages take.
+    fn until_under_way(&self, hosted: &Hosted) {
+        let json = |said: &str| serde_json::from_str::<Value>(said).unwrap();
+        hosted.isthmus_until(&["domain", "list", "--json"], |listed| {
+            let listed = json(listed);
+            let rows = listed["domains"].as_array().unwrap().iter().filter(|row| row["guest"] == "guest0");
+            let many = |key: &str| rows.clone().filter(|row| row[key].as_u64() > Some(1 << 14)).count();
+            // To the other guest and the host, and from them.
+            many("ordinary_sent_bytes") >= 3 && many("ordinary_received_bytes") >= 2
+        });
+        hosted.isthmus_until(&["channel", "list", "--json"], |listed| {
+            let listed = json(listed);
+            let pairs = listed["pairs"].as_array().into_iter().flatten();
+            let mut directions = pairs.filter_map(|pair| pair["channel"]["directions"].as_array()).flatten();
+            directions.any(|direction| direction["messages"].as_u64() > Some(100))
+        });
+    }
+
+    /// What became of them when the window was taken away: errors, and no signal.
+    fn expect_errors(self, hosted: &mut Hosted) {
+        for (guest, name) in SENDERS {
+            hosted.guests[guest].begin(&format!("kept {name}"));
+            let done = hosted.guests[guest].end();
+            println!("# guest{guest}, {name}: exit code {}: {}", done.code, done.lines.join("; "));
+            assert!(is_error(done.code), "{name}");
+            assert!(done.lines.iter().any(|line| line.contains("mx_")), "{name}: {:?}", done.lines);
+        }
+        for (guest, name) in RECEIVERS {
+            hosted.guests[guest].begin(&format!("kill $(cat /tmp/kept.{name}.pid) 2>/dev/null; kept {name}"));
+            let done = hosted.guests[guest].end();
+            println!("# guest{guest}, {name}: exit code {}: {}", done.code, done.lines.join("; "));
+            assert!(is_error(done.code) || done.code == SIGNALLED + Signal::TERM.as_raw(), "{name}");
+        }
+        let [client, server] = self.host;
+        let ended = client.finish(patience()).unwrap();
+        println!("# host, client: {:?}: {}", ended.exit, ended.stderr.trim_end());
+        assert!(matches!(ended.exit, Exit::Code(1..)) && ended.stderr.contains("mx_"), "{ended:?}");
+        server.signal(Signal::TERM).unwrap();
+        let ended = server.finish(patience()).unwrap();
+        println!("# host, server: {:?}: {}", ended.exit, ended.stderr.trim_end());
+        assert!(matches!(ended.exit, Exit::Code(1..) | Exit::Signal(15)), "{ended:?}");
+    }
+}
+
+/// How often the host's daemon has told this reason.
+fn told(hosted: &Hosted, reason: &str) -> u64 {
+    let status: Value = serde_json::from_str(&hosted.isthmus(&["status", "--json"])).unwrap();
+    let reasons = status["reasons"].as_array().unwrap();
+    reasons.iter().filter(|row| row["reason"] == reason).filter_map(|row| row["count"].as_u64()).sum()
 }
 
 fn state(row: &Value) -> &str {
@@ -156,7 +255,7 @@ fn whoever_ends_in_a_transfer_ends_alone() {
 }
 
 #[test]
-fn a_guest_leaves_its_window_moves_and_comes_back_on_another_host() {
+fn a_guest_leaves_its_window_in_the_midst_of_it_moves_and_comes_back_on_another_host() {
     let Some((kit, mut hosted, _alone)) = hosted() else { return };
     // A board of the guest's own, on its card.
     for guest in &mut hosted.guests {
@@ -168,8 +267,17 @@ fn a_guest_leaves_its_window_moves_and_comes_back_on_another_host() {
     let waiting = hosted.guests[0].run("serve mx_pingpong -w");
     let waiting = waiting.iter().find_map(|line| line.strip_prefix("endpoint ")).unwrap().to_owned();
     hosted.guests[0].run("waiting_pid=$served_pid; mv /tmp/served /tmp/waiting");
+    // Others are in the midst of it.
+    hosted.guests[1].run("by window");
+    let load = Load::start(&mut hosted);
+    let (domains, vanished) = (hosted.row(0)["domains"].as_u64().unwrap(), told(&hosted, "peer-vanished"));
     hosted.unplug(0);
     hosted.row_until(0, |row| state(row) == "absent" && row["domains"] == 0);
+    let vanished = told(&hosted, "peer-vanished") - vanished;
+    println!("# {domains} domains ended, peer-vanished was told {vanished} times");
+    assert!(domains >= 7 && vanished > 0, "{domains} domains, peer-vanished was told {vanished} times");
+    load.expect_errors(&mut hosted);
+    hosted.guests[0].run("kill -0 $window_pid");
     let lines = hosted.guests[0].run("until isthmus status 2>&1 | grep host-silent; do usleep 100000; done");
     println!("# in the guest without a window\n{}", lines.join("\n"));
     // It moves, while one of its programs talks by the card.
@@ -193,4 +301,7 @@ fn a_guest_leaves_its_window_moves_and_comes_back_on_another_host() {
     let client = there.beside(build::example("mx_pingpong")).args(["-w", "-r", &endpoint]).args(SHORT.split(' '));
     client.spawn().unwrap().finish(patience()).unwrap().expect_success();
     hosted.guests[0].run("served");
+    for guest in &mut hosted.guests {
+        assert_eq!(guest.complaints(), [""; 0], "guest{}", guest.number);
+    }
 }

@@ -1,0 +1,109 @@
+//! Guests of the two kernels that the driver is for, Debian's own and that of its backports, beside each other.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use isthmus_guests::{Extra, Hosted, Kit, Machine, Monitors};
+use isthmus_mx_tests::build;
+use serde_json::Value;
+
+/// Guests of one test at a time: an emulated processor takes a whole one.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+const WINDOW_MIB: u32 = 32;
+
+/// `guest0` has Debian's own kernel, `guest1` that of backports in a machine with root ports, as `isthmus guest xml` prints them.
+fn hosted() -> Option<(Kit, Hosted, MutexGuard<'static, ()>)> {
+    let alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let program = build::compiled(&Path::new(env!("CARGO_MANIFEST_DIR")).join("guest/regions.c"));
+    let extra = Extra { programs: vec![program], ..Extra::default() };
+    let start = |own: Kit, newer: Kit| {
+        let parts = [(&own, Machine::Pc), (&newer, Machine::Q35)];
+        let hosted = Hosted::start_of(parts, (Monitors::Both, WINDOW_MIB), &extra)?;
+        Ok((newer, hosted))
+    };
+    match Kit::find().and_then(|own| start(own, Kit::backported()?)) {
+        Ok((newer, mut hosted)) => {
+            for guest in &mut hosted.guests {
+                let release = guest.run("by window; uname -r").concat();
+                println!("# guest{}: Linux {release}", guest.number);
+            }
+            Some((newer, hosted, alone))
+        }
+        Err(why) => {
+            println!("skipped: {why}");
+            None
+        }
+    }
+}
+
+/// Round trips between a program of each guest, every byte looked at.
+fn round_trips(hosted: &mut Hosted, how: &str, [server, client]: [usize; 2]) {
+    let endpoint = hosted.guests[server].serve(&format!("mx_pingpong {how}"));
+    let lines = hosted.guests[client].run(&format!("mx_pingpong {how} -r {endpoint} -n 5 -W 3 -v -S 0 -E 1048576"));
+    println!("# guest{client} to guest{server} {how}\n{}", lines.join("\n"));
+    assert_eq!(lines.len(), 1 + 1 + 21, "{lines:?}"); // A heading, nothing, and powers of two.
+    hosted.guests[server].run("served");
+}
+
+/// Has a program of `guest1` send to one of `guest0` until the messages go by a channel; they go on.
+fn until_channel(hosted: &mut Hosted) {
+    let endpoint = hosted.guests[0].serve("mx_stream -w");
+    hosted.guests[1].begin(&format!("mx_stream -w -r {endpoint} -s 65536 -N 10000000"));
+    hosted.isthmus_until(&["channel", "list", "--json"], |listed| {
+        let listed: Value = serde_json::from_str(listed).unwrap();
+        listed["pairs"][0]["path"] == "channel"
+    });
+}
+
+/// Who sends hears that this came to nothing, and is not killed.
+fn expect_error(hosted: &mut Hosted) {
+    let done = hosted.guests[1].end();
+    println!("# exit code {}: {}", done.code, done.lines.join("; "));
+    assert!(done.code != 0 && done.lines.iter().any(|line| line.starts_with("mx_")), "{done:?}");
+}
+
+fn end_server(hosted: &mut Hosted) {
+    hosted.guests[0].begin("kill $served_pid; served");
+    hosted.guests[0].end();
+}
+
+/// Everything that happens to memory of programs whose buffers are in the window, between programs of these guests.
+fn buffers(hosted: &mut Hosted, [server, client]: [usize; 2]) {
+    let endpoint = hosted.guests[server].serve("env MX_RCACHE=1 regions");
+    let said = hosted.guests[client].run(&format!("MX_RCACHE=1 regions -r {endpoint}"));
+    said.iter().for_each(|line| println!("# {line}"));
+    assert_eq!(said.last().map(String::as_str), Some("all is well"));
+    assert!(said.iter().all(|line| !line.ends_with("homes 0")), "no buffer was moved");
+    hosted.guests[server].run("served");
+}
+
+#[test]
+fn guests_of_both_kernels_meet_and_the_newer_one_loses_its_window_and_gets_another() {
+    let Some((newer, mut hosted, _alone)) = hosted() else { return };
+    hosted.guests[1].run("grep 'isthmus0: a window of .* write-back' /tmp/window.log");
+    // By the host's daemon at first, then by a window of theirs.
+    until_channel(&mut hosted);
+    end_server(&mut hosted);
+    expect_error(&mut hosted);
+    hosted.guests[1].run("test -c /dev/isthmus1");
+    round_trips(&mut hosted, "-w", [1, 0]);
+    round_trips(&mut hosted, "", [0, 1]);
+    buffers(&mut hosted, [0, 1]);
+    buffers(&mut hosted, [1, 0]);
+    // Without its own window it has none with others.
+    hosted.unplug(1);
+    hosted.row_until(1, |row| row["state"] == "absent" && row["domains"] == 0);
+    hosted.guests[1].run("while test -e /dev/isthmus0 || test -e /dev/isthmus1; do usleep 20000; done");
+    hosted.guests[1].run("until isthmus status 2>&1 | grep host-silent; do usleep 100000; done");
+    hosted.guests[0].run("while test -e /dev/isthmus1; do usleep 20000; done");
+    // QEMU may crash if it goes on without its doorbells.
+    hosted.migrate(&newer, 1);
+    hosted.plug((1, 1), &hosted.daemon);
+    hosted.guests[1].run("until isthmus status >/dev/null 2>&1; do usleep 100000; done");
+    round_trips(&mut hosted, "-w", [1, 0]);
+    for guest in &mut hosted.guests {
+        assert_eq!(guest.complaints(), [""; 0], "guest{}", guest.number);
+    }
+}
