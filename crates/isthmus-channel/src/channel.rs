@@ -100,6 +100,16 @@ impl Channel {
         Ok(())
     }
 
+    /// Sends the last record of all and wakes the peer: there is room for it, however much else the peer has not taken.
+    #[cold]
+    pub fn send_last(&mut self, route: Route, record: &Record<'_>) -> Result<(), SendError> {
+        let emitted = record.emit(route);
+        self.producer.push_last(emitted.kind, &emitted.words[..emitted.count])?;
+        self.unflushed = true;
+        self.flush();
+        Ok(())
+    }
+
     /// Sends a message of at most 128 bytes, as [`Self::send`] does, and counts it.
     #[inline(always)]
     pub fn send_eager(&mut self, route: Route, tag: u64, message: &[u8]) -> Result<(), SendError> {

@@ -9,14 +9,14 @@ use crate::core::{Core, Me};
 use crate::error::Refusal;
 use crate::matcher::Matcher;
 use crate::news::map;
-use crate::peer::{Between, Granted, Making, Path, PeerIndex};
+use crate::peer::{Granted, Making, Path, PeerIndex};
 use isthmus_channel::{BoardIndex, Channel, Ends, Inbox};
 use isthmus_layout::board;
 use isthmus_layout::channel::{Direction, Geometry};
 use isthmus_layout::control::{AdoptBoard, Attach, OpenEndpoint, Resume, ToClient, Welcome};
 use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::reason::Reason;
-use isthmus_layout::record::{Record, Serial};
+use isthmus_layout::record::{Record, Route, Serial};
 use rustix::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -74,16 +74,17 @@ impl<M: Matcher> Core<M> {
         (peer.epoch_out, peer.epoch_in, peer.making, peer.tries) = (0, 0, Making::Not, 0);
     }
 
-    /// The peer may be further than we are, and use the channel: it is told by the last record in it.
+    /// The peer may be further than we are, and use the channel both ways: it is told by the last record in it. Otherwise it would hear of
+    /// it from the next daemon, and what it sends until then would be lost.
     fn give_up_channel(&mut self, at: PeerIndex) {
-        let peer = &mut self.peers[at];
-        let Path::Channel(_) = peer.out else { return };
+        let peer = &self.peers[at];
+        let (Path::Channel(key), epoch) = (peer.out, peer.epoch_out) else { return };
         let nobody = EndpointIndex::new(0).expect("the first endpoint is one");
-        if let Some(mut lane) = peer.lane(&mut self.inbox, None) {
+        let route = Route { from: nobody, to: nobody, epoch, peer: None };
+        if let Some(channel) = self.inbox.channel(key) {
             let over = Record::Bounce { serial: Serial(0), reason: Reason::DaemonGone as u16 };
-            // Where it is full, the peer hears of it from the next daemon, a little later.
-            let _ = lane.send(Between { from: nobody, to: nobody }, &over, &[], 0);
-            lane.channel.flush();
+            // A peer that spoils its side of the ring hears of it as late as any other that is not told.
+            let _ = channel.send_last(route, &over);
         }
     }
 

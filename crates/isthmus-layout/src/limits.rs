@@ -31,6 +31,14 @@ pub const RING_CELLS: u32 = 256;
 #[cfg(loom)]
 pub const RING_CELLS: u32 = 8;
 
+/// Cells of a ring that its sender keeps for the last record that it sends there, so that it can say that it leaves whatever the
+/// receiver has not taken.
+#[cfg(not(loom))]
+pub const LAST_CELLS: u32 = 1;
+/// Of the models: a short ring has none to spare.
+#[cfg(loom)]
+pub const LAST_CELLS: u32 = 0;
+
 /// Cells that one record may take.
 #[cfg(not(loom))]
 pub const RECORD_CELLS_MAX: u32 = 6;

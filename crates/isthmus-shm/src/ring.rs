@@ -10,7 +10,8 @@
 //! ```
 //!
 //! There is no shared tail. A cell says by its *stamp* that it is full, and stamp and message share a line, so a small message
-//! crosses between two processors as one line, and so do two that follow each other closely. The stamp is the number of laps begun, so what the lap before left is "empty".
+//! crosses between two processors as one line, and so do two that follow each other closely. The stamp is the number of laps
+//! begun, so what the lap before left is "empty".
 //! The consumer publishes its head a quarter of a ring at a time; the producer looks at it only when its last look says "full".
 //!
 //! Two words keep anybody from having to poll. `PARKED`: the consumer looks elsewhere and wants its board marked. `BLOCKED`: the
@@ -35,14 +36,17 @@ use isthmus_layout::channel::{
     BLOCKED, BYTES, CELL_WORDS, DirectionLayout, FIRST_BODY_WORDS, HEAD, IS_PARKED, LIGHT, MESSAGES, NEXT_BODY_WORDS,
     PARKED, RECORD_HEAD, RINGS, RecordHead, SLOWER, STAMP, Slower, empty, full,
 };
-use isthmus_layout::limits::{RECORD_CELLS_MAX, RING_CELLS};
+use isthmus_layout::limits::{LAST_CELLS, RECORD_CELLS_MAX, RING_CELLS};
 use isthmus_layout::record::BODY_WORDS_MAX;
+
+/// Cells that records take, but for the last one of all.
+const CELLS: u32 = RING_CELLS - LAST_CELLS;
 
 /// Cells consumed before the producer must be told ([`Consumer::publish`]): it is never told later than that, so one that
 /// waits for room in a full ring is told while there is still something left to consume. A producer that has no room and says
 /// so has more cells outstanding, even by the last head it was told of, so the telling that wakes it is still to come.
 const HEAD_STEP: u32 = RING_CELLS / 4;
-const _: () = assert!(HEAD_STEP + RECORD_CELLS_MAX <= RING_CELLS - HEAD_STEP);
+const _: () = assert!(HEAD_STEP + RECORD_CELLS_MAX <= CELLS - HEAD_STEP);
 
 /// Records after which a consumer counts as busy, and fences after which a producer does: by then a barrier at the end is cheaper
 /// than a fence for each.
@@ -139,7 +143,19 @@ impl<M: Words> Producer<M> {
         }
         self.room(1)?;
         crate::step!("push");
-        self.write_first(kind, body_bytes(words, message), words, message);
+        self.write_first(head_of(kind, words, message), (words, message));
+        self.publish_record(1);
+        Ok(())
+    }
+
+    /// Puts the last record of all into the ring, one of a single cell: for it there is room where there is none for any other.
+    #[cold]
+    pub fn push_last(&mut self, kind: u8, words: &[u32]) -> Result<(), PushError> {
+        assert!(words.len() <= FIRST); // Ours.
+        if self.tail.wrapping_sub(self.head) == RING_CELLS {
+            return Err(PushError::Full); // This was not the first last one.
+        }
+        self.write_first(head_of(kind, words, &[]), (words, &[]));
         self.publish_record(1);
         Ok(())
     }
@@ -147,13 +163,13 @@ impl<M: Words> Producer<M> {
     /// The same for a record of more than one cell.
     #[inline(never)]
     fn push_long(&mut self, kind: u8, words: &[u32], message: &[u8]) -> Result<(), PushError> {
-        let body_bytes = body_bytes(words, message);
-        assert!(body_bytes <= 4 * BODY_WORDS_MAX); // Ours.
-        let (here, further) = split(words, message, FIRST);
-        let cells = 1 + (body_bytes - 4 * FIRST).div_ceil(4 * NEXT) as u32;
+        assert!(4 * words.len() + message.len() <= 4 * BODY_WORDS_MAX); // Ours.
+        let head = head_of(kind, words, message);
+        let cells = head.cells();
         self.room(cells)?;
         crate::step!("push");
-        self.write_first(kind, body_bytes, here.0, here.1);
+        let (here, further) = split((words, message), FIRST);
+        self.write_first(head, here);
         self.write_further(cells, further);
         self.publish_record(cells);
         Ok(())
@@ -161,8 +177,7 @@ impl<M: Words> Producer<M> {
 
     /// Writes a record's first cell, but the stamp.
     #[inline(always)]
-    fn write_first(&self, kind: u8, body_bytes: usize, words: &[u32], bytes: &[u8]) {
-        let head = RecordHead { kind, body_bytes: body_bytes as u16 };
+    fn write_first(&self, head: RecordHead, (words, bytes): Body<'_>) {
         self.memory.store_row(self.cell(self.tail) + RECORD_HEAD, head.emit(), words, bytes);
     }
 
@@ -266,13 +281,13 @@ impl<M: Words> Producer<M> {
     /// Makes sure of `cells` free cells.
     #[inline(always)]
     fn room(&mut self, cells: u32) -> Result<(), PushError> {
-        if self.tail.wrapping_sub(self.head) + cells <= RING_CELLS { Ok(()) } else { self.room_again(cells) }
+        if self.tail.wrapping_sub(self.head) + cells <= CELLS { Ok(()) } else { self.room_again(cells) }
     }
 
     #[inline(never)]
     fn room_again(&mut self, cells: u32) -> Result<(), PushError> {
         self.head_again()?;
-        if self.tail.wrapping_sub(self.head) + cells > RING_CELLS { Err(PushError::Full) } else { Ok(()) }
+        if self.tail.wrapping_sub(self.head) + cells > CELLS { Err(PushError::Full) } else { Ok(()) }
     }
 
     /// Looks at the consumer's head. One that cannot be is not kept: what we do with `head` needs no more checks.
@@ -291,14 +306,13 @@ impl<M: Words> Producer<M> {
     }
 
     /// Writes what of a record of so many cells lies behind its first.
-    fn write_further(&self, cells: u32, (words, message): Body<'_>) {
-        let mut rest = (words, message);
+    fn write_further(&self, cells: u32, mut rest: Body<'_>) {
         for cell in 1..cells {
-            let (here, further) = split(rest.0, rest.1, NEXT);
+            let (words, bytes);
+            ((words, bytes), rest) = split(rest, NEXT);
             let position = self.tail.wrapping_add(cell);
             // Of the same record, so seen with it: B covers this stamp too.
-            self.memory.store_row(self.cell(position) + STAMP, full(position), here.0, here.1);
-            rest = further;
+            self.memory.store_row(self.cell(position) + STAMP, full(position), words, bytes);
         }
     }
 }
@@ -313,14 +327,15 @@ const NEXT: usize = NEXT_BODY_WORDS as usize;
 type Body<'a> = (&'a [u32], &'a [u8]);
 
 /// What of a body fits into so many words, and the rest.
-fn split<'a>(words: &'a [u32], message: &'a [u8], room: usize) -> (Body<'a>, Body<'a>) {
+fn split((words, message): Body<'_>, room: usize) -> (Body<'_>, Body<'_>) {
     let (words, further) = words.split_at(words.len().min(room));
     let (message, behind) = message.split_at(message.len().min(4 * (room - words.len())));
     ((words, message), (further, behind))
 }
 
-fn body_bytes(words: &[u32], message: &[u8]) -> usize {
-    4 * words.len() + message.len()
+#[inline(always)]
+fn head_of(kind: u8, words: &[u32], message: &[u8]) -> RecordHead {
+    RecordHead { kind, body_bytes: (4 * words.len() + message.len()) as u16 }
 }
 
 /// The receiving side of a ring.

@@ -96,6 +96,13 @@ impl Guest {
         self.shell.end()
     }
 
+    /// Kills what serves, however that ends.
+    #[track_caller]
+    pub fn end_server(&mut self) {
+        self.begin("kill $served_pid; served");
+        self.end();
+    }
+
     /// Waits for a line of the present order that begins so, and returns the rest of it.
     #[track_caller]
     pub fn hear(&mut self, prefix: &str) -> String {

@@ -185,6 +185,19 @@ impl Hosted {
         self.until_received(4 << 20);
     }
 
+    /// The same until messages go by a channel; they go on.
+    pub fn transfer_by_channel(&mut self) {
+        let endpoint = self.guests[0].serve("mx_stream -w");
+        self.guests[1].begin(&format!("mx_stream -w -r {endpoint} -s 65536 -N 10000000"));
+        self.isthmus_until(&["channel", "list", "--json"], |listed| {
+            let listed: Value = serde_json::from_str(listed).expect("a list of channels");
+            let pair = &listed["pairs"][0];
+            let directions = pair["channel"]["directions"].as_array().into_iter().flatten();
+            let messages: u64 = directions.filter_map(|direction| direction["messages"].as_u64()).sum();
+            pair["path"] == "channel" && messages > 100
+        });
+    }
+
     /// Waits until domains of `guest0` have received so many bytes by the ordinary path.
     pub fn until_received(&self, bytes: u64) {
         self.isthmus_until(&["domain", "list", "--json"], |listed| {

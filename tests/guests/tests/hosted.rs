@@ -129,8 +129,7 @@ fn a_guests_daemon_that_is_killed_comes_back() {
     print("the peer of who lost its daemon", &done.lines);
     assert_ne!(done.code, 0);
     assert!(unreachable(&done), "{:?}", done.lines);
-    hosted.guests[0].begin("kill $served_pid; served");
-    hosted.guests[0].end();
+    hosted.guests[0].end_server();
     let endpoint = hosted.guests[0].serve("mx_pingpong -w");
     hosted.guests[1].run(&format!("mx_pingpong -w -r {endpoint} -n 1 -W 1 -v -S 1 -E 65536"));
     hosted.guests[0].run("served");

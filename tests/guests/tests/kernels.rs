@@ -6,7 +6,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use isthmus_guests::{Extra, Hosted, Kit, Machine, Monitors};
 use isthmus_mx_tests::build;
-use serde_json::Value;
 
 /// Guests of one test at a time: an emulated processor takes a whole one.
 static MACHINE: Mutex<()> = Mutex::new(());
@@ -47,26 +46,11 @@ fn round_trips(hosted: &mut Hosted, how: &str, [server, client]: [usize; 2]) {
     hosted.guests[server].run("served");
 }
 
-/// Has a program of `guest1` send to one of `guest0` until the messages go by a channel; they go on.
-fn until_channel(hosted: &mut Hosted) {
-    let endpoint = hosted.guests[0].serve("mx_stream -w");
-    hosted.guests[1].begin(&format!("mx_stream -w -r {endpoint} -s 65536 -N 10000000"));
-    hosted.isthmus_until(&["channel", "list", "--json"], |listed| {
-        let listed: Value = serde_json::from_str(listed).unwrap();
-        listed["pairs"][0]["path"] == "channel"
-    });
-}
-
 /// Who sends hears that this came to nothing, and is not killed.
 fn expect_error(hosted: &mut Hosted) {
     let done = hosted.guests[1].end();
     println!("# exit code {}: {}", done.code, done.lines.join("; "));
     assert!(done.code != 0 && done.lines.iter().any(|line| line.starts_with("mx_")), "{done:?}");
-}
-
-fn end_server(hosted: &mut Hosted) {
-    hosted.guests[0].begin("kill $served_pid; served");
-    hosted.guests[0].end();
 }
 
 /// Everything that happens to memory of programs whose buffers are in the window, between programs of these guests.
@@ -84,8 +68,8 @@ fn guests_of_both_kernels_meet_and_the_newer_one_loses_its_window_and_gets_anoth
     let Some((newer, mut hosted, _alone)) = hosted() else { return };
     hosted.guests[1].run("grep 'isthmus0: a window of .* write-back' /tmp/window.log");
     // By the host's daemon at first, then by a window of theirs.
-    until_channel(&mut hosted);
-    end_server(&mut hosted);
+    hosted.transfer_by_channel();
+    hosted.guests[0].end_server();
     expect_error(&mut hosted);
     hosted.guests[1].run("test -c /dev/isthmus1");
     round_trips(&mut hosted, "-w", [1, 0]);

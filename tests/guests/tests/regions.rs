@@ -53,14 +53,8 @@ fn everything(hosted: &mut Hosted, (server, client): (usize, usize)) {
 
 /// Has programs of both talk until they have a window in common.
 fn until_channel(hosted: &mut Hosted) {
-    let endpoint = hosted.guests[0].serve("mx_stream -w");
-    hosted.guests[1].begin(&format!("mx_stream -w -r {endpoint} -s 65536 -N 10000000"));
-    hosted.isthmus_until(&["channel", "list", "--json"], |listed| {
-        let listed: Value = serde_json::from_str(listed).unwrap();
-        listed["pairs"][0]["path"] == "channel"
-    });
-    hosted.guests[0].begin("kill $served_pid; served");
-    hosted.guests[0].end();
+    hosted.transfer_by_channel();
+    hosted.guests[0].end_server();
     assert_ne!(hosted.guests[1].end().code, 0);
 }
 

@@ -164,8 +164,7 @@ fn a_hosts_daemon_that_is_killed_finds_its_guests_again() {
     hosted.transfer();
     hosted.daemon.kill_and_restart(patience()).unwrap();
     expect_failure(&hosted.guests[1].end());
-    hosted.guests[0].begin("kill $served_pid; served");
-    hosted.guests[0].end();
+    hosted.guests[0].end_server();
     for number in 0..2 {
         let row = hosted.row_until(number, |row| state(row) == "there");
         assert_eq!(row["kept"], true, "{row}");
@@ -240,8 +239,7 @@ fn whoever_ends_in_a_transfer_ends_alone() {
         hosted.transfer();
         hosted.guests[0].run(strike);
         expect_failure(&hosted.guests[1].end());
-        hosted.guests[0].begin("kill $served_pid; served");
-        hosted.guests[0].end();
+        hosted.guests[0].end_server();
         works(&mut hosted);
         // What it cost the host is given back.
         for (number, used) in (0..).zip(&used) {

@@ -388,6 +388,47 @@ fn a_daemon_killed_while_channels_are_made_leaves_no_pair_broken() {
     }
 }
 
+/// While the two change paths, one of them uses the channel both ways already, and the other one is not told that any more.
+#[test]
+fn who_gives_a_channel_up_is_heard_though_it_has_filled_it() {
+    let _alone = alone();
+    let scratch = Scratch::new().unwrap();
+    let mut daemon = daemon(&scratch, "");
+    let (mut listener, mut connector) = (Actor::beside(&daemon, "a"), Actor::beside(&daemon, "b"));
+    let [to_a, to_b] = ["a", "b"].map(|name| listener.ask(&format!("lookup {name}")).replace("found ", ""));
+    assert!(connector.ask(&format!("send 0 {to_a}.e0 8 1")).starts_with("posted "));
+    let accepted = eventually(Deadline::secs(PATIENCE), || {
+        listener.expect("tend 5", "tended");
+        listener.ask("query channels").contains("\"path\":\"channel\"")
+    });
+    accepted.unwrap();
+    assert!(connector.ask(&format!("wait {}", 1000 * PATIENCE)).starts_with("sent "));
+    let uses = |actor: &mut Actor| {
+        actor.expect("tend 20", "tended");
+        actor.ask("channels").contains(" channel ")
+    };
+    eventually(Deadline::secs(PATIENCE), || uses(&mut connector)).unwrap();
+    let answered = eventually(Deadline::secs(PATIENCE), || {
+        daemon.proc().freeze().unwrap();
+        let view = daemon.view().unwrap();
+        eventually(Deadline::secs(PATIENCE), || view.status("State").unwrap().starts_with('T')).unwrap();
+        let answered = uses(&mut listener);
+        if !answered {
+            daemon.proc().thaw().unwrap();
+        }
+        answered
+    });
+    answered.unwrap();
+    while connector.ask(&format!("inject 0 {to_a}.e0 8 2")) == "injected true" {}
+    daemon.kill_and_restart(Deadline::secs(PATIENCE)).unwrap();
+    reconnected(&mut [&mut connector]); // While the channel is full.
+    recover(&mut listener, &mut connector);
+    listener.say(&format!("exchange 0 {to_b}.e0 1 20x8,2x50000 1 20x8 ms=10000"));
+    connector.say(&format!("exchange 0 {to_a}.e0 1 20x8 1 20x8,2x50000 ms=10000"));
+    let answers = [listener.answer(), connector.answer()];
+    assert!(answers.iter().all(|answer| answer.starts_with("exchanged ")), "{answers:#?}");
+}
+
 #[test]
 fn a_domain_whose_ticket_is_not_believed_attaches_anew() {
     let _alone = alone();

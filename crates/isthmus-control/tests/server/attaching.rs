@@ -5,7 +5,7 @@ use isthmus_layout::control::*;
 use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::reason::Reason;
 
-use crate::bed::{Bed, name};
+use crate::bed::{Bed, name, speaks};
 
 #[test]
 fn a_domain_is_welcomed_with_its_memory() {
@@ -43,9 +43,6 @@ fn names_are_taken_once_and_free_again_after_any_end() {
 
 #[test]
 fn a_library_one_version_apart_is_served_and_two_are_refused() {
-    let speaks = |minor| {
-        Spoken::new(Version { major: Spoken::CURRENT.version().major, minor }, minor.saturating_sub(1)).unwrap()
-    };
     let bed = Bed::speaking(speaks(3));
     let outcomes: Vec<_> = (0..=6)
         .map(|minor| {

@@ -17,7 +17,7 @@ use isthmus_platform::{Doorbell, Listen as _, Ring as _, seqpacket};
 use isthmus_platform_xen::fake::Host;
 use isthmus_shm::{Access, Mapping, Payload as _, Window};
 
-use crate::bed::{Bed, Client, Heard};
+use crate::bed::{Bed, Client, Heard, speaks};
 use crate::guest::{Guest, configured, row, until_row};
 use crate::xen::{LONG, Running, WEB, domid, until};
 
@@ -172,9 +172,7 @@ fn bells_are_passed_on_and_rung_at_intervals() {
 fn others_than_root_are_refused_and_libraries_that_know_no_places() {
     let world = World::start();
     drop(world.program("a"));
-    let minor = Placed::SINCE - 1;
-    let before = Spoken::new(Version { major: Spoken::CURRENT.version().major, minor }, minor - 1).unwrap();
-    let refused = world.daemon.greeted_by(before);
+    let refused = world.daemon.greeted_by(speaks(Placed::SINCE - 1));
     let ToClient::Refused(refused) = refused.message else { panic!("{refused:?}") };
     assert_eq!(refused.reason, Reason::NotInVersion);
     assert!(refused.text.as_str().contains("2.4"), "{}", refused.text);

@@ -22,6 +22,11 @@ use tempfile::TempDir;
 /// Longer than anything takes; only a test that fails waits so long.
 const LONG: Duration = Duration::from_secs(20);
 
+/// What is of this minor version, and can go back to the one before.
+pub(crate) fn speaks(minor: u16) -> Spoken {
+    Spoken::new(Version { major: Spoken::CURRENT.version().major, minor }, minor.saturating_sub(1)).unwrap()
+}
+
 pub(crate) struct Bed {
     folder: TempDir,
     daemon: Option<(Stop, JoinHandle<Ended>)>,

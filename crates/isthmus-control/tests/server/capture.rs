@@ -15,7 +15,7 @@ use isthmus_layout::ids::{DomainId, NicId};
 use isthmus_layout::reason::Reason;
 use isthmus_mx::wire::{self, ConnectRequest, Dialect, EndpointNumber, Header, Packet, PacketType, SeqNum};
 
-use crate::bed::{Bed, Client, name};
+use crate::bed::{Bed, Client, name, speaks};
 
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -251,7 +251,6 @@ fn frames_are_not_for_other_users() {
 
 #[test]
 fn who_speaks_the_version_before_knows_nothing_of_it() {
-    let speaks = |minor| Spoken::new(Version { major: Spoken::CURRENT.version().major, minor }, minor - 1).unwrap();
     let (before, bed) = (speaks(Capture::SINCE - 1), Bed::speaking(speaks(Capture::SINCE)));
     let mut old = bed.connect();
     old.ask(Hello { magic: Magic, spoken: before, library: name("old 1") }, &[]).unwrap();

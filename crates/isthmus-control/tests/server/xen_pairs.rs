@@ -14,7 +14,7 @@ use isthmus_platform_xen::EvtchnPort;
 use isthmus_platform_xen::fake::{self, Host};
 use isthmus_shm::{Access, Mapping, Payload as _, Window};
 
-use crate::bed::{Client, Welcomed, channel};
+use crate::bed::{Client, Welcomed, channel, speaks};
 use crate::xen::{Running, WEB, admitted, attached, domid, until};
 
 const BASE: u16 = 8;
@@ -118,8 +118,7 @@ fn programs_of_two_guests_get_a_channel_in_pages_that_the_one_grants_to_the_othe
 
 /// What a program that does not know lines was offered.
 fn before_lines() -> Spoken {
-    let minor = EventChannels::SINCE - 1;
-    Spoken::new(Version { major: Spoken::CURRENT.version().major, minor }, minor - 1).unwrap()
+    speaks(EventChannels::SINCE - 1)
 }
 
 /// Which descriptors of its offer a program was told are lines, and their ports.

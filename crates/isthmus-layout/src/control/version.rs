@@ -6,8 +6,9 @@
 //! ```
 //!
 //! The rule: the same major version, and minor versions that differ by at most one. Both then speak the lower of the two. Within
-//! a major version no message changes, and nothing in memory that two domains share; a new minor version adds messages and topics, which the lower one never sees. The bytes of
-//! `Hello`, `HelloBack` and `Refused` never change at all, so that any two versions can tell each other that they do not match.
+//! a major version no message changes, and nothing in memory that two domains share; a new minor version adds messages and topics,
+//! which the lower one never sees. The bytes of `Hello`, `HelloBack` and `Refused` never change at all, so that any two versions can
+//! tell each other that they do not match.
 
 use alloc::format;
 use alloc::string::String;

@@ -2,7 +2,7 @@
 
 use super::world::{Domain, World, eager, id, to};
 use crate::{Event, Options};
-use isthmus_layout::limits::{ORDINARY_CREDIT_BYTES, RING_CELLS};
+use isthmus_layout::limits::{LAST_CELLS, ORDINARY_CREDIT_BYTES, RING_CELLS};
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{Record, Serial};
 
@@ -64,7 +64,7 @@ fn who_is_gone_is_gone_for_all_workers() {
             }
         }
     }
-    assert_eq!(bounced, MANY + 1 - RING_CELLS, "all that did not fit into the ring");
+    assert_eq!(bounced, MANY + 1 - (RING_CELLS - LAST_CELLS), "all that did not fit into the ring");
     assert_eq!(credit, bounced * 128);
     assert_eq!(world.events(), [Event::Removed { domain: b.id }]);
 }

@@ -80,12 +80,12 @@ fn a_glance_sees_whether_there_is_something_to_take_or_to_tell() {
 fn push_says_full_before_it_writes_what_was_not_taken() {
     let (_, mut producer, mut consumer) = ring();
     let mut record = RecordBuffer::default();
-    for number in 0..RING_CELLS {
+    for number in 0..CELLS {
         producer.push(1, &[number], &[]).unwrap();
     }
     assert_eq!(producer.push(1, &[], &[]), Err(PushError::Full));
     assert_eq!(producer.has_room(), Ok(false));
-    for number in 0..RING_CELLS {
+    for number in 0..CELLS {
         assert!(consumer.pop(&mut record).unwrap());
         assert_eq!(record.words(), [number]);
     }
@@ -93,6 +93,24 @@ fn push_says_full_before_it_writes_what_was_not_taken() {
     assert!(!consumer.publish());
     assert!(producer.is_drained());
     assert_eq!(producer.has_room(), Ok(true));
+}
+
+#[test]
+fn the_last_record_finds_room_where_no_other_does() {
+    let (_, mut producer, mut consumer) = ring();
+    let mut record = RecordBuffer::default();
+    for number in 0..CELLS {
+        producer.push(1, &[number], &[]).unwrap();
+    }
+    assert_eq!(producer.push(1, &[], &[]), Err(PushError::Full));
+    producer.push_last(2, &[7; FIRST]).unwrap();
+    assert_eq!(producer.push_last(2, &[]), Err(PushError::Full));
+    for _ in 0..CELLS {
+        assert!(consumer.pop(&mut record).unwrap() && record.kind() == 1);
+    }
+    assert!(consumer.pop(&mut record).unwrap());
+    assert_eq!((record.kind(), record.words()), (2, &[7; FIRST][..]));
+    assert!(!consumer.pop(&mut record).unwrap());
 }
 
 #[test]
@@ -132,10 +150,10 @@ fn pop_refuses_a_record_longer_than_any() {
 #[test]
 fn room_refuses_a_head_that_cannot_be_and_does_not_keep_it() {
     let (window, mut producer, consumer) = ring();
-    for _ in 0..RING_CELLS {
+    for _ in 0..CELLS {
         producer.push(1, &[], &[]).unwrap();
     }
-    let tail = RING_CELLS;
+    let tail = CELLS;
     for head in [tail + 1, tail + RING_CELLS, u32::MAX, u32::MAX - 2, 1 << 31] {
         window.store(consumer.at.consumer + HEAD, head, Relaxed);
         let fault = PeerFault::HeadOverrun { head, tail };
@@ -277,7 +295,7 @@ impl Model {
 #[test]
 fn a_consumer_that_finds_the_ring_empty_each_time_still_tells_a_blocked_producer() {
     let mut model = Model::new(0);
-    for _ in 0..=RING_CELLS - RECORD_CELLS_MAX {
+    for _ in 0..=CELLS - RECORD_CELLS_MAX {
         model.push(1, 0);
         model.memory[0].arrive(usize::MAX);
         assert!(model.pop());
