@@ -7,7 +7,10 @@
 //! ```
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use isthmus_layout::control::{Refused, RequestSerial, Text, ToClient};
+use isthmus_layout::control::{
+    Attach, HelloBack, Magic, Name, Refused, RequestSerial, Spoken, Text, ToClient, ToDaemon,
+};
+use isthmus_layout::limits::CONTROL_BYTES_MAX;
 use isthmus_layout::reason::Reason;
 use isthmus_platform::seqpacket;
 use isthmus_suites::{Actor, PATIENCE, daemon};
@@ -73,6 +76,26 @@ fn refused(reason: Reason, serial: Option<RequestSerial>) -> Vec<u8> {
     ToClient::from(Refused { reason, text: Text::clip(reason.summary()) }).emit(serial)
 }
 
+/// Takes what a program says up to its wish to attach, which is refused.
+fn refuse_attaching(program: &OwnedFd, is_expected: impl Fn(&Attach) -> bool, reason: Reason) {
+    let (mut message, mut fds) = (vec![0; CONTROL_BYTES_MAX], Vec::new());
+    loop {
+        Deadline::secs(PATIENCE).readable([program.as_fd()]).unwrap();
+        let bytes = seqpacket::receive(program, &mut message, &mut fds, false).unwrap();
+        let answer = match ToDaemon::parse(&message[..bytes], fds.len()).unwrap() {
+            (serial, ToDaemon::Hello(_)) => {
+                let (today, daemon) = (Spoken::CURRENT.version(), Name::new("guest's").unwrap());
+                ToClient::from(HelloBack { magic: Magic, major: today.major, minor: today.minor, daemon }).emit(serial)
+            }
+            (serial, ToDaemon::Attach(attach)) if is_expected(&attach) => {
+                return seqpacket::send(program, &refused(reason, serial), &[]).unwrap();
+            }
+            (_, other) => panic!("{other:?}"),
+        };
+        seqpacket::send(program, &answer, &[]).unwrap();
+    }
+}
+
 #[test]
 fn who_sends_hears_that_the_host_is_silent_though_nobody_reads_its_hello() {
     let mut bed = Bed::start();
@@ -86,4 +109,12 @@ fn who_sends_hears_that_the_host_is_silent_though_nobody_reads_its_hello() {
     drop(program);
     bed.sender.proc().thaw().unwrap();
     bed.fails(Reason::HostSilent);
+}
+
+#[test]
+fn who_sends_hears_that_its_channels_are_over_though_nobody_takes_it_in() {
+    let bed = Bed::start();
+    refuse_attaching(&bed.asked(), |attach| attach.resume.is_some(), Reason::TicketInvalid);
+    refuse_attaching(&bed.asked(), |attach| attach.resume.is_none(), Reason::GuestVectorsFull);
+    bed.fails(Reason::TicketInvalid);
 }
