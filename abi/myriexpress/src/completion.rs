@@ -146,9 +146,9 @@ pub unsafe extern "C" fn mx_test(
         };
         let mut over = locked.test_as(id, tell)?;
         if over.is_none() && !locked.is_still() {
-            locked.turn();
-            if locked.calls_handler() {
-                locked = wait::run_handlers(locked)?;
+            let idle = locked.look();
+            if idle.is_some() || locked.calls_handler() {
+                locked = wait::looked(locked, idle)?;
             }
             over = locked.test_as(id, tell)?;
         }
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn mx_test_any(
         let mut locked = table::lock(endpoint)?;
         let mut found = locked.engine().test_any(filter);
         if found.is_none() {
-            locked = wait::progress(locked)?;
+            locked = wait::look(locked)?;
             found = locked.engine().test_any(filter);
         }
         let found = found.map(|found| locked.status(&found));
@@ -282,7 +282,7 @@ pub unsafe extern "C" fn mx_ipeek(endpoint: EndpointHandle, request: *mut Reques
         let mut locked = table::lock(endpoint)?;
         let mut found = peek(&mut locked);
         if found.is_none() {
-            locked = wait::progress(locked)?;
+            locked = wait::look(locked)?;
             found = peek(&mut locked);
         }
         drop(locked);

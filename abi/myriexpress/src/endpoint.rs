@@ -4,7 +4,7 @@ use crate::changes::Changes;
 use crate::environment::Settings;
 use crate::matching::Matching;
 use crate::types::UnexpectedHandler;
-use isthmus_client::{Domain, EndpointAddress, Wait, Waiting};
+use isthmus_client::{Domain, EndpointAddress, Idle, Wait, Waiting};
 use isthmus_mx::{Engine, PartnerIndex};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec};
@@ -62,6 +62,8 @@ pub(crate) struct Endpoint {
     /// `mx_disable_progression()`.
     pub(crate) still: bool,
     pub(crate) waiting: Waiting,
+    /// What a program that polls does about finding nothing.
+    pub(crate) idle: Idle,
     pub(crate) leader: Leader,
     /// Threads that sleep: a leader, and those who rely on it.
     pub(crate) sleepers: u32,
@@ -93,6 +95,7 @@ impl Endpoint {
             in_handler: None,
             still: false,
             waiting: Waiting::new(wait),
+            idle: Idle::default(),
             leader: Leader::None,
             sleepers: 0,
             told: 0,
@@ -135,6 +138,25 @@ impl Endpoint {
     #[inline]
     pub(crate) fn calls_handler(&self) -> bool {
         !self.domain.matcher().asked.is_empty() && !self.is_still()
+    }
+
+    /// One turn for a program that polls. How long to sleep, if that is the thing to do as it has found nothing.
+    #[inline]
+    pub(crate) fn look(&mut self) -> Option<Duration> {
+        let events = self.events();
+        self.turn();
+        if self.events() == events {
+            return self.idle.nothing();
+        }
+        self.found();
+        None
+    }
+
+    /// A program that polls has found something.
+    #[inline]
+    pub(crate) fn found(&mut self) {
+        let brought = self.domain.brought();
+        self.idle.found(brought);
     }
 
     pub(crate) fn events(&self) -> u64 {

@@ -78,7 +78,7 @@ pub unsafe extern "C" fn mx_iprobe(
 ) -> Return {
     call("mx_iprobe", endpoint, || {
         let filter = filter(match_info, match_mask)?;
-        let mut locked = wait::progress(table::lock(endpoint)?)?;
+        let mut locked = wait::look(table::lock(endpoint)?)?;
         let found = probe(&mut locked, filter);
         // SAFETY: as the caller promised.
         unsafe { answer(found, status, result) }

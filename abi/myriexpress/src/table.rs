@@ -32,6 +32,9 @@ const _: () = assert!(SLOTS < 1 << SLOT_BITS && SLOT_BITS + REQUEST_BITS == usiz
 
 static TABLE: [Slot; SLOTS] = [const { Slot::new() }; SLOTS];
 
+/// How many endpoints are open.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
 /// A place for an endpoint. What lies in two of them shares no line, nor a pair of lines.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -141,6 +144,11 @@ pub(crate) fn handles() -> impl Iterator<Item = EndpointHandle> {
     TABLE.iter().map(|slot| slot.handle.load(Ordering::Acquire)).filter(|handle| *handle != 0)
 }
 
+/// True if the process has more than one.
+pub(crate) fn has_several() -> bool {
+    OPEN.load(Ordering::Relaxed) > 1
+}
+
 /// A request of the endpoint with this handle, as programs see it.
 #[inline]
 pub(crate) fn request_handle(endpoint: EndpointHandle, request: RequestId) -> RequestHandle {
@@ -171,6 +179,7 @@ impl Reserved {
         *slot.lock() = Some(endpoint);
         slot.error_handler.store(error_handler.map_or(std::ptr::null_mut(), to_pointer), Ordering::Release);
         slot.handle.store(handle, Ordering::Release);
+        OPEN.fetch_add(1, Ordering::Relaxed);
         std::mem::forget(self);
         Ok(handle)
     }
@@ -188,6 +197,7 @@ pub(crate) fn disown() {
     for slot in &TABLE {
         slot.handle.store(0, Ordering::Release);
     }
+    OPEN.store(0, Ordering::Relaxed);
 }
 
 impl Locked {
@@ -217,6 +227,7 @@ impl Locked {
     pub(crate) fn take(mut self) -> Option<Box<Endpoint>> {
         let endpoint = self.guard.as_mut().and_then(|guard| guard.take());
         self.slot.handle.store(0, Ordering::Release);
+        OPEN.fetch_sub(1, Ordering::Relaxed);
         self.slot.error_handler.store(std::ptr::null_mut(), Ordering::Release);
         self.slot.changes.tell();
         self.slot.taken.store(false, Ordering::Release);

@@ -15,7 +15,7 @@
 use crate::endpoint::Leader;
 use crate::errors::Failure;
 use crate::handler;
-use crate::table::Locked;
+use crate::table::{self, Locked};
 use isthmus_client::Wait;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,6 +27,42 @@ pub(crate) fn progress(mut locked: Locked) -> Result<Locked, Failure> {
         return Ok(locked);
     }
     locked.turn();
+    run_handlers(locked)
+}
+
+/// As [`progress`] for a program that polls: where it polls in vain, it may be sleeping that helps.
+#[inline(always)]
+pub(crate) fn look(mut locked: Locked) -> Result<Locked, Failure> {
+    if locked.is_still() {
+        return Ok(locked);
+    }
+    let idle = locked.look();
+    looked(locked, idle)
+}
+
+/// What follows on a look by a program that polls: a sleep of so long, or calls of its handler.
+#[inline]
+pub(crate) fn looked(locked: Locked, idle: Option<Duration>) -> Result<Locked, Failure> {
+    match idle {
+        None => run_handlers(locked),
+        Some(limit) => doze(locked, limit),
+    }
+}
+
+/// Sleeps until something comes, for so long at most, if nobody else can want us to look elsewhere meanwhile: another thread that
+/// waits on the endpoint, or the program at another endpoint.
+#[cold]
+fn doze(mut locked: Locked, limit: Duration) -> Result<Locked, Failure> {
+    let elsewhere = table::has_several() || locked.waiting.wait() == Wait::Spin;
+    if elsewhere || locked.leader != Leader::None || locked.sleepers > 0 {
+        return Ok(locked);
+    }
+    let events = locked.events();
+    (locked, _) = rest(locked, events, Some(limit))?;
+    if locked.events() != events {
+        locked.found();
+    }
+    resign(&mut locked, true);
     run_handlers(locked)
 }
 
@@ -130,8 +166,16 @@ fn lead(mut locked: Locked, left: Option<Duration>) -> Result<(Locked, bool), Fa
         })?;
         return Ok((locked, false));
     }
-    let at_once = happened || spins || left.is_some_and(|left| left.is_zero());
-    if at_once || !locked.arm() || locked.events() != events {
+    if happened || spins || left.is_some_and(|left| left.is_zero()) {
+        return Ok((locked, false));
+    }
+    rest(locked, events, left)
+}
+
+/// The leader sleeps, unless there is something already: more events than so many. True if a signal ended the sleep and is to end
+/// the wait.
+fn rest(mut locked: Locked, events: u64, left: Option<Duration>) -> Result<(Locked, bool), Failure> {
+    if !locked.arm() || locked.events() != events {
         return Ok((locked, false));
     }
     let bell = Arc::clone(&locked.bell);

@@ -18,4 +18,4 @@ pub mod wait;
 pub use channel::{Channel, Ends, SendError};
 pub use crossing::{Crossing, CrossingFault, Frame};
 pub use inbox::{BoardIndex, ChannelKey, Inbox, Polled};
-pub use wait::{Serving, Wait, Waiting};
+pub use wait::{Idle, Serving, Wait, Waiting};

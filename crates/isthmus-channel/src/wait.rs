@@ -1,7 +1,9 @@
 //! How to wait, as a value.
 
+mod idle;
 mod serving;
 
+pub use idle::Idle;
 pub use serving::Serving;
 
 use isthmus_platform::crowd;

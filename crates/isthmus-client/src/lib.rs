@@ -48,7 +48,7 @@ pub use blocking::Received;
 pub use domain::{Domain, Message};
 pub use error::{AttachError, Refusal};
 pub use inorder::InOrder;
-pub use isthmus_channel::{Wait, Waiting};
+pub use isthmus_channel::{Idle, Wait, Waiting};
 pub use isthmus_layout::control::Topic;
 pub use isthmus_layout::{DomainId, EndpointAddress, EndpointIndex, reason::Reason};
 pub use isthmus_shm::Buffer;

@@ -7,7 +7,7 @@ use crate::words::copy_words;
 use isthmus_channel::{Channel, ChannelKey, Polled};
 use isthmus_layout::DomainId;
 use isthmus_layout::ids::EndpointIndex;
-use isthmus_layout::limits::{ORDINARY_CREDIT_BYTES, ORDINARY_RECORD_COST, SLAB_MESSAGE_BYTES_MAX};
+use isthmus_layout::limits::{ORDINARY_CREDIT_BYTES, ORDINARY_RECORD_COST, RING_CELLS, SLAB_MESSAGE_BYTES_MAX};
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{MalformedRecord, Mapped, Outcome, Piece, Record, Route, Serial, parse_eager};
 use isthmus_shm::{PeerFault, RecordBuffer};
@@ -209,7 +209,8 @@ impl<M: Matcher> Core<M> {
     /// Takes everything that waits in a channel.
     pub(crate) fn drain(&mut self, key: ChannelKey) {
         let mut record = RecordBuffer::default();
-        loop {
+        // No more than can have been there: a peer may go on writing.
+        for _ in 0..RING_CELLS {
             let Some(channel) = self.inbox.channel(key) else { return };
             match channel.receive(&mut record) {
                 Ok(true) => self.take_record(key, &record),

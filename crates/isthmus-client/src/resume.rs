@@ -165,19 +165,19 @@ impl<M: Matcher> Core<M> {
         Ok(())
     }
 
-    /// The daemon does not believe that we are who we were: its key was removed. Then nobody knows us by our old number any more, so
-    /// we get a new one, and everything that was under way with others is over.
+    /// The daemon does not believe that we are who we were: its key was removed, or what we had lay in a window of before. Then nobody knows
+    /// us by our old number any more, so we get a new one, if any, and everything that was under way with others is over.
     fn attach_anew(&mut self) -> Result<(), Refusal> {
+        for at in self.peers.indices() {
+            let peer = self.peers[at].id;
+            self.peer_gone(peer, Reason::TicketInvalid);
+        }
         let mut control = Control::open(connect::reconnect(&self.socket_path)?)?;
         let attach = Attach { name: Some(self.me.name.clone()), resume: None };
         let mut news = control.request(attach.into(), &[])?;
         let ToClient::Welcome(welcome) = news.message.clone() else {
             return Err(Reason::NotIsthmus.into());
         };
-        for at in self.peers.indices() {
-            let peer = self.peers[at].id;
-            self.peer_gone(peer, Reason::TicketInvalid);
-        }
         (self.inbox, self.ring) = (Inbox::new(), None);
         self.boards.clear();
         self.sleeper.forget_doorbells();

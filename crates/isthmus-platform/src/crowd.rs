@@ -1,4 +1,5 @@
 //! Whether more threads want to run than there are processors: then whoever waits by looking takes the time from those it waits for.
+//! And what that does to this one.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -39,6 +40,15 @@ pub fn is_crowded(now: Instant) -> bool {
     found == 3
 }
 
+/// How often this thread has lost its processor to another while it wanted to run.
+pub fn switches() -> i64 {
+    // SAFETY: numbers, of which all zeros are some.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is ours and as large as the kernel expects. Refused only for another word than this one.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
+    usage.ru_nivcsw
+}
+
 /// Processors of the machine, which may be more than this process is allowed to use.
 fn online() -> u32 {
     let list = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
@@ -71,6 +81,11 @@ fn running(loads: &[u8]) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_kernel_counts_how_often_a_processor_was_lost() {
+        assert!(switches() >= 0);
+    }
 
     #[test]
     fn the_kernels_words_are_understood() {

@@ -110,10 +110,13 @@ pub fn receive(socket: impl AsFd, into: &mut [u8], fds: &mut Vec<OwnedFd>, wait:
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
     fds.clear();
+    let mut was_reset = false;
     let message = loop {
         match rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(into)], &mut ancillary, flags) {
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return Err(ReceiveError::Empty),
+            // The other side has closed and left something of ours unread. That is told once, before what it had said itself.
+            Err(Errno::CONNRESET) if !was_reset => was_reset = true,
             Err(Errno::CONNRESET | Errno::NOTCONN) => return Err(ReceiveError::Closed),
             other => break other.map_err(ReceiveError::Refused)?,
         }
@@ -156,5 +159,20 @@ mod tests {
         drop(a);
         assert!(matches!(receive(&b, &mut bytes, &mut fds, false), Err(ReceiveError::Closed)));
         assert!(matches!(send(&b, b"x", &[]), Err(SendError::Closed)));
+    }
+
+    #[test]
+    fn what_was_said_before_the_end_is_received_whatever_was_left_unread() {
+        let (a, b) = pair().unwrap();
+        send(&a, b"hello", &[]).unwrap();
+        send(&b, b"last", &[]).unwrap();
+        send(&b, b"word", &[]).unwrap();
+        drop(b);
+        let (mut bytes, mut fds) = ([0; 100], Vec::new());
+        for said in [b"last", b"word"] {
+            assert_eq!(receive(&a, &mut bytes, &mut fds, false).unwrap(), 4);
+            assert_eq!(&bytes[..4], said);
+        }
+        assert!(matches!(receive(&a, &mut bytes, &mut fds, false), Err(ReceiveError::Closed)));
     }
 }

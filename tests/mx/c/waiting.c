@@ -421,6 +421,58 @@ static void endpoint_for_each_thread(void)
     OK(mx_finalize());
 }
 
+/* Two programs on one processor that only poll: whoever waits for the other lets it run, long before its time on the processor is over. */
+enum { TURNS = 200, LOOKS_MAX = 5000 };
+
+static void on_one_processor(void)
+{
+    cpu_set_t all, one;
+    int first = 0;
+    CHECK(sched_getaffinity(0, sizeof all, &all) == 0);
+    while (!CPU_ISSET(first, &all))
+        first++;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+}
+
+/* So many looks until it was over. */
+static uint64_t looks_until_over(mx_endpoint_t mine, mx_request_t request)
+{
+    mx_status_t status;
+    uint32_t done = 0;
+    uint64_t looks = 0;
+    for (; !done; looks++)
+        OK(mx_test(mine, &request, &status, &done));
+    ENDED(MX_STATUS_SUCCESS, status);
+    return looks;
+}
+
+static void only_polls(struct other other)
+{
+    mx_endpoint_addr_t to;
+    mx_endpoint_t mine;
+    uint64_t looks = 0;
+    on_one_processor();
+    mine = join(other, &to);
+    for (uint64_t turn = 0; turn < TURNS; turn++) {
+        mx_request_t receive = post(mine, BASE + turn, NULL, 0);
+        finish_well(mine, give(mine, to, BASE + turn, NULL, 0));
+        looks += looks_until_over(mine, receive);
+    }
+    if (looks >= (uint64_t)TURNS * LOOKS_MAX)
+        fprintf(stderr, "%" PRIu64 " looks\n", looks);
+    CHECK(looks < (uint64_t)TURNS * LOOKS_MAX);
+    mark_end(mine, to);
+    await_end(mine);
+    end(mine);
+}
+
+static void polling_lets_others_run(void)
+{
+    pair(only_polls, only_polls);
+}
+
 MAIN(TEST(timeouts), TEST(infinite_is_zero), TEST(one_wakeup_for_all), TEST(not_sticky), TEST(signals_end_no_wait), TEST(signals_end_waits_where_told_to),
      TEST(events_wake_the_right_one),
-     TEST(self_sends_wake), TEST(woken_by_anothers_progress), TEST(two_threads), TEST(endpoint_for_each_thread))
+     TEST(self_sends_wake), TEST(woken_by_anothers_progress), TEST(two_threads), TEST(endpoint_for_each_thread), TEST(polling_lets_others_run))
