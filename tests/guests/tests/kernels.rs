@@ -76,8 +76,11 @@ fn guests_of_both_kernels_meet_and_the_newer_one_loses_its_window_and_gets_anoth
     round_trips(&mut hosted, "", [0, 1]);
     buffers(&mut hosted, [0, 1]);
     buffers(&mut hosted, [1, 0]);
-    // Without its own window it has none with others.
+    // Without its own window it has none with others, whatever is under way in it.
+    hosted.transfer_by_channel();
     hosted.unplug(1);
+    expect_error(&mut hosted);
+    hosted.guests[0].end_server();
     hosted.row_until(1, |row| row["state"] == "absent" && row["domains"] == 0);
     hosted.guests[1].run("while test -e /dev/isthmus0 || test -e /dev/isthmus1; do usleep 20000; done");
     hosted.guests[1].run("until isthmus status 2>&1 | grep host-silent; do usleep 100000; done");
