@@ -101,6 +101,6 @@ fn a_guest_of_several_backends_has_the_first_that_is_there() {
     a.hears_nothing(); // It stays where it is.
     bed.zero.stop();
     a.ended();
-    attached(&mut bed.web.served(), "a");
+    let _a = bed.web.program("a");
     assert_eq!(guests_of(&bed.driver), [Some("web".to_owned())]);
 }

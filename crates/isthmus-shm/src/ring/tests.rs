@@ -154,7 +154,7 @@ fn room_refuses_a_head_that_cannot_be_and_does_not_keep_it() {
         producer.push(1, &[], &[]).unwrap();
     }
     let tail = CELLS;
-    for head in [tail + 1, tail + RING_CELLS, u32::MAX, u32::MAX - 2, 1 << 31] {
+    for head in [tail + 1, tail + RING_CELLS, u32::MAX - 1, u32::MAX - 3, 1 << 31] {
         window.store(consumer.at.consumer + HEAD, head, Relaxed);
         let fault = PeerFault::HeadOverrun { head, tail };
         producer.block();
