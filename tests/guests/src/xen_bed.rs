@@ -91,6 +91,20 @@ impl XenBed {
         found.unwrap_or_else(|_| panic!("{}", self.list("channel")));
     }
 
+    /// Waits until nothing that the program does that [`Self::begin`] began needs a daemon: it says more while the backend passes nothing on.
+    /// A channel is open before, once the one side has it; the other side's word for that comes by the daemons.
+    pub fn until_past_the_daemons(&mut self, client: &str) {
+        self.until_channel();
+        let look = |bed: &mut Self| (bed.xen.on(client, "wc -l </tmp/client"), bed.passed_on());
+        let mut last = look(self);
+        let past = eventually(patience(), || {
+            let now = look(self);
+            let before = std::mem::replace(&mut last, now);
+            before.0 != last.0 && before.1 == last.1
+        });
+        past.unwrap_or_else(|_| panic!("{last:?}"));
+    }
+
     /// Runs a program's serving side while `client` runs the other one, with these arguments, and returns what that says.
     pub fn meet(&mut self, client: &str, server: &str, program: &str, plan: &str) -> Vec<String> {
         let client_program = self.serve(client, server, program);

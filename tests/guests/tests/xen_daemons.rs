@@ -121,7 +121,7 @@ const LAST: &str = "       65536 ";
 
 fn without_daemons(bed: &mut XenBed) {
     bed.begin("b", "a", "mx_pingpong", TO_64K);
-    bed.until_channel();
+    bed.until_past_the_daemons("b");
     bed.xen.on("a", "kill -STOP $(cat /tmp/frontend.pid)");
     bed.xen.on("b", &format!("kill -STOP $(cat /tmp/frontend.pid); ! grep -q '^{LAST}' /tmp/client"));
     bed.xen.on("b", &format!("await client '{LAST}'"));
