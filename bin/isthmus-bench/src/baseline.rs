@@ -1,6 +1,6 @@
 //! What this project's figures are held against, measured in the same run on the same machine.
 //!
-//! - the floor, which nobody can go below: [`CacheLine`], [`copy::CrossCore`], [`copy::OneCore`], and eventfds for sleepers;
+//! - the floor, which nobody can go below: [`CacheLine`], [`copy::CrossCore`], [`copy::OneCore`], [`copy::TwoCopies`], and eventfds for sleepers;
 //! - what every program has: TCP, Unix sockets, pipes, each waiting both ways;
 //! - what others reach between processes: `process_vm_readv`, and UCX and MPIs where they are installed ([`ucx`], [`crate::mpi`]).
 
@@ -24,6 +24,7 @@ pub(crate) fn all(copy_size: usize) -> Vec<Box<dyn Case>> {
         Box::new(CacheLine),
         Box::new(copy::OneCore { size: copy_size }),
         Box::new(copy::CrossCore { size: copy_size }),
+        Box::new(copy::TwoCopies { size: copy_size }),
         Box::new(LinkCase::half_rtt(Path::Eventfd, Wait::Sleep, 8)),
         Box::new(LinkCase::bandwidth(Path::Cma, Wait::Poll, 1 << 20, Buffers::Warm)),
         Box::new(LinkCase::bandwidth(Path::Cma, Wait::Poll, 1 << 20, Buffers::Cold)),

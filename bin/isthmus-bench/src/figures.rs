@@ -154,7 +154,7 @@ fn bandwidth_1m_cold(path: Path) -> Option<Row> {
         "at least 1.5 times process_vm_readv",
         LinkCase::bandwidth(path, Wait::Poll, MIB, Buffers::Cold),
         LinkCase::bandwidth(Path::Cma, Wait::Poll, MIB, Buffers::Cold),
-        vec![Box::new(Ucx::bandwidth(ucx::Transport::Sysv, MIB))],
+        vec![Box::new(copy::TwoCopies { size: MIB }), Box::new(Ucx::bandwidth(ucx::Transport::Sysv, MIB))],
     )
 }
 

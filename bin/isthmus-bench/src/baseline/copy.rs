@@ -1,4 +1,4 @@
-//! The floor of all bandwidths: copying memory, within one core, and of lines that another core has just written.
+//! The floor of all bandwidths: copying memory, within one core, of lines that another core has just written, and twice, by both cores.
 
 use std::hint::black_box;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -8,11 +8,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 
 use crate::case::{Case, Reading, Unit, size_name};
+use crate::job::Buffers;
 use crate::pair::Bench;
 use crate::pin::pin;
+use crate::pool::Pool;
 use crate::stats::median;
 
 const COPIES_MIN: usize = 10;
+
+/// What two cores copy by, in between: so much at a time, and so many of them. Both fit into a core's second cache.
+const PIECE: usize = 16 << 10;
+const PIECES: usize = 16;
 
 /// `memcpy` on one core, again and again between the same two buffers.
 pub(crate) struct OneCore {
@@ -21,6 +27,12 @@ pub(crate) struct OneCore {
 
 /// A copy on one core out of a buffer whose lines are dirty in the other core's cache. Only the copy is timed.
 pub(crate) struct CrossCore {
+    pub(crate) size: usize,
+}
+
+/// A copy by one core into a few pieces of memory, and out of them by the other, both at the same time: what two sides do that have no
+/// more in common than that. Out of buffers that were never used and into such, with no protocol but whose piece it is.
+pub(crate) struct TwoCopies {
     pub(crate) size: usize,
 }
 
@@ -80,6 +92,72 @@ impl Case for CrossCore {
         })?;
         bytes_per_ns(self.size, &times)
     }
+}
+
+impl Case for TwoCopies {
+    fn name(&self) -> String {
+        format!("two_copies.{}.cold", size_name(self.size))
+    }
+
+    fn unit(&self) -> Unit {
+        Unit::GigabytesPerSecond
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Reading> {
+        let (lead, follow) = (bench.placement.lead(0), bench.placement.follow(0));
+        let messages = Pool::messages_max(self.size, Buffers::Cold);
+        let (full_tx, full_rx) = channel();
+        let (empty_tx, empty_rx) = channel();
+        let times = thread::scope(|scope| {
+            let sender = scope.spawn(move || {
+                pin(&[lead])?;
+                while send_all(&Pool::new(self.size, Buffers::Cold, messages), &empty_rx, &full_tx).is_some() {}
+                anyhow::Ok(())
+            });
+            let receiver = scope.spawn(move || {
+                pin(&[follow])?;
+                for _ in 0..PIECES {
+                    empty_tx.send(vec![0; PIECE]).context("the sending thread has gone")?;
+                }
+                anyhow::Ok(repeat(bench.budget, || {
+                    receive_all(&mut Pool::new(self.size, Buffers::Cold, messages), &full_rx, &empty_tx)
+                }))
+            });
+            let times = receiver.join().map_err(|_| anyhow!("the receiving thread panicked"))??;
+            sender.join().map_err(|_| anyhow!("the sending thread panicked"))??;
+            anyhow::Ok(times)
+        })?;
+        // All together, as between two sides: what one of them waits for the other belongs to it.
+        let bytes = (self.size as u64 * messages) as f64 * times.len() as f64;
+        Ok(Reading::value(bytes / times.iter().sum::<f64>().max(1.0)))
+    }
+}
+
+/// Copies all messages into pieces; `None` if the other thread has gone.
+fn send_all(pool: &Pool, empty: &Receiver<Vec<u8>>, full: &Sender<Vec<u8>>) -> Option<()> {
+    for message in 0..pool.messages() {
+        for part in pool.slot(message).chunks(PIECE) {
+            let mut piece = poll(empty)?;
+            piece[..part.len()].copy_from_slice(part);
+            full.send(black_box(piece)).ok()?;
+        }
+    }
+    Some(())
+}
+
+/// Copies all messages out of pieces, and says how long that took since the first one came.
+fn receive_all(pool: &mut Pool, full: &Receiver<Vec<u8>>, empty: &Sender<Vec<u8>>) -> Option<f64> {
+    let mut start = None;
+    for message in 0..pool.messages() {
+        for part in pool.slot_mut(message).chunks_mut(PIECE) {
+            let piece = poll(full)?;
+            start.get_or_insert_with(Instant::now);
+            part.copy_from_slice(&piece[..part.len()]);
+            empty.send(piece).ok()?;
+        }
+        black_box(pool.slot(message));
+    }
+    Some(start?.elapsed().as_nanos() as f64)
 }
 
 /// Writes every byte of each buffer that comes, and passes it on; ends when the other thread has gone.
