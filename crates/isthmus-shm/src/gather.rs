@@ -4,6 +4,7 @@
 //! them at any time. So nobody looks at them through a [`Gather`]: what there is of it is an address for a system call, and a
 //! copy. What the kernel then reads is some mix of old and new bytes, as with every buffer that is sent while it is written.
 
+use crate::copy::copy;
 use core::marker::PhantomData;
 use core::ops::Range;
 
@@ -66,7 +67,7 @@ impl<'a> Gather<'a> {
         // payload, and no length or place is read from it.
         // SAFETY: readable (invariant); `to` is exclusively borrowed, so it is neither a peer's mapping, to which nobody has
         // references, nor memory of ours that is borrowed by `self`.
-        unsafe { core::ptr::copy_nonoverlapping(self.start, to.as_mut_ptr(), self.len) };
+        unsafe { copy(self.start, to.as_mut_ptr(), self.len) };
     }
 }
 

@@ -34,6 +34,7 @@ pub mod barrier;
 pub mod bias;
 mod board;
 pub mod buffer;
+mod copy;
 #[cfg(test)]
 mod delayed;
 pub mod fault;

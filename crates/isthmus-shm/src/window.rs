@@ -4,6 +4,7 @@
 //! `&AtomicU32`, which may change behind its `&`. Everything else goes by [`Payload`]: bytes are copied and the copy is used.
 
 use crate::barrier::{self, Reach};
+use crate::copy::copy;
 use crate::piece;
 use crate::words::{Payload, Words, padded};
 use core::ptr::NonNull;
@@ -381,8 +382,8 @@ impl Words for Window {
 }
 
 impl Payload for Window {
-    /// The argument for the whole project: foreign memory may change while we copy. The copy is made by the system's
-    /// `memcpy` over raw pointers; no reference to the foreign bytes exists, the compiler sees neither side again through
+    /// The argument for the whole project: foreign memory may change while we copy. The copy is made over raw
+    /// pointers, by the system's `memcpy` nearly always; no reference to the foreign bytes exists, the compiler sees neither side again through
     /// this pointer, and a torn copy is a wrong payload, never a wrong program, since lengths and places were fetched and
     /// checked before. In the abstract machine a racing plain read has no meaning; no stable Rust operation says what we
     /// mean (a byte-wise atomic copy), and every virtual machine monitor rests on the same step.
@@ -390,12 +391,12 @@ impl Payload for Window {
         let to = self.bytes(at, from.len());
         // SAFETY: `to` has room for `from` inside the mapping (checked by `bytes`), and the mapping is not part of `from`,
         // because nobody holds a slice into a mapping.
-        unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) }
+        unsafe { copy(from.as_ptr(), to, from.len()) }
     }
 
     fn copy_out(&self, at: u64, into: &mut [u8]) {
         let from = self.bytes(at, into.len());
         // SAFETY: as in `copy_in`, the other way round.
-        unsafe { core::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) }
+        unsafe { copy(from, into.as_mut_ptr(), into.len()) }
     }
 }

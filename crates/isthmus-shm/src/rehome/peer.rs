@@ -13,6 +13,7 @@ use rustix::fs::{SealFlags, SeekFrom, fcntl_get_seals, fstat, fstatfs, seek};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use crate::copy::copy;
 use crate::{Gather, piece};
 
 /// A part of a peer's memfd, or of a piece of a window, mapped read-only.
@@ -171,10 +172,10 @@ const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 /// `from` is mapped for `to.len()` bytes, and no reference to these bytes exists.
 unsafe fn copy_foreign(from: NonNull<u8>, to: &mut [MaybeUninit<u8>]) {
     // The bytes may change while they are copied, by writes of another process to a mapping of its own. The language
-    // knows no such writes; to it they are a device's. What memcpy then stores is some mix of old and new bytes, and
+    // knows no such writes; to it they are a device's. What the copy then stores is some mix of old and new bytes, and
     // nothing here looks at them: whoever does looks at the copy.
     // SAFETY: readable (the caller's promise), writable (borrowed), and apart (no references into the mapping).
-    unsafe { std::ptr::copy_nonoverlapping(from.as_ptr().cast(), to.as_mut_ptr(), to.len()) };
+    unsafe { copy(from.as_ptr(), to.as_mut_ptr().cast(), to.len()) };
 }
 
 // SAFETY: read-only memory at a fixed address, which any thread may copy from.
