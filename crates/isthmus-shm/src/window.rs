@@ -382,10 +382,10 @@ impl Words for Window {
 }
 
 impl Payload for Window {
-    /// The argument for the whole project: foreign memory may change while we copy. The copy is made over raw
-    /// pointers, by the system's `memcpy` nearly always; no reference to the foreign bytes exists, the compiler sees neither side again through
-    /// this pointer, and a torn copy is a wrong payload, never a wrong program, since lengths and places were fetched and
-    /// checked before. In the abstract machine a racing plain read has no meaning; no stable Rust operation says what we
+    /// The argument for the whole project: foreign memory may change while we copy. The copy is made over raw pointers, by
+    /// the system's `memcpy` nearly always; no reference to the foreign bytes exists, the compiler sees neither side again
+    /// through this pointer, and a torn copy is a wrong payload, never a wrong program, since lengths and places were fetched
+    /// and checked before. In the abstract machine a racing plain read has no meaning; no stable Rust operation says what we
     /// mean (a byte-wise atomic copy), and every virtual machine monitor rests on the same step.
     fn copy_in(&self, at: u64, from: &[u8]) {
         let to = self.bytes(at, from.len());

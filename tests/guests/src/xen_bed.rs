@@ -91,8 +91,8 @@ impl XenBed {
         found.unwrap_or_else(|_| panic!("{}", self.list("channel")));
     }
 
-    /// Waits until nothing that the program does that [`Self::begin`] began needs a daemon: it says more while the backend passes nothing on.
-    /// A channel is open before, once the one side has it; the other side's word for that comes by the daemons.
+    /// Waits until the program that [`Self::begin`] began needs no daemon any more: it says more while the backend passes nothing on. A
+    /// channel is open before that, as soon as the one side has it; the other side hears of it by the daemons.
     pub fn until_past_the_daemons(&mut self, client: &str) {
         self.until_channel();
         let look = |bed: &mut Self| (bed.xen.on(client, "wc -l </tmp/client"), bed.passed_on());

@@ -72,23 +72,12 @@ impl Case for CrossCore {
 
     /// One buffer goes to and fro between a thread that writes it and a thread that copies it: while one works the other only waits.
     fn run(&self, bench: &Bench) -> Result<Reading> {
-        let (lead, follow) = (bench.placement.lead(0), bench.placement.follow(0));
         let (full_tx, full_rx) = channel();
         let (empty_tx, empty_rx) = channel();
-        let times = thread::scope(|scope| {
-            let writer = scope.spawn(move || {
-                pin(&[lead])?;
-                write_each(&empty_rx, &full_tx);
-                anyhow::Ok(())
-            });
-            let reader = scope.spawn(move || {
-                pin(&[follow])?;
-                empty_tx.send(vec![0; self.size]).context("the writing thread has gone")?;
-                anyhow::Ok(copy_each(&full_rx, &empty_tx, self.size, bench.budget))
-            });
-            let times = reader.join().map_err(|_| anyhow!("the copying thread panicked"))??;
-            writer.join().map_err(|_| anyhow!("the writing thread panicked"))??;
-            anyhow::Ok(times)
+        let write = move || write_each(&empty_rx, &full_tx);
+        let times = on_two_cores(bench, write, move || {
+            empty_tx.send(vec![0; self.size]).context("the writing thread has gone")?;
+            Ok(copy_each(&full_rx, &empty_tx, self.size, bench.budget))
         })?;
         bytes_per_ns(self.size, &times)
     }
@@ -104,33 +93,37 @@ impl Case for TwoCopies {
     }
 
     fn run(&self, bench: &Bench) -> Result<Reading> {
-        let (lead, follow) = (bench.placement.lead(0), bench.placement.follow(0));
         let messages = Pool::messages_max(self.size, Buffers::Cold);
+        let buffers = move || Pool::new(self.size, Buffers::Cold, messages);
         let (full_tx, full_rx) = channel();
         let (empty_tx, empty_rx) = channel();
-        let times = thread::scope(|scope| {
-            let sender = scope.spawn(move || {
-                pin(&[lead])?;
-                while send_all(&Pool::new(self.size, Buffers::Cold, messages), &empty_rx, &full_tx).is_some() {}
-                anyhow::Ok(())
-            });
-            let receiver = scope.spawn(move || {
-                pin(&[follow])?;
-                for _ in 0..PIECES {
-                    empty_tx.send(vec![0; PIECE]).context("the sending thread has gone")?;
-                }
-                anyhow::Ok(repeat(bench.budget, || {
-                    receive_all(&mut Pool::new(self.size, Buffers::Cold, messages), &full_rx, &empty_tx)
-                }))
-            });
-            let times = receiver.join().map_err(|_| anyhow!("the receiving thread panicked"))??;
-            sender.join().map_err(|_| anyhow!("the sending thread panicked"))??;
-            anyhow::Ok(times)
+        let send = move || while send_all(&buffers(), &empty_rx, &full_tx).is_some() {};
+        let times = on_two_cores(bench, send, move || {
+            for _ in 0..PIECES {
+                empty_tx.send(vec![0; PIECE]).context("the sending thread has gone")?;
+            }
+            Ok(repeat(bench.budget, || receive_all(&mut buffers(), &full_rx, &empty_tx)))
         })?;
         // All together, as between two sides: what one of them waits for the other belongs to it.
         let bytes = (self.size as u64 * messages) as f64 * times.len() as f64;
         Ok(Reading::value(bytes / times.iter().sum::<f64>().max(1.0)))
     }
+}
+
+/// Does both at the same time, each on a core of its own, and says what came of the second. The first ends when the second has.
+fn on_two_cores<T: Send>(
+    bench: &Bench,
+    lead: impl FnOnce() + Send,
+    follow: impl FnOnce() -> Result<T> + Send,
+) -> Result<T> {
+    let cpus = (bench.placement.lead(0), bench.placement.follow(0));
+    thread::scope(|scope| {
+        let leads = scope.spawn(move || pin(&[cpus.0]).map(|()| lead()));
+        let follows = scope.spawn(move || pin(&[cpus.1]).and_then(|()| follow()));
+        let done = follows.join().map_err(|_| anyhow!("the following thread panicked"))??;
+        leads.join().map_err(|_| anyhow!("the leading thread panicked"))??;
+        Ok(done)
+    })
 }
 
 /// Copies all messages into pieces; `None` if the other thread has gone.
