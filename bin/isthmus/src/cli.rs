@@ -160,6 +160,9 @@ enum GuestVerb {
         /// guest's own.
         #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=16))]
         ports: u8,
+        /// For libvirt, with `--ports`: the first number that none of the domain's PCI controllers has, which the first port gets.
+        #[arg(long, value_name = "INDEX", requires = "ports", value_parser = clap::value_parser!(u8).range(1..=200))]
+        index: Option<u8>,
     },
 
     /// Lets a guest of Xen attach: writes into XenStore who may be its backend, and prints that as commands of xenstore-utils.
@@ -329,7 +332,9 @@ fn run(noun: Noun, output: Output, socket: Option<PathBuf>) -> Result<Ended> {
         Noun::Domain(DomainVerb::List) => daemon::domains(output, socket),
         Noun::Channel(ChannelVerb::List) => daemon::channels(output, socket),
         Noun::Guest(GuestVerb::List) => guest::list(output, socket),
-        Noun::Guest(GuestVerb::Xml { name, qemu, ports }) => guest::xml(output, socket, &name, qemu, ports),
+        Noun::Guest(GuestVerb::Xml { name, qemu, ports, index }) => {
+            guest::xml(output, socket, &name, qemu, guest::Ports { count: ports, index })
+        }
         Noun::Endpoint(EndpointVerb::List) => daemon::endpoints(output, socket),
         Noun::Board(BoardVerb::List) => daemon::boards(output, socket),
         Noun::Peer(PeerVerb::List) => daemon::peers(output, socket),

@@ -38,9 +38,6 @@ use crate::watched::watched;
 use keeper::{Keeper, Kept};
 use pairs::{Neighbour, Plan};
 
-/// QEMU opens it; the guest of whoever else does would be taken for this one.
-const SOCKET_MODE: u32 = 0o600;
-
 /// Where a guest's device is served.
 struct Place {
     plan: KvmGuest,
@@ -69,7 +66,7 @@ impl Guests {
             let toward_host = (1 + workers).clamp(VECTORS_MIN, plan.vectors());
             let shape = Shape::new(RegionSize(plan.window_bytes()), toward_host, plan.vectors());
             let shape = shape.map_err(|error| error.to_string())?;
-            let server = IvshmemServer::listen(&plan.socket(daemon), SOCKET_MODE, shape);
+            let server = IvshmemServer::listen(&plan.socket(daemon), plan.qemu_user(), shape);
             let mut devices = server.map_err(|error| error.to_string())?;
             let name = plan.name.name().as_str();
             let ends = kept.remove(name);

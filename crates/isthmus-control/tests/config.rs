@@ -85,6 +85,7 @@ plug_timeout_s = 20
 name = "web"
 user = "ann"
 socket = "/srv/web.sock"
+qemu_user = "ann"
 window_mib = 128
 vectors = 32
 monitor = "/srv/web.qmp"

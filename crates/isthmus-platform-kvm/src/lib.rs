@@ -16,7 +16,7 @@
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("guest1");
 //! let shape = Shape::new(RegionSize(16 << 20), 4, 16)?;
-//! let mut server = IvshmemServer::listen(&path, 0o600, shape)?;
+//! let mut server = IvshmemServer::listen(&path, None, shape)?;
 //! # let qemu = std::os::unix::net::UnixStream::connect(&path)?;
 //! // Once the server's descriptor is readable:
 //! while let Some(event) = server.poll() {

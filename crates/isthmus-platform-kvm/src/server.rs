@@ -232,9 +232,8 @@ pub struct IvshmemServer {
 }
 
 impl IvshmemServer {
-    /// Serves at `path`, which only those may connect to whom `mode` lets write (as of `chmod`). A socket that a dead process left there is
-    /// replaced.
-    pub fn listen(path: &Path, mode: u32, shape: Shape) -> Result<Self, ServerError> {
+    /// Serves at `path`, which only root, our own user and `also` may connect to. A socket that a dead process left there is replaced.
+    pub fn listen(path: &Path, also: Option<u32>, shape: Shape) -> Result<Self, ServerError> {
         let refused = |operation| move |source| ServerError::Refused { operation, path: path.to_owned(), source };
         let address = SocketAddrUnix::new(path).map_err(refused("binding a socket to"))?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -255,7 +254,7 @@ impl IvshmemServer {
         }
         .map_err(refused("binding a socket to"))?;
         let name = Name::of(path).map_err(refused("looking at"))?;
-        rustix::fs::chmod(path, Mode::from_raw_mode(mode)).map_err(refused("protecting"))?;
+        also.map_or(Ok(()), |user| access::admit(path, user)).map_err(refused("admitting the user of QEMU to"))?;
         rustix::net::listen(&listener, 4).map_err(refused("listening at"))?;
         let mut server = Self::over(listener, shape).map_err(refused("waiting for"))?;
         server.name = Some(name);
@@ -442,5 +441,6 @@ impl Drop for Name {
     }
 }
 
+mod access;
 #[cfg(test)]
 mod tests;

@@ -23,6 +23,11 @@ fn clock() -> String {
     mhz.map(|mhz| format!(" tsc_early_khz={:.0}", mhz * 1e3)).unwrap_or_default()
 }
 
+/// All that it is told.
+pub(crate) fn kernel_line() -> String {
+    format!("{COMMAND_LINE}{}", clock())
+}
+
 /// A machine of its own, gone when dropped. Methods panic where it fails: that fails the test.
 #[derive(Debug)]
 pub struct Guest {
@@ -32,6 +37,11 @@ pub struct Guest {
 }
 
 impl Guest {
+    /// One that is switched on by others, at its line.
+    pub(crate) fn at_line(number: u32, line: Proc) -> Self {
+        Self { number, shell: Shell::new(format!("guest{number}"), line) }
+    }
+
     /// Switches it on, with these files and these devices.
     pub(crate) fn boot(kit: &Kit, number: u32, files: &Path, devices: &[String]) -> Self {
         Self::boot_on(None, kit, number, files, devices)
@@ -39,7 +49,7 @@ impl Guest {
 
     /// The same on a host of a bed, whose cards are the guest's to use.
     pub(crate) fn boot_on(host: Option<&Host>, kit: &Kit, number: u32, files: &Path, devices: &[String]) -> Self {
-        Self { number, shell: Shell::new(format!("guest{number}"), Self::switched_on(host, kit, files, devices)) }
+        Self::at_line(number, Self::switched_on(host, kit, files, devices))
     }
 
     /// QEMU for such a guest.
@@ -62,7 +72,7 @@ impl Guest {
             "stdio",
         ]);
         let launch = launch.arg("-kernel").arg(&kit.kernel).arg("-initrd").arg(files);
-        let mut launch = launch.args(["-append", &format!("{COMMAND_LINE}{}", clock())]).args(devices);
+        let mut launch = launch.args(["-append", &kernel_line()]).args(devices);
         if let Some(host) = host {
             launch = launch.host(host);
         }

@@ -89,13 +89,18 @@ impl Hosted {
             let devices: Vec<String> = devices(folder, number, 0).into_iter().chain(windows).collect();
             Guest::boot(kit, number, &files(kit, &scratch), &devices)
         });
-        let mut hosted = Self { guests, daemon, machines: parts.map(|(_, machine)| machine), scratch };
+        let mut hosted = Self::of(guests, daemon, parts.map(|(_, machine)| machine), scratch);
         for guest in &mut hosted.guests {
             let uptime_s = guest.ready();
             println!("# guest{} is up after {uptime_s} s of its time", guest.number);
             guest.run(&format!("network {} {MTU} && insmod /modules/isthmus.ko && window", guest.number));
         }
         Ok(hosted)
+    }
+
+    /// These guests, which others have switched on.
+    pub(crate) fn of(guests: [Guest; 2], daemon: Daemon, machines: [Machine; 2], scratch: Scratch) -> Self {
+        Self { guests, daemon, machines, scratch }
     }
 
     /// The monitor of a guest that has moved so often.
@@ -209,7 +214,7 @@ impl Hosted {
     }
 }
 
-fn isthmus(daemon: &Daemon, arguments: &[&str]) -> String {
+pub(crate) fn isthmus(daemon: &Daemon, arguments: &[&str]) -> String {
     let isthmus = binary("isthmus", "isthmus").unwrap_or_else(|error| panic!("{error}"));
     let running = daemon.beside(isthmus).args(arguments).spawn().unwrap_or_else(|error| panic!("{error}"));
     let finished = running.finish(patience()).unwrap_or_else(|error| panic!("{error}"));
@@ -223,12 +228,12 @@ fn printed(daemon: &Daemon, number: u32) -> Vec<String> {
 }
 
 /// The archive of what guests with this kernel find when they start.
-fn files(kit: &Kit, scratch: &Scratch) -> PathBuf {
+pub(crate) fn files(kit: &Kit, scratch: &Scratch) -> PathBuf {
     scratch.join(format!("files-{}.cpio", kit.release()))
 }
 
 /// Makes that archive, unless it is there.
-fn pack(kit: &Kit, scratch: &Scratch, extra: &Extra) -> Result<(), String> {
+pub(crate) fn pack(kit: &Kit, scratch: &Scratch, extra: &Extra) -> Result<(), String> {
     let (folder, files) = (scratch.path(), files(kit, scratch));
     if !files.exists() {
         let modules = vec![kit.driver(folder)?];

@@ -13,6 +13,8 @@
 //!
 //! Guests of one host ([`Hosted`]) have both: a card with a daemon of their own behind it, and a window that the host's daemon serves.
 //!
+//! The same as libvirt makes them: [`Libvirt`].
+//!
 //! One in which the driver is not loaded ([`Driverless`]) has the window alone.
 //!
 //! Where the host has a bridge and a wire to another host ([`Site`]), it takes root: those are in network namespaces.
@@ -30,6 +32,7 @@ mod driverless;
 mod guest;
 mod hosted;
 mod kit;
+mod libvirt;
 mod machine;
 mod pair;
 mod probe;
@@ -45,6 +48,7 @@ pub use driverless::{Driverless, WINDOW};
 pub use guest::Guest;
 pub use hosted::{Hosted, Monitors};
 pub use kit::Kit;
+pub use libvirt::Libvirt;
 pub use machine::Machine;
 pub use pair::Pair;
 pub use probe::Probe;

@@ -33,7 +33,7 @@ impl Probe {
         let parts = Parts::build(kit)?;
         let path = parts.socket();
         let shape = Shape::new(SIZE, VECTORS, VECTORS).expect("a shape that can be");
-        let mut server = IvshmemServer::listen(&path, 0o600, shape).unwrap_or_else(|error| panic!("{error}"));
+        let mut server = IvshmemServer::listen(&path, None, shape).unwrap_or_else(|error| panic!("{error}"));
         let socket = format!("socket,id=window,path={}", path.display());
         let device = format!("ivshmem-doorbell,chardev=window,vectors={VECTORS}");
         let mut windowed = parts.boot(kit, &["-chardev", &socket, "-device", &device]);

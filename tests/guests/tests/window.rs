@@ -42,7 +42,7 @@ const VECTORS: u16 = 4;
 /// A guest, the server of its device, and the host's half of that.
 fn start(kit: &Kit, parts: Parts, window: RegionSize) -> (Windowed, IvshmemServer, Guest) {
     let path = parts.socket();
-    let mut server = IvshmemServer::listen(&path, 0o600, Shape::new(window, VECTORS, VECTORS).unwrap()).unwrap();
+    let mut server = IvshmemServer::listen(&path, None, Shape::new(window, VECTORS, VECTORS).unwrap()).unwrap();
     let socket = format!("socket,id=window,path={}", path.display());
     let device = format!("ivshmem-doorbell,chardev=window,vectors={VECTORS}");
     let mut windowed = parts.boot(kit, &["-chardev", &socket, "-device", &device]);
@@ -57,7 +57,7 @@ fn start(kit: &Kit, parts: Parts, window: RegionSize) -> (Windowed, IvshmemServe
 /// The same, where the device is plugged into a guest that runs.
 fn plug(kit: &Kit, parts: Parts, window: RegionSize) -> (Windowed, IvshmemServer, Guest) {
     let path = parts.socket();
-    let mut server = IvshmemServer::listen(&path, 0o600, Shape::new(window, VECTORS, VECTORS).unwrap()).unwrap();
+    let mut server = IvshmemServer::listen(&path, None, Shape::new(window, VECTORS, VECTORS).unwrap()).unwrap();
     let mut windowed = parts.boot(kit, &[]);
     windowed.ready();
     let mut monitor = windowed.monitor();

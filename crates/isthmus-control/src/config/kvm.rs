@@ -17,6 +17,7 @@ pub struct KvmGuest {
     /// Whose the domains of its programs are.
     pub user: User,
     socket: Option<SocketPath>,
+    qemu_user: Option<User>,
     window_mib: Option<Window>,
     vectors: Option<Vectors>,
     monitor: Option<SocketPath>,
@@ -27,7 +28,7 @@ type Vectors = Integer<2, 64>;
 /// What a guest has that says nothing about it.
 const VECTORS: u16 = 16;
 
-const FIELDS: [Field; 6] = [
+const FIELDS: [Field; 7] = [
     Field {
         name: "name",
         expected: GuestName::expected,
@@ -40,6 +41,12 @@ const FIELDS: [Field; 6] = [
         expected: SocketPath::expected,
         default: "`guest-<name>.sock` beside `daemon.socket`",
         text: "Where its QEMU finds its device: the path of the character device of an `ivshmem-doorbell`.",
+    },
+    Field {
+        name: "qemu_user",
+        expected: User::expected,
+        default: "none",
+        text: "As whom its QEMU runs, if not as root or as the daemon's own user: `libvirt-qemu`. What that user does is trusted as QEMU is.",
     },
     Field {
         name: "window_mib",
@@ -71,6 +78,12 @@ impl KvmGuest {
             Some(socket) => socket.path().to_owned(),
             None => daemon.with_file_name(format!("guest-{}.sock", self.name.name())),
         }
+    }
+
+    /// Whom its QEMU runs as, beside those that may have the device anyway.
+    #[must_use]
+    pub fn qemu_user(&self) -> Option<u32> {
+        self.qemu_user.as_ref().map(|user| user.uid)
     }
 
     /// A monitor of its QEMU.
@@ -120,6 +133,7 @@ impl Setting for KvmGuest {
             name: name?,
             user: user?,
             socket: fields.get("socket", findings),
+            qemu_user: fields.get("qemu_user", findings),
             window_mib: fields.get("window_mib", findings),
             vectors: fields.get("vectors", findings),
             monitor: fields.get("monitor", findings),
@@ -132,6 +146,7 @@ impl Setting for KvmGuest {
             ("name", Some(self.name.to_toml())),
             ("user", Some(self.user.to_toml())),
             ("socket", self.socket.as_ref().map(Setting::to_toml)),
+            ("qemu_user", self.qemu_user.as_ref().map(Setting::to_toml)),
             ("window_mib", self.window_mib.as_ref().map(Setting::to_toml)),
             ("vectors", self.vectors.as_ref().map(Setting::to_toml)),
             ("monitor", self.monitor.as_ref().map(Setting::to_toml)),

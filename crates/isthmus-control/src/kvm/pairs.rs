@@ -285,7 +285,7 @@ fn left_behind(chardevs: &Value, mark: &str) -> Vec<String> {
     labels.filter(of_others).take(PORTS_MAX).map(str::to_owned).collect()
 }
 
-/// Root ports that nothing is plugged into, by the names of their buses.
+/// Root ports that nothing is plugged into, by the names of their buses; first those that are there for it (`isthmus guest xml`), which have room.
 fn free_ports(pci: &Value) -> Vec<String> {
     let buses = pci.as_array().into_iter().flatten();
     let devices = buses.filter_map(|bus| bus["devices"].as_array()).flatten();
@@ -293,8 +293,12 @@ fn free_ports(pci: &Value) -> Vec<String> {
         device["pci_bridge"].is_object() && device["pci_bridge"]["devices"].as_array().is_none_or(Vec::is_empty)
     });
     let named = free.filter_map(|device| device["qdev_id"].as_str()).filter(|id| !id.is_empty());
-    named.take(PORTS_MAX).map(str::to_owned).collect()
+    let (ours, others): (Vec<&str>, Vec<&str>) = named.partition(|id| PORTS.iter().any(|ours| id.starts_with(ours)));
+    ours.into_iter().chain(others).take(PORTS_MAX).map(str::to_owned).collect()
 }
+
+/// How names of ports begin that `isthmus guest xml` prints: for QEMU, and for libvirt.
+const PORTS: [&str; 2] = ["isthmus", "ua-isthmus"];
 
 #[cfg(test)]
 mod tests {
@@ -310,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_port_is_a_bridge_with_a_name_and_nothing_behind_it() {
+    fn a_free_port_is_a_bridge_with_a_name_and_nothing_behind_it_and_ours_come_first() {
         let bridge = |id: &str, behind: Value| json!({ "qdev_id": id, "pci_bridge": { "bus": {}, "devices": behind } });
         let devices = json!([
             { "qdev_id": "vga" },
@@ -318,8 +322,13 @@ mod tests {
             bridge("", json!([])),
             bridge("port2", json!([])),
             { "qdev_id": "port3", "pci_bridge": { "bus": {} } },
+            bridge("ua-isthmus1", json!([])),
+            bridge("isthmus2", json!([])),
         ]);
-        assert_eq!(free_ports(&json!([{ "bus": 0, "devices": devices }])), ["port2", "port3"]);
+        assert_eq!(
+            free_ports(&json!([{ "bus": 0, "devices": devices }])),
+            ["ua-isthmus1", "isthmus2", "port2", "port3"]
+        );
         assert_eq!(free_ports(&json!({ "bus": "nonsense" })), [""; 0]);
     }
 }

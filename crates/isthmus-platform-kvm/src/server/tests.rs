@@ -26,13 +26,13 @@ impl Bed {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("guest");
-        Self { server: IvshmemServer::listen(&path, 0o600, shape()).unwrap(), path, _folder: folder }
+        Self { server: IvshmemServer::listen(&path, None, shape()).unwrap(), path, _folder: folder }
     }
 
     /// Another server takes the place of this one, elsewhere: two of them cannot be at one path.
     fn replace(&mut self) {
         self.path = self.path.with_extension("next");
-        self.server = IvshmemServer::listen(&self.path, 0o600, shape()).unwrap();
+        self.server = IvshmemServer::listen(&self.path, None, shape()).unwrap();
     }
 
     fn connect(&self) -> Qemu {
@@ -309,7 +309,7 @@ fn the_socket_is_for_whom_it_is_meant_and_leaves_nothing_behind() {
     let mut bed = Bed::new();
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&bed.path), 0o600);
-    let taken = IvshmemServer::listen(&bed.path, 0o660, shape());
+    let taken = IvshmemServer::listen(&bed.path, None, shape());
     assert!(matches!(taken, Err(ServerError::Taken(_))));
     // Who asked counts as a connection that ended.
     assert!(matches!(bed.failure(), ConnectError::Early(_) | ConnectError::Send(_)));
@@ -320,13 +320,40 @@ fn the_socket_is_for_whom_it_is_meant_and_leaves_nothing_behind() {
     let dead = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
     rustix::net::bind(&dead, &SocketAddrUnix::new(&path).unwrap()).unwrap();
     drop(dead);
-    let server = IvshmemServer::listen(&path, 0o660, shape()).unwrap();
-    assert_eq!(mode(&path), 0o660);
+    let server = IvshmemServer::listen(&path, None, shape()).unwrap();
     // A file that is another's stays.
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, "another's").unwrap();
     drop(server);
     assert!(path.exists());
+}
+
+#[test]
+fn beside_the_owner_it_is_for_one_more_user_and_for_nobody_else() {
+    use rustix::thread::{Uid, set_thread_res_uid};
+    if !rustix::process::geteuid().is_root() {
+        return; // Who is not cannot be somebody else.
+    }
+    let (qemu, another) = (64055, 64056);
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = folder.path().join("guest");
+    let connects = |user: u32| {
+        let path = path.clone();
+        // A user of this thread alone.
+        let connect = move || {
+            let user = Uid::from_raw(user);
+            set_thread_res_uid(user, user, user).unwrap();
+            let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+            rustix::net::connect(&socket, &SocketAddrUnix::new(&path).unwrap())
+        };
+        std::thread::spawn(connect).join().unwrap()
+    };
+    let server = IvshmemServer::listen(&path, None, shape()).unwrap();
+    assert_eq!([connects(0), connects(qemu)], [Ok(()), Err(Errno::ACCESS)]);
+    drop(server);
+    let _server = IvshmemServer::listen(&path, Some(qemu), shape()).unwrap();
+    assert_eq!([connects(0), connects(qemu), connects(another)], [Ok(()), Ok(()), Err(Errno::ACCESS)]);
 }
 
 #[test]

@@ -1,0 +1,205 @@
+//! Guests as libvirt makes them, of what `isthmus guest xml` prints for it.
+//!
+//! ```text
+//!   isthmus guest xml ──► domain ──► virsh ──► QEMU, as the user libvirt-qemu ═══ guest-….sock, monitors ═══ isthmusd
+//! ```
+//!
+//! libvirt is here without its daemon: `virsh` has the driver for QEMU in its own process (`qemu:///embed`), all files of which are in a folder of
+//! ours. It has a mount namespace, in which the user that QEMU runs as is known, and one of processes, with which all machines end.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use isthmus_testbed::{Daemon, Launch, Proc, Scratch};
+use rustix::fs::{CWD, FileType, Mode, Uid, chown, mknodat};
+
+use crate::guest::{Guest, kernel_line};
+use crate::hosted::{self, Hosted, window};
+use crate::kit::{Kit, QEMU, missing};
+use crate::machine::Machine;
+use crate::shell::patience;
+
+const VIRSH: &str = "/usr/bin/virsh";
+
+/// The number of `libvirt-qemu` in Debian.
+const USER: u32 = 64055;
+
+/// How machines are run where nobody guards them but their user.
+const QEMU_CONF: &str = "stdio_handler = \"file\"\nsecurity_driver = \"none\"\nuser = \"libvirt-qemu\"\ngroup = \"libvirt-qemu\"\n\
+                         dynamic_ownership = 0\nremember_owner = 0\ncgroup_controllers = []\nnamespaces = []\n";
+
+/// The shell stays, as process 1 of its namespace: it sees off whom the others leave behind.
+const START: &str = "mount --bind \"$0/passwd\" /etc/passwd && mount --bind \"$0/group\" /etc/group && \
+                     stdbuf -oL virsh --connect \"qemu:///embed?root=$0/libvirt\" 2>&1; exit";
+
+/// Two guests of libvirt and their host's daemon: `guest0` of the kind `pc`, with its window; `guest1` of the kind `q35` with a port for it, where it
+/// is to be attached. Methods panic where something fails: that fails the test.
+#[derive(Debug)]
+pub struct Libvirt {
+    virsh: Proc,
+    orders: u32,
+    window: PathBuf,
+    /// Guests and daemon.
+    pub hosted: Hosted,
+}
+
+impl Libvirt {
+    /// Boots both; or says what is missing.
+    pub fn start(kit: &Kit) -> Result<Self, String> {
+        if !Path::new(VIRSH).exists() {
+            return Err(missing(Path::new(VIRSH)));
+        }
+        if !rustix::process::geteuid().is_root() {
+            return Err("QEMU as another user takes root".to_owned());
+        }
+        let scratch = Scratch::shared().unwrap_or_else(|error| panic!("{error}"));
+        hosted::pack(kit, &scratch, &Default::default())?;
+        let monitors = scratch.dir("monitors").expect("a folder in our folder");
+        // QEMU's sockets get the folder's group, which is the daemon's, and under libvirt that may write them.
+        chown(&monitors, Some(Uid::from_raw(USER)), None).expect("it is ours");
+        permit(&monitors, 0o2770);
+        let daemon = daemon(&scratch, &monitors);
+        let virsh = virsh(kit, &scratch);
+        let kernel = scratch.join("kernel");
+        fs::copy(&kit.kernel, &kernel).expect("a file in our folder");
+        let machine = |number: u32, kind: &str, elements: &Elements<'_>, devices: &str| {
+            let line = scratch.join(format!("line{number}"));
+            let files = [&kernel, &hosted::files(kit, &scratch), &line];
+            let domain = domain(number, kind, files, (devices, elements.beside));
+            (scratch.write(format!("guest{number}.xml"), domain).expect("a file in our folder"), line)
+        };
+        let printed = hosted::isthmus(&daemon, &["guest", "xml", "guest0"]);
+        let first = Elements::of(&printed);
+        let printed = hosted::isthmus(&daemon, &["guest", "xml", "guest1", "--ports", "1", "--index", "1"]);
+        let second = Elements::of(&printed);
+        let window = scratch.write("window.xml", second.window).expect("a file in our folder");
+        let plans =
+            [machine(0, "pc", &first, first.window), machine(1, "q35", &second, &format!("{ROOT}{}", second.ports))];
+        let lines = plans.each_ref().map(|(_, line)| serial(line));
+        let [one, other] = lines;
+        let guests = [Guest::at_line(0, one), Guest::at_line(1, other)];
+        let hosted = Hosted::of(guests, daemon, [Machine::Pc, Machine::Q35], scratch);
+        let mut libvirt = Self { virsh, orders: 0, window, hosted };
+        for (domain, _) in &plans {
+            libvirt.run(&format!("create {}", domain.display()));
+        }
+        for guest in &mut libvirt.hosted.guests {
+            let uptime_s = guest.ready();
+            println!("# guest{} is up after {uptime_s} s of its time", guest.number);
+            guest.run("insmod /modules/isthmus.ko");
+        }
+        libvirt.hosted.guests[0].run("window");
+        Ok(libvirt)
+    }
+
+    /// Attaches the window of `guest1` to it, and starts its daemon.
+    pub fn attach(&mut self) {
+        self.run(&format!("attach-device guest1 {}", self.window.display()));
+        self.hosted.guests[1].run("window");
+    }
+
+    /// Detaches it.
+    pub fn detach(&mut self) {
+        self.run("detach-device-alias guest1 ua-isthmus");
+    }
+
+    /// Has virsh do something, which has to come out well, and returns what it says.
+    #[track_caller]
+    pub fn run(&mut self, order: &str) -> Vec<String> {
+        self.orders += 1;
+        let done = format!("@done {}", self.orders);
+        for order in [order, &format!("echo {done}")] {
+            self.virsh.say(order).unwrap_or_else(|error| panic!("virsh: {order}: {error}"));
+        }
+        let mut said = Vec::new();
+        loop {
+            let line = self.virsh.line(patience());
+            let line = line.unwrap_or_else(|error| panic!("virsh: {order}: {}\n{error}", said.join("\n")));
+            if line.trim_end() == done {
+                break;
+            }
+            said.push(line.trim_end().to_owned());
+        }
+        assert!(!said.iter().any(|line| line.starts_with("error:")), "virsh: {order}: {}", said.join("\n"));
+        said
+    }
+}
+
+/// What was printed, by where in a domain it belongs.
+struct Elements<'a> {
+    ports: &'a str,
+    window: &'a str,
+    beside: &'a str,
+}
+
+impl<'a> Elements<'a> {
+    fn of(printed: &'a str) -> Self {
+        let (devices, beside) = printed.split_once("<!-- Beside").unwrap_or((printed, "-->"));
+        let (ports, window) = devices.split_at(devices.find("<shmem").expect("the window's element"));
+        let (_, beside) = beside.split_once("-->").expect("the end of a comment");
+        Self { ports, window, beside }
+    }
+}
+
+/// What every domain of the kind `q35` has, if it was made by libvirt's tools.
+const ROOT: &str = "<controller type='pci' index='0' model='pcie-root'/>\n";
+
+fn domain(number: u32, machine: &str, [kernel, files, line]: [&PathBuf; 3], (devices, beside): (&str, &str)) -> String {
+    let [kernel, files, line] = [kernel, files, line].map(|path| path.display());
+    format!(
+        "<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
+<name>guest{number}</name><memory unit='MiB'>512</memory><vcpu current='1'>2</vcpu>
+<os><type arch='x86_64' machine='{machine}'>hvm</type>
+<kernel>{kernel}</kernel><initrd>{files}</initrd><cmdline>{}</cmdline></os>
+<features><acpi/></features>
+<cpu mode='custom' match='exact' check='none'><model>Nehalem</model><feature policy='disable' name='cx16'/></cpu>
+<on_reboot>destroy</on_reboot><on_crash>destroy</on_crash>
+<devices><emulator>{QEMU}</emulator><serial type='pipe'><source path='{line}'/></serial>
+<controller type='usb' model='none'/><memballoon model='none'/>
+{devices}</devices>
+{beside}</domain>
+",
+        kernel_line()
+    )
+}
+
+fn daemon(scratch: &Scratch, monitors: &Path) -> Daemon {
+    let guest = |number| {
+        let monitor = monitors.join(format!("guest{number}"));
+        format!("{}qemu_user = {USER}\nmonitor = \"{}\"\n", window::config(number), monitor.display())
+    };
+    let config =
+        format!("[daemon]\nsocket = \"{{socket}}\"\nruntime_dir = \"{{state}}\"\n{}", [0, 1].map(guest).concat());
+    Daemon::on(scratch).config(&config).kept().start(patience()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn virsh(kit: &Kit, scratch: &Scratch) -> Proc {
+    let known = |file: &str, entry: String| {
+        let all = fs::read_to_string(Path::new("/etc").join(file)).expect("every system has that");
+        scratch.write(file, format!("{all}{entry}")).expect("a file in our folder");
+    };
+    known("passwd", format!("libvirt-qemu:x:{USER}:{USER}::/nonexistent:/usr/sbin/nologin\n"));
+    known("group", format!("libvirt-qemu:x:{USER}:\n"));
+    let settings = scratch.dir("libvirt").and_then(|_| scratch.dir("libvirt/etc"));
+    let settings = settings.expect("a folder in our folder");
+    fs::write(settings.join("qemu.conf"), QEMU_CONF).expect("a file in our folder");
+    let launch = Launch::new("/usr/bin/nice").args(["-n", &kit.nice.to_string(), "/usr/bin/unshare"]);
+    let launch = launch.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", START]);
+    launch.arg(scratch.path()).talking().spawn().unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A guest's serial line: QEMU has the other ends of its two pipes.
+fn serial(line: &Path) -> Proc {
+    for end in ["in", "out"] {
+        let path = line.with_extension(end);
+        mknodat(CWD, &path, FileType::Fifo, Mode::empty(), 0).expect("a pipe in our folder");
+        permit(&path, 0o666);
+    }
+    let both = Launch::new("/bin/sh").args(["-c", "cat \"$0.out\" & exec cat >\"$0.in\""]).arg(line);
+    both.talking().spawn().unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn permit(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("it is ours");
+}
