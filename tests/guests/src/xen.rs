@@ -109,10 +109,14 @@ impl XenKit {
         Ok(Self { qemu, xen, kernel, busybox, modules, cards, tools, libraries, programs, processors, eager, versions })
     }
 
-    /// The same with further programs in guests, and more processors, for a machine that takes its turns with everybody: where it is
-    /// measured.
-    pub fn eager(self, programs: Vec<PathBuf>, processors: u32) -> Self {
-        Self { programs, processors, eager: true, ..self }
+    /// The same with further programs in guests.
+    pub fn with(self, programs: Vec<PathBuf>) -> Self {
+        Self { programs, ..self }
+    }
+
+    /// The same with more processors, for a machine that takes its turns with everybody: where it is measured.
+    pub fn eager(self, processors: u32) -> Self {
+        Self { processors, eager: true, ..self }
     }
 
     /// What its domains are, in a few words.

@@ -1,7 +1,10 @@
 //! Domains of Xen: what `isthmus-platform-xen` does with the devices of real guests. One machine for all, since it takes long to start.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::path::Path;
+
 use isthmus_guests::{XenKit, XenMachine, patience};
+use isthmus_mx_tests::build;
 use isthmus_testbed::eventually;
 
 /// Pages of the regions that are granted where their number does not matter.
@@ -13,7 +16,7 @@ const MANY: u32 = 3000;
 #[test]
 fn domains_of_xen() {
     let kit = match XenKit::find() {
-        Ok(kit) => kit,
+        Ok(kit) => kit.with(vec![build::compiled(&Path::new(env!("CARGO_MANIFEST_DIR")).join("guest/granted.c"))]),
         Err(why) => return println!("skipped: {why}"),
     };
     println!("# {}, emulated processors", kit.versions);
@@ -27,6 +30,7 @@ fn domains_of_xen() {
     bed.check("a region of many pages, by lists of references", many_pages);
     bed.check("a mapper that is killed says farewell", killed_mapper);
     bed.check("an owner that is killed says farewell, and its pages stay", killed_owner);
+    bed.check("pages that a kernel's node grants are no memory for a program's buffers", no_memory_of_programs);
     bed.check("nothing that was granted so far is left", |bed| assert_eq!(bed.xen.grants(), at_first));
     bed.check("a guest is allowed what it may, by domain 0", allowed);
     bed.check("guests are seen to come, start again and fall silent", presence);
@@ -132,6 +136,20 @@ fn killed_owner(bed: &mut Bed) {
         bed.on(mapper, "await enter there");
         bed.on(mapper, "tell enter end");
     }
+}
+
+/// What decision 18 stands on (docs/decisions): where one of these comes out otherwise, there may be another choice.
+fn no_memory_of_programs(bed: &mut Bed) {
+    let to = bed.b;
+    let expected = [
+        "a private mapping: EINVAL",
+        "what a child writes: seen",
+        "a lock: ok",
+        "MADV_DONTNEED: ok",
+        "a touch after that: BUS",
+        "granting pages of others: ENOTTY",
+    ];
+    assert_eq!(bed.on("a", &format!("granted {to}")), expected);
 }
 
 /// Guest b may attach to guest a, and then may not.

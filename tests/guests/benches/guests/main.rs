@@ -78,7 +78,9 @@ fn main() -> Result<()> {
         return Ok(());
     }
     match XenKit::find() {
-        Ok(kit) => xen(&args.out, pace, &kit.eager(vec![env!("CARGO_BIN_EXE_guest_tcp").into()], args.xen_processors)),
+        Ok(kit) => {
+            xen(&args.out, pace, &kit.with(vec![env!("CARGO_BIN_EXE_guest_tcp").into()]).eager(args.xen_processors))
+        }
         Err(why) if args.only.is_none() => {
             println!("skipped: guests of Xen: {why}");
             Ok(())
