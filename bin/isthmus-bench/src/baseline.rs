@@ -1,6 +1,7 @@
 //! What this project's figures are held against, measured in the same run on the same machine.
 //!
-//! - the floor, which nobody can go below: [`CacheLine`], [`copy::CrossCore`], [`copy::OneCore`], [`copy::TwoCopies`], and eventfds for sleepers;
+//! - the floor, which nobody can go below: [`CacheLine`], [`copy::CrossCore`], [`copy::OneCore`], [`copy::TwoCopies`], and eventfds for sleepers; and where a copy
+//!   had better not go: [`copy::Behind`];
 //! - what every program has: TCP, Unix sockets, pipes, each waiting both ways;
 //! - what others reach between processes: `process_vm_readv`, and UCX and MPIs where they are installed ([`ucx`], [`crate::mpi`]).
 
@@ -29,6 +30,11 @@ pub(crate) fn all(copy_size: usize) -> Vec<Box<dyn Case>> {
         Box::new(LinkCase::bandwidth(Path::Cma, Wait::Poll, 1 << 20, Buffers::Warm)),
         Box::new(LinkCase::bandwidth(Path::Cma, Wait::Poll, 1 << 20, Buffers::Cold)),
     ];
+    for by in [copy::By::Library, copy::By::Window] {
+        for distance in [0, 1, 15, 16, 31, 32, 64, 2048] {
+            cases.push(Box::new(copy::Behind { distance, by }));
+        }
+    }
     for path in [Path::Tcp, Path::Unix, Path::Seqpacket, Path::Pipe] {
         for wait in [Wait::Poll, Wait::Sleep] {
             cases.push(Box::new(LinkCase::half_rtt(path, wait, 8)));

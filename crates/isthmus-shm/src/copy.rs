@@ -2,9 +2,10 @@
 //!
 //! The C library's `memcpy` moves 2 KiB and more by `rep movsb` where the processor says that it is good at that. AMD's Zen 4 says
 //! so (Zen 3 is said to be alike), but where the destination begins 1 to 31 bytes behind the source modulo 4096 it takes long:
-//! 16 KiB at a time, from cold memory into a ring of 256 KiB, it copies 3.2 GB/s at 1 to 15 bytes, 8.6 at 16 to 31, and 16 to 18
-//! at others. That is not rare: buffers of an allocator begin 16 bytes into a page, and pieces of a slab often with one. Nothing
-//! but the difference of the two addresses decides it, so such copies go by vectors, which do not mind (15 GB/s).
+//! 16 KiB at a time, from cold memory into a ring of 256 KiB, it copies 3.2 GB/s at 1 to 15 bytes, 7.8 at 16 to 31, and 16 at
+//! others. That is not rare: buffers of an allocator begin 16 bytes into a page, and pieces of a slab often with one. Nothing
+//! but the difference of the two addresses decides it, so such copies go by vectors, which do not mind (14.6 GB/s;
+//! `isthmus-bench baselines --only memcpy.behind --only channel_copy.behind`).
 
 /// Shorter ones the C library does not do by `rep movsb`.
 #[cfg(all(target_arch = "x86_64", not(miri)))]

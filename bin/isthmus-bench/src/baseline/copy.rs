@@ -1,4 +1,5 @@
-//! The floor of all bandwidths: copying memory, within one core, of lines that another core has just written, and twice, by both cores.
+//! The floor of all bandwidths: copying memory, within one core, of lines that another core has just written, and twice, by both cores. And
+//! what one core's copies depend on beside their size: where they go.
 
 use std::hint::black_box;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -6,6 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
+use isthmus_layout::RegionSize;
+use isthmus_shm::{Mapping, Payload as _, Window};
 
 use crate::case::{Case, Reading, Unit, size_name};
 use crate::job::Buffers;
@@ -34,6 +37,22 @@ pub(crate) struct CrossCore {
 /// more in common than that. Out of buffers that were never used and into such, with no protocol but whose piece it is.
 pub(crate) struct TwoCopies {
     pub(crate) size: usize,
+}
+
+/// Copies on one core out of memory that was never used, into a few pieces of memory again and again, all of which begin so many bytes behind
+/// their source modulo a page: what some processors mind.
+pub(crate) struct Behind {
+    pub(crate) distance: usize,
+    pub(crate) by: By,
+}
+
+/// Who copies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum By {
+    /// The C library.
+    Library,
+    /// Whatever copies messages into channels.
+    Window,
 }
 
 impl Case for OneCore {
@@ -107,6 +126,61 @@ impl Case for TwoCopies {
         // All together, as between two sides: what one of them waits for the other belongs to it.
         let bytes = (self.size as u64 * messages) as f64 * times.len() as f64;
         Ok(Reading::value(bytes / times.iter().sum::<f64>().max(1.0)))
+    }
+}
+
+impl Case for Behind {
+    fn name(&self) -> String {
+        let by = match self.by {
+            By::Library => "memcpy",
+            By::Window => "channel_copy",
+        };
+        format!("{by}.behind.{}", self.distance)
+    }
+
+    fn unit(&self) -> Unit {
+        Unit::GigabytesPerSecond
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Reading> {
+        let cpu = bench.placement.lead(0);
+        let times = thread::scope(|scope| {
+            let copies = scope.spawn(|| pin(&[cpu]).map(|()| repeat(bench.budget, || Some(self.copy_all()))));
+            copies.join().map_err(|_| anyhow!("the copying thread panicked"))
+        })??;
+        bytes_per_ns(BEHIND, &times)
+    }
+}
+
+/// How much is copied at once, out of fresh memory.
+const BEHIND: usize = 64 << 20;
+
+const PAGE: usize = 4096;
+
+impl Behind {
+    /// How long it takes to copy all.
+    fn copy_all(&self) -> f64 {
+        let pool = Pool::new(BEHIND, Buffers::Cold, 1);
+        let from = pool.slot(0);
+        let bytes = PIECE * PIECES + PAGE;
+        let (window, mut ring) = (Window::new(Mapping::private(RegionSize(bytes as u64))), vec![0_u8; bytes]);
+        let begins = match self.by {
+            By::Window => 0, // It is pages.
+            By::Library => ring.as_ptr().addr(),
+        };
+        let at = from.as_ptr().addr().wrapping_add(self.distance).wrapping_sub(begins) % PAGE;
+        ring.fill(1); // Page faults are taken here.
+        window.copy_in(0, &ring);
+        let start = Instant::now();
+        for (nth, part) in from.chunks(PIECE).enumerate() {
+            let at = at + nth % PIECES * PIECE;
+            match self.by {
+                By::Window => window.copy_in(at as u64, black_box(part)),
+                By::Library => ring[at..at + part.len()].copy_from_slice(black_box(part)),
+            }
+            black_box(&mut ring);
+        }
+        start.elapsed().as_nanos() as f64
     }
 }
 
