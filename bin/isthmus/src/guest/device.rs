@@ -1,0 +1,162 @@
+//! The device of a guest's machine, which its window is behind: as libvirt and QEMU are told of it.
+
+use isthmus_control::schema::GuestRow;
+use serde::Serialize;
+
+#[derive(Serialize)]
+pub(super) struct Device {
+    /// Elements of libvirt's domain; not where the number of a port is missing.
+    pub(super) libvirt: Option<String>,
+    /// Arguments of QEMU.
+    pub(super) qemu: Vec<String>,
+}
+
+/// What a machine of the kind q35 is to have beside its window.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ports {
+    /// Places for windows in common with other guests.
+    pub(crate) count: u8,
+    /// The first number for PCI controllers that libvirt's domain has not given to one.
+    pub(crate) index: Option<u8>,
+}
+
+impl Device {
+    pub(super) fn of(guest: &GuestRow, ports: Ports) -> Self {
+        Self { libvirt: libvirt(guest, ports), qemu: arguments(guest, ports.count) }
+    }
+}
+
+/// The first of the chassis numbers that ports are given, the one of the guest's own window; each port of a machine needs one of its own.
+const CHASSIS: u8 = 200;
+
+/// Firmware finds no place for so much below 4 GiB, where nothing is cached, and puts what is behind all ports above. It is addresses, not memory.
+const LARGE: u64 = 4 << 30;
+
+/// What the ports of a machine have room for, which nothing reserves by itself: the first for the guest's own window, which behind no port
+/// could not be unplugged, the others for windows in common with others. None where there are none.
+fn reserves(guest: &GuestRow, ports: u8) -> Vec<u64> {
+    let common = std::iter::repeat_n(guest.common_bytes.unwrap_or_default(), ports.into());
+    std::iter::once(guest.window_bytes.max(LARGE)).filter(|_| ports > 0).chain(common).collect()
+}
+
+/// For QEMU: the daemon's own monitor of a guest.
+fn monitor(guest: &GuestRow) -> Vec<String> {
+    let socket = |monitor: &String| format!("unix:{},server=on,wait=off", monitor.replace(',', ",,"));
+    guest.monitor.iter().flat_map(|monitor| ["-qmp".to_owned(), socket(monitor)]).collect()
+}
+
+/// For QEMU: all.
+fn arguments(guest: &GuestRow, ports: u8) -> Vec<String> {
+    let GuestRow { socket, vectors, .. } = guest;
+    let mut arguments = vec!["-chardev".to_owned(), format!("socket,id=isthmus,path={}", socket.replace(',', ",,"))];
+    let mut devices = Vec::new();
+    for (port, bytes) in (0..).zip(reserves(guest, ports)) {
+        let (number, mib) = (CHASSIS + port, bytes >> 20);
+        devices.push(format!("pcie-root-port,id=isthmus{port},chassis={number},slot={number},pref64-reserve={mib}M"));
+    }
+    let bus = if devices.is_empty() { "" } else { ",bus=isthmus0" };
+    let window = format!("ivshmem-doorbell,id=isthmus-device,chardev=isthmus,vectors={vectors}{bus}");
+    devices.insert(devices.len().min(1), window);
+    arguments.extend(devices.into_iter().flat_map(|device| ["-device".to_owned(), device]));
+    arguments.extend(monitor(guest));
+    arguments
+}
+
+/// For libvirt (its formatdomain: "Shared memory device"): what stands in `<devices>`, and what stands beside. None where its ports have no numbers.
+fn libvirt(guest: &GuestRow, ports: Ports) -> Option<String> {
+    let reserves = reserves(guest, ports.count);
+    let first = ports.index.or(reserves.is_empty().then_some(0))?;
+    let alias = |port: usize| format!("ua-isthmus{port}");
+    let mut text = String::new();
+    for port in 0..reserves.len() {
+        let index = usize::from(first) + port;
+        text += &format!(
+            "<controller type='pci' index='{index}' model='pcie-root-port'>\n  <alias name='{}'/>\n</controller>\n",
+            alias(port)
+        );
+    }
+    text += &format!(
+        "<shmem name='isthmus'>\n  <model type='ivshmem-doorbell'/>\n  <server path='{}'/>\n  <msi vectors='{}' ioeventfd='on'/>\n  \
+         <alias name='ua-isthmus'/>\n",
+        escaped(&guest.socket),
+        guest.vectors
+    );
+    if !reserves.is_empty() {
+        // By itself libvirt puts it behind a bridge for devices of before PCI Express, where there is no room for windows.
+        text += &format!("  <address type='pci' domain='0x0000' bus='{first:#04x}' slot='0x00' function='0x0'/>\n");
+    }
+    text += "</shmem>\n";
+    // libvirt has no elements for these; as of its documentation of QEMU, "Pass-through of arbitrary qemu commands" and "Overriding
+    // properties of qemu devices".
+    let mut beside = String::new();
+    let monitor = monitor(guest);
+    if !monitor.is_empty() {
+        let words = monitor.iter().map(|word| format!("  <qemu:arg value='{}'/>\n", escaped(word)));
+        beside += &format!("<qemu:commandline>\n{}</qemu:commandline>\n", words.collect::<String>());
+    }
+    if !reserves.is_empty() {
+        let device = |(port, bytes): (usize, &u64)| {
+            let property = format!("<qemu:property name='pref64-reserve' type='unsigned' value='{bytes}'/>");
+            let alias = alias(port);
+            format!("  <qemu:device alias='{alias}'><qemu:frontend>{property}</qemu:frontend></qemu:device>\n")
+        };
+        let devices: String = reserves.iter().enumerate().map(device).collect();
+        beside += &format!("<qemu:override>\n{devices}</qemu:override>\n");
+    }
+    if !beside.is_empty() {
+        text +=
+            "<!-- Beside <devices>, in a <domain> with xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0': -->\n";
+        text += &beside;
+    }
+    Some(text)
+}
+
+/// As an attribute in single quotes has it.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('\'', "&apos;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::guest;
+    use super::*;
+
+    #[test]
+    fn a_device_names_the_socket_as_each_of_the_two_takes_it() {
+        let libvirt = libvirt(&guest(), Ports::default()).unwrap_or_default();
+        assert!(libvirt.contains("<server path='/run/a,b/it&apos;s&amp;web.sock'/>"), "{libvirt}");
+        assert!(!libvirt.contains("<address") && !libvirt.contains("qemu:"), "{libvirt}");
+        let arguments = arguments(&guest(), 0);
+        assert_eq!(arguments[1], "socket,id=isthmus,path=/run/a,,b/it's&web.sock");
+        assert_eq!(arguments[3..], ["ivshmem-doorbell,id=isthmus-device,chardev=isthmus,vectors=16"]);
+    }
+
+    #[test]
+    fn a_guest_with_a_monitor_has_its_socket_and_ports_for_its_own_and_for_common_windows() {
+        let guest = GuestRow { monitor: Some("/run/it's,web.qmp".to_owned()), ..guest() };
+        let port = |number: u8, mib: u32| {
+            format!("pcie-root-port,id=isthmus{number},chassis=20{number},slot=20{number},pref64-reserve={mib}M")
+        };
+        let window = "ivshmem-doorbell,id=isthmus-device,chardev=isthmus,vectors=16,bus=isthmus0";
+        let devices = ["-device", &port(0, 4096), "-device", window, "-device", &port(1, 32), "-device", &port(2, 32)];
+        let arguments = arguments(&guest, 2);
+        assert_eq!(arguments[2..10], devices);
+        assert_eq!(arguments[10..], ["-qmp", "unix:/run/it's,,web.qmp,server=on,wait=off"]);
+        assert_eq!(libvirt(&guest, Ports { count: 2, index: None }), None);
+        let libvirt = libvirt(&guest, Ports { count: 2, index: Some(15) }).unwrap_or_default();
+        for (number, bytes) in [(0, 4_u64 << 30), (1, 32 << 20), (2, 32 << 20)] {
+            let index = 15 + number;
+            let port = format!("index='{index}' model='pcie-root-port'>\n  <alias name='ua-isthmus{number}'/>");
+            assert!(libvirt.contains(&port), "{libvirt}");
+            let room = format!(
+                "alias='ua-isthmus{number}'><qemu:frontend><qemu:property name='pref64-reserve' type='unsigned' value='{bytes}'/>"
+            );
+            assert!(libvirt.contains(&room), "{libvirt}");
+        }
+        assert!(
+            libvirt.contains("<address type='pci' domain='0x0000' bus='0x0f' slot='0x00' function='0x0'/>"),
+            "{libvirt}"
+        );
+        assert!(libvirt.contains("<qemu:arg value='unix:/run/it&apos;s,,web.qmp,server=on,wait=off'/>"));
+    }
+}
