@@ -61,27 +61,19 @@ impl Libvirt {
         permit(&monitors, 0o2770);
         let daemon = daemon(&scratch, &monitors);
         let virsh = virsh(kit, &scratch);
-        let kernel = scratch.join("kernel");
-        fs::copy(&kit.kernel, &kernel).expect("a file in our folder");
-        let machine = |number: u32, kind: &str, elements: &Elements<'_>, devices: &str| {
-            let line = scratch.join(format!("line{number}"));
-            let files = [&kernel, &hosted::files(kit, &scratch), &line];
-            let domain = domain(number, kind, files, (devices, elements.beside));
-            (scratch.write(format!("guest{number}.xml"), domain).expect("a file in our folder"), line)
-        };
-        let printed = hosted::isthmus(&daemon, &["guest", "xml", "guest0"]);
-        let first = Elements::of(&printed);
-        let printed = hosted::isthmus(&daemon, &["guest", "xml", "guest1", "--ports", "1", "--index", "1"]);
-        let second = Elements::of(&printed);
+        fs::copy(&kit.kernel, scratch.join("kernel")).expect("a file in our folder");
+        let printed = |arguments: &[&str]| hosted::isthmus(&daemon, &[&["guest", "xml"], arguments].concat());
+        let printed = [printed(&["guest0"]), printed(&["guest1", "--ports", "1", "--index", "1"])];
+        let [first, second] = printed.each_ref().map(|printed| Elements::of(printed));
+        let domains = [
+            define((kit, &scratch), (0, "pc"), (first.window, first.beside)),
+            define((kit, &scratch), (1, "q35"), (&format!("{ROOT}{}", second.ports), second.beside)),
+        ];
         let window = scratch.write("window.xml", second.window).expect("a file in our folder");
-        let plans =
-            [machine(0, "pc", &first, first.window), machine(1, "q35", &second, &format!("{ROOT}{}", second.ports))];
-        let lines = plans.each_ref().map(|(_, line)| serial(line));
-        let [one, other] = lines;
-        let guests = [Guest::at_line(0, one), Guest::at_line(1, other)];
+        let guests = [0, 1].map(|number| Guest::at_line(number, serial(&line(&scratch, number))));
         let hosted = Hosted::of(guests, daemon, [Machine::Pc, Machine::Q35], scratch);
         let mut libvirt = Self { virsh, orders: 0, window, hosted };
-        for (domain, _) in &plans {
+        for domain in domains {
             libvirt.run(&format!("create {}", domain.display()));
         }
         for guest in &mut libvirt.hosted.guests {
@@ -145,9 +137,15 @@ impl<'a> Elements<'a> {
 /// What every domain of the kind `q35` has, if it was made by libvirt's tools.
 const ROOT: &str = "<controller type='pci' index='0' model='pcie-root'/>\n";
 
-fn domain(number: u32, machine: &str, [kernel, files, line]: [&PathBuf; 3], (devices, beside): (&str, &str)) -> String {
-    let [kernel, files, line] = [kernel, files, line].map(|path| path.display());
-    format!(
+/// Writes the domain of a guest, of a kind of machine, with these devices and what is beside them.
+fn define(
+    (kit, scratch): (&Kit, &Scratch),
+    (number, machine): (u32, &str),
+    (devices, beside): (&str, &str),
+) -> PathBuf {
+    let [kernel, files, line] = [scratch.join("kernel"), hosted::files(kit, scratch), line(scratch, number)];
+    let [kernel, files, line] = [&kernel, &files, &line].map(|path| path.display());
+    let domain = format!(
         "<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
 <name>guest{number}</name><memory unit='MiB'>512</memory><vcpu current='1'>2</vcpu>
 <os><type arch='x86_64' machine='{machine}'>hvm</type>
@@ -161,7 +159,13 @@ fn domain(number: u32, machine: &str, [kernel, files, line]: [&PathBuf; 3], (dev
 {beside}</domain>
 ",
         kernel_line()
-    )
+    );
+    scratch.write(format!("guest{number}.xml"), domain).expect("a file in our folder")
+}
+
+/// Where a guest's serial line is.
+fn line(scratch: &Scratch, number: u32) -> PathBuf {
+    scratch.join(format!("line{number}"))
 }
 
 fn daemon(scratch: &Scratch, monitors: &Path) -> Daemon {
