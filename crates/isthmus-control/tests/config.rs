@@ -101,6 +101,7 @@ name = "vm"
 user = "ann"
 window_mib = 16
 vectors = 128
+maps = false
 [[xen.guest]]
 name = "7"
 user = 1001

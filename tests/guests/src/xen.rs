@@ -340,7 +340,13 @@ impl XenMachine {
     /// Writes what a backend's daemon is told, in domain 0, which is called `dom0`, or in a guest: this, and guests of these names.
     #[track_caller]
     pub fn configure(&mut self, backend: &str, head: &str, guests: &[&str]) {
-        let guest = |name: &&str| format!("[[xen.guest]]\\nname = \\\"{name}\\\"\\nuser = 0\\n");
+        let guests: Vec<_> = guests.iter().map(|name| (*name, "")).collect();
+        self.configure_each(backend, head, &guests);
+    }
+
+    /// The same with settings of each.
+    pub fn configure_each(&mut self, backend: &str, head: &str, guests: &[(&str, &str)]) {
+        let guest = |(name, own): &(&str, &str)| format!("[[xen.guest]]\\nname = \\\"{name}\\\"\\nuser = 0\\n{own}\\n");
         let guests: String = guests.iter().map(guest).collect();
         // Emulated domains stand still for a second now and then.
         let limits = "[limits]\\nhandshake_timeout_ms = 60000";

@@ -17,6 +17,7 @@ pub struct XenGuest {
     pub user: User,
     window_mib: Option<Window>,
     vectors: Option<Vectors>,
+    maps: Option<bool>,
 }
 
 type Vectors = Integer<2, { VECTORS_MAX as u32 }>;
@@ -24,7 +25,7 @@ type Vectors = Integer<2, { VECTORS_MAX as u32 }>;
 /// What a guest has that says nothing about it.
 const VECTORS: u16 = 64;
 
-const FIELDS: [Field; 4] = [
+const FIELDS: [Field; 5] = [
     Field {
         name: "name",
         expected: GuestName::expected,
@@ -44,6 +45,12 @@ const FIELDS: [Field; 4] = [
         default: "`64`",
         text: "Bells toward it: one is the daemons', each of the others wakes one domain of the guest.",
     },
+    Field {
+        name: "maps",
+        expected: bool::expected,
+        default: "`true`",
+        text: "Whether it may map what other guests grant to it. One that does, and is saved without being forbidden before, does not come back whole: `false` is for guests that are saved or migrated. It grants to others then, and programs of two such guests talk through this daemon.",
+    },
 ];
 
 const NAMES: &[&str] = &names(&FIELDS);
@@ -59,6 +66,12 @@ impl XenGuest {
     #[must_use]
     pub fn vectors(&self) -> u16 {
         self.vectors.map_or(VECTORS, |vectors| vectors.get() as u16)
+    }
+
+    /// Whether it may map what other guests grant to it.
+    #[must_use]
+    pub fn maps(&self) -> bool {
+        self.maps.unwrap_or(true)
     }
 }
 
@@ -88,6 +101,7 @@ impl Setting for XenGuest {
             user: user?,
             window_mib: fields.get("window_mib", findings),
             vectors: fields.get("vectors", findings),
+            maps: fields.get("maps", findings),
         };
         (findings.len() == before).then_some(guest)
     }
@@ -98,6 +112,7 @@ impl Setting for XenGuest {
             ("user", Some(self.user.to_toml())),
             ("window_mib", self.window_mib.as_ref().map(Setting::to_toml)),
             ("vectors", self.vectors.as_ref().map(Setting::to_toml)),
+            ("maps", self.maps.as_ref().map(Setting::to_toml)),
         ])
     }
 }

@@ -29,7 +29,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::spawn_local;
 
 use super::pace::Pace;
-use super::pairs::{Domids, Plan};
+use super::pairs::{Known, Neighbour, Plan};
 use super::relay::{BACKEND, Bells, Relay};
 use super::{Cut, Domain, Lifeline, STORE_AGAIN, TURN, incarnation, thread};
 use crate::border::host::Border;
@@ -103,14 +103,14 @@ impl<K: Domain> Backend<K> {
         let (lifeline, cut) = Lifeline::new();
         let (kernel, own, incarnation) = (self.kernel.clone(), self.own, self.incarnation);
         thread("xen-guests", move || watch(&kernel, own, incarnation, &tell, &cut)).map_err(refused)?;
-        let domids = Domids::default();
+        let known = Known::default();
         let (sends, wanted) = mpsc::unbounded_channel();
         server.with(|broker| broker.make_windows_by("xen", sends));
         let (bytes_max, limits) = self.common;
-        let pairs = Plan { domids: Rc::clone(&domids), sorts: common_sorts(sizes).to_vec(), bytes_max, limits };
+        let pairs = Plan { known: Rc::clone(&known), sorts: common_sorts(sizes).to_vec(), bytes_max, limits };
         spawn_local(super::pairs::serve(server.clone(), pairs, wanted));
         let (here, server) = (BTreeMap::new(), server.clone());
-        let mut guests = Guests { backend: self, server, workers, sizes, here, domids, next: FIRST_GROUND };
+        let mut guests = Guests { backend: self, server, workers, sizes, here, known, next: FIRST_GROUND };
         spawn_local(async move {
             let _lifeline = lifeline;
             while let Some(sighting) = sightings.recv().await {
@@ -129,7 +129,7 @@ struct Guests<K> {
     sizes: Sizes,
     /// What ends each.
     here: BTreeMap<Name, (Domid, Rc<Notify>)>,
-    domids: Domids,
+    known: Known,
     next: u32,
 }
 
@@ -183,7 +183,7 @@ impl<K: Domain> Guests<K> {
         let before = self.here.insert(name.clone(), (guest, Rc::clone(&gone)));
         before.inspect(|(_, gone)| gone.notify_one());
         tracing::info!(guest = %name, domain = %guest, "it is there");
-        self.domids.borrow_mut().insert(number, guest);
+        self.known.borrow_mut().insert(number, Neighbour { domid: guest, maps: plan.maps() });
         self.show(&name, &estate, node_of(guest));
         let relay = Relay::new(port, head, BACKEND, bells);
         let relaying = {
@@ -196,14 +196,14 @@ impl<K: Domain> Guests<K> {
                 gone.notify_one();
             })
         };
-        let (server, domids, uid) = (self.server.clone(), Rc::clone(&self.domids), plan.user.uid);
+        let (server, known, uid) = (self.server.clone(), Rc::clone(&self.known), plan.user.uid);
         spawn_local(async move {
             let border = Border::new(server.clone(), Arc::clone(&estate), uid);
             if let Err(error) = border.serve(gone.notified()).await {
                 tracing::error!(guest = %name, "its border is not served: {error}");
             }
             relaying.abort();
-            domids.borrow_mut().remove(&number);
+            known.borrow_mut().remove(&number);
             hide(&server, &name, &estate);
         });
         Ok(())

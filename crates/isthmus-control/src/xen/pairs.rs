@@ -28,12 +28,20 @@ use crate::server::Server;
 const UNTOLD_MAX: usize = 256;
 
 /// Which domains guests are, while they are there.
-pub(super) type Domids = Rc<RefCell<BTreeMap<GroundNumber, Domid>>>;
+pub(super) type Known = Rc<RefCell<BTreeMap<GroundNumber, Neighbour>>>;
+
+/// What is to be known of a guest that is to have a window in common with another one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Neighbour {
+    pub(super) domid: Domid,
+    /// It may map what others grant.
+    pub(super) maps: bool,
+}
 
 /// How windows are made.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
-    pub(super) domids: Domids,
+    pub(super) known: Known,
     pub(super) sorts: Vec<Sort>,
     /// Bytes of each, at most.
     pub(super) bytes_max: u64,
@@ -55,17 +63,27 @@ struct Making {
 impl Make for Making {
     async fn make(&mut self, wanted: &Wanted) -> Result<Arc<CommonWindow>, String> {
         let Wanted { number, guests, .. } = wanted;
-        let domains = {
-            let known = self.plan.domids.borrow();
-            let domain = |at: usize| known.get(&guests[at].number()).map(|domid| domid.number());
-            domain(0).zip(domain(1)).ok_or("one of them is not there any more")?
+        let neighbours = {
+            let known = self.plan.known.borrow();
+            let neighbour = |at: usize| known.get(&guests[at].number()).copied();
+            neighbour(0).zip(neighbour(1)).ok_or("one of them is not there any more")?
         };
         if let Some(deaf) = guests.iter().find(|guest| guest.orders_waiting() >= UNTOLD_MAX) {
             return Err(format!("the daemon of guest {} does not take what it is told", deaf.name()));
         }
-        let lots = Lots::new(*number, domains.into(), &self.plan.sorts, self.plan.bytes_max);
+        // The first of them grants.
+        let (mut guests, mut neighbours) = (guests.clone(), <[Neighbour; 2]>::from(neighbours));
+        if !neighbours[1].maps {
+            guests.reverse();
+            neighbours.reverse();
+        }
+        if !neighbours[1].maps {
+            return Err("neither of them may map what the other one grants (xen.guest: maps)".to_owned());
+        }
+        let domains = neighbours.map(|neighbour| neighbour.domid.number());
+        let lots = Lots::new(*number, domains, &self.plan.sorts, self.plan.bytes_max);
         let (side, invitation) = lots.invitation();
-        let window = CommonWindow::over(*number, guests.clone(), lots);
+        let window = CommonWindow::over(*number, guests, lots);
         window.order(side, invitation);
         Ok(window)
     }

@@ -89,11 +89,11 @@ impl Running {
         Self::start(domain, &names.iter().map(guest).collect::<String>(), None)
     }
 
-    /// The same, with these settings of all of them.
-    pub(crate) fn backend_with(host: &Host, names: &[&str], xen: &str) -> Self {
+    /// In domain 0, with settings of each guest, and of all of them.
+    pub(crate) fn backend_of(host: &Host, guests: &[(&str, &str)], xen: &str) -> Self {
         let user = rustix::process::geteuid().as_raw();
-        let guest = |name: &&str| format!("[[xen.guest]]\nname = \"{name}\"\nuser = {user}\n");
-        let guests = names.iter().map(guest).collect::<String>();
+        let guest = |(name, own): &(&str, &str)| format!("[[xen.guest]]\nname = \"{name}\"\nuser = {user}\n{own}\n");
+        let guests = guests.iter().map(guest).collect::<String>();
         Self::start(host.domain(Domid::ZERO), &format!("[xen]\n{xen}\n{guests}"), None)
     }
 

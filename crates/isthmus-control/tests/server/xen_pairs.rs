@@ -40,10 +40,15 @@ impl Two {
 
     /// The same of programs that speak this.
     fn speaking(xen: &str, spoken: [Spoken; 2]) -> Self {
+        Self::of((xen, [""; 2]), spoken)
+    }
+
+    /// The same with settings of each guest.
+    fn of((xen, own): (&str, [&str; 2]), spoken: [Spoken; 2]) -> Self {
         let host = Host::new();
         let guests: [fake::Domain; 2] =
             [(WEB, "web"), (BASE, "base")].map(|(number, name)| admitted(&host, number, name));
-        let backend = Running::backend_with(&host, &["web", "base"], xen);
+        let backend = Running::backend_of(&host, &[("web", own[0]), ("base", own[1])], xen);
         let frontends = guests.each_ref().map(Running::frontend);
         let mut clients = [0, 1].map(|at| frontends[at].served_as(spoken[at]));
         let [a, b] = &mut clients;
@@ -62,6 +67,16 @@ impl Two {
     fn why(&self) -> (String, Option<String>) {
         let why: Why = self.backend.greeted().report(Topic::Why, &["web1", "base1"]).unwrap();
         (why.path, why.reason.map(|reason| reason.reason))
+    }
+
+    /// They get no window.
+    fn expect_refusal(&mut self) {
+        let peer = self.ids[1];
+        self.clients[0].say(RequestChannel { peer, attempt: 1 }, &[]);
+        let heard = self.clients[0].hear_that(|heard| matches!(heard.message, ToClient::ChannelRefused(_)));
+        let ToClient::ChannelRefused(refused) = heard.message else { panic!("{heard:?}") };
+        assert_eq!(refused.reason, Reason::WindowRefused);
+        assert_eq!(self.why(), ("ordinary".to_owned(), Some("window-refused".to_owned())));
     }
 
     /// Pages that each guest grants to the other.
@@ -114,6 +129,21 @@ fn programs_of_two_guests_get_a_channel_in_pages_that_the_one_grants_to_the_othe
     two.until_nothing_is_common();
     // And another one is made.
     two.channel();
+}
+
+#[test]
+fn who_may_not_map_grants() {
+    const NO: &str = "maps = false";
+    let grants = |own| {
+        let mut two = Two::of(("", own), [Spoken::CURRENT; 2]);
+        two.channel();
+        two.common().map(|pages| pages > 0)
+    };
+    assert_eq!(grants([NO, ""]), [true, false]);
+    assert_eq!(grants(["", NO]), [false, true]);
+    let mut two = Two::of(("", [NO; 2]), [Spoken::CURRENT; 2]);
+    two.expect_refusal();
+    assert_eq!(two.common(), [0; 2]);
 }
 
 /// What a program that does not know lines was offered.
@@ -224,11 +254,6 @@ fn the_backend_that_ends_takes_back_what_guests_had_in_common() {
 #[test]
 fn a_window_that_is_too_small_is_a_refusal_with_its_reason() {
     let mut two = Two::start("common_mib = 1\n[limits]\nslab_kib = 1024");
-    let peer = two.ids[1];
-    two.clients[0].say(RequestChannel { peer, attempt: 1 }, &[]);
-    let heard = two.clients[0].hear_that(|heard| matches!(heard.message, ToClient::ChannelRefused(_)));
-    let ToClient::ChannelRefused(refused) = heard.message else { panic!("{heard:?}") };
-    assert_eq!(refused.reason, Reason::WindowRefused);
-    assert_eq!(two.why(), ("ordinary".to_owned(), Some("window-refused".to_owned())));
+    two.expect_refusal();
     two.until_nothing_is_common();
 }
