@@ -298,7 +298,7 @@ impl XenMachine {
         let launch = launch.arg("-kernel").arg(&kit.xen).args(["-append", XEN, "-initrd"]);
         let launch = launch.arg(format!("{} {DOM0},{}", kit.kernel.display(), files.display()));
         let qemu = launch.spawn().unwrap_or_else(|error| panic!("{error}"));
-        let mut machine = Self { shell: Shell::new("domain 0".to_owned(), qemu), console, _scratch: scratch };
+        let mut machine = Self { shell: Shell::new("domain 0".to_owned(), qemu).dozing(), console, _scratch: scratch };
         println!("# domain 0 is up after {} s of its time", machine.shell.ready());
         machine
     }
