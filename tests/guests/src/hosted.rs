@@ -203,6 +203,14 @@ impl Hosted {
         });
     }
 
+    /// `guest1`, which sends, hears that this came to nothing, and is not killed.
+    #[track_caller]
+    pub fn expect_error(&mut self) {
+        let done = self.guests[1].end();
+        println!("# exit code {}: {}", done.code, done.lines.join("; "));
+        assert!(done.code != 0 && done.lines.iter().any(|line| line.starts_with("mx_")), "{done:?}");
+    }
+
     /// Waits until domains of `guest0` have received so many bytes by the ordinary path.
     pub fn until_received(&self, bytes: u64) {
         self.isthmus_until(&["domain", "list", "--json"], |listed| {

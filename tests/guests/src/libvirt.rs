@@ -19,6 +19,7 @@ use crate::hosted::{self, Hosted, window};
 use crate::kit::{Kit, QEMU, missing};
 use crate::machine::Machine;
 use crate::shell::patience;
+use crate::system::Extra;
 
 const VIRSH: &str = "/usr/bin/virsh";
 
@@ -54,7 +55,7 @@ impl Libvirt {
             return Err("QEMU as another user takes root".to_owned());
         }
         let scratch = Scratch::shared().unwrap_or_else(|error| panic!("{error}"));
-        hosted::pack(kit, &scratch, &Default::default())?;
+        hosted::pack(kit, &scratch, &Extra::default())?;
         let monitors = scratch.dir("monitors").expect("a folder in our folder");
         // QEMU's sockets get the folder's group, which is the daemon's, and under libvirt that may write them.
         chown(&monitors, Some(Uid::from_raw(USER)), None).expect("it is ours");

@@ -36,8 +36,8 @@ impl Shell {
     }
 
     /// Of a machine that may stop when it has nothing to do, with the clocks of all its domains, until somebody says something to it. Xen does, in
-    /// QEMU 7.2, once in some twenty runs: no domain ran for 165 s, to its kernel's surprise ("Platform timer appears to have unexpectedly
-    /// wrapped 4 times"), and all went on at the next order. So it hears a word now and then, which is no order.
+    /// QEMU 7.2: once no domain ran for 165 s, to Xen's own surprise ("Platform timer appears to have unexpectedly wrapped 4 times"), and all
+    /// went on at the next order. So it hears a word now and then, which is no order.
     pub(crate) fn dozing(self) -> Self {
         Self { dozes: true, ..self }
     }

@@ -345,6 +345,7 @@ impl XenMachine {
     }
 
     /// The same with settings of each.
+    #[track_caller]
     pub fn configure_each(&mut self, backend: &str, head: &str, guests: &[(&str, &str)]) {
         let guest = |(name, own): &(&str, &str)| format!("[[xen.guest]]\\nname = \\\"{name}\\\"\\nuser = 0\\n{own}\\n");
         let guests: String = guests.iter().map(guest).collect();

@@ -46,13 +46,6 @@ fn round_trips(hosted: &mut Hosted, how: &str, [server, client]: [usize; 2]) {
     hosted.guests[server].run("served");
 }
 
-/// Who sends hears that this came to nothing, and is not killed.
-fn expect_error(hosted: &mut Hosted) {
-    let done = hosted.guests[1].end();
-    println!("# exit code {}: {}", done.code, done.lines.join("; "));
-    assert!(done.code != 0 && done.lines.iter().any(|line| line.starts_with("mx_")), "{done:?}");
-}
-
 /// Everything that happens to memory of programs whose buffers are in the window, between programs of these guests.
 fn buffers(hosted: &mut Hosted, [server, client]: [usize; 2]) {
     let endpoint = hosted.guests[server].serve("env MX_RCACHE=1 regions");
@@ -70,7 +63,7 @@ fn guests_of_both_kernels_meet_and_the_newer_one_loses_its_window_and_gets_anoth
     // By the host's daemon at first, then by a window of theirs.
     hosted.transfer_by_channel();
     hosted.guests[0].end_server();
-    expect_error(&mut hosted);
+    hosted.expect_error();
     hosted.guests[1].run("test -c /dev/isthmus1");
     round_trips(&mut hosted, "-w", [1, 0]);
     round_trips(&mut hosted, "", [0, 1]);
@@ -79,7 +72,7 @@ fn guests_of_both_kernels_meet_and_the_newer_one_loses_its_window_and_gets_anoth
     // Without its own window it has none with others, whatever is under way in it.
     hosted.transfer_by_channel();
     hosted.unplug(1);
-    expect_error(&mut hosted);
+    hosted.expect_error();
     hosted.guests[0].end_server();
     hosted.row_until(1, |row| row["state"] == "absent" && row["domains"] == 0);
     hosted.guests[1].run("while test -e /dev/isthmus0 || test -e /dev/isthmus1; do usleep 20000; done");

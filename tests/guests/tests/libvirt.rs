@@ -3,13 +3,6 @@
 
 use isthmus_guests::{Kit, Libvirt};
 
-/// Who sends hears that this came to nothing, and is not killed.
-fn expect_error(libvirt: &mut Libvirt) {
-    let done = libvirt.hosted.guests[1].end();
-    println!("# exit code {}: {}", done.code, done.lines.join("; "));
-    assert!(done.code != 0 && done.lines.iter().any(|line| line.starts_with("mx_")), "{done:?}");
-}
-
 #[test]
 fn guests_of_libvirt_get_their_windows_and_one_that_they_share() {
     let mut libvirt = match Kit::find().and_then(|kit| Libvirt::start(&kit)) {
@@ -28,11 +21,11 @@ fn guests_of_libvirt_get_their_windows_and_one_that_they_share() {
     // By the host's daemon at first, then by a window that the daemon plugs into both by its own monitors.
     libvirt.hosted.transfer_by_channel();
     libvirt.hosted.guests[0].end_server();
-    expect_error(&mut libvirt);
+    libvirt.hosted.expect_error();
     libvirt.hosted.guests.iter_mut().for_each(|guest| drop(guest.run("test -c /dev/isthmus1")));
     libvirt.hosted.transfer_by_channel();
     libvirt.detach();
-    expect_error(&mut libvirt);
+    libvirt.hosted.expect_error();
     libvirt.hosted.row_until(1, |row| row["state"] == "absent" && row["domains"] == 0);
     libvirt.hosted.guests[0].end_server();
     for guest in &mut libvirt.hosted.guests {

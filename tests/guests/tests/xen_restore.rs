@@ -124,6 +124,7 @@ fn granting(bed: &mut XenBed) {
     restore(bed, "a", number);
     bed.lose("a");
     bed.xen.on("b", "strike server");
+    is_whole(bed, "a");
     bed.channels = false;
     bed.pingpong("a", "b");
     is_whole(bed, "a");

@@ -65,18 +65,11 @@ impl Case for OneCore {
     }
 
     fn run(&self, bench: &Bench) -> Result<Reading> {
-        let cpu = bench.placement.lead(0);
-        let copier = thread::scope(|scope| {
-            scope
-                .spawn(|| {
-                    pin(&[cpu])?;
-                    let (from, mut to) = (vec![1; self.size], vec![0; self.size]);
-                    Ok(repeat(bench.budget, || Some(timed_copy(&from, &mut to))))
-                })
-                .join()
-        });
-        let times: Result<Vec<f64>> = copier.map_err(|_| anyhow!("the copying thread panicked"))?;
-        bytes_per_ns(self.size, &times?)
+        let times = on_one_core(bench, || {
+            let (from, mut to) = (vec![1; self.size], vec![0; self.size]);
+            repeat(bench.budget, || Some(timed_copy(&from, &mut to)))
+        })?;
+        bytes_per_ns(self.size, &times)
     }
 }
 
@@ -143,11 +136,7 @@ impl Case for Behind {
     }
 
     fn run(&self, bench: &Bench) -> Result<Reading> {
-        let cpu = bench.placement.lead(0);
-        let times = thread::scope(|scope| {
-            let copies = scope.spawn(|| pin(&[cpu]).map(|()| repeat(bench.budget, || Some(self.copy_all()))));
-            copies.join().map_err(|_| anyhow!("the copying thread panicked"))
-        })??;
+        let times = on_one_core(bench, || repeat(bench.budget, || Some(self.copy_all())))?;
         bytes_per_ns(BEHIND, &times)
     }
 }
@@ -182,6 +171,13 @@ impl Behind {
         }
         start.elapsed().as_nanos() as f64
     }
+}
+
+/// Does it on a core of its own.
+fn on_one_core<T: Send>(bench: &Bench, work: impl FnOnce() -> T + Send) -> Result<T> {
+    let cpu = bench.placement.lead(0);
+    let done = thread::scope(|scope| scope.spawn(|| pin(&[cpu]).map(|()| work())).join());
+    done.map_err(|_| anyhow!("the copying thread panicked"))?
 }
 
 /// Does both at the same time, each on a core of its own, and says what came of the second. The first ends when the second has.

@@ -27,7 +27,7 @@ use crate::server::Server;
 /// What a guest may not have been told when it gets another window. One that takes nothing gets none.
 const UNTOLD_MAX: usize = 256;
 
-/// Which domains guests are, while they are there.
+/// What is known of guests, while they are there.
 pub(super) type Known = Rc<RefCell<BTreeMap<GroundNumber, Neighbour>>>;
 
 /// What is to be known of a guest that is to have a window in common with another one.
