@@ -76,7 +76,7 @@ pub(crate) fn forbid(output: Output, args: &ForbidArgs) -> Result<Ended> {
     let told = Guest::new(guest, &backends, &steps, true).tell(output)?;
     // Who says nothing of itself has nothing open that a restored domain could not close.
     let is_silent = |store: &mut Store<_>| match store.read(&presence::node_of(guest)) {
-        Err(StoreError::Refused(Refusal::Missing)) => Ok(true),
+        Err(StoreError::Refused { why: Refusal::Missing, .. }) => Ok(true),
         said => said.map(|_| false),
     };
     if !has_let_go(&mut store, guest, is_silent)? {

@@ -25,20 +25,37 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use isthmus_platform_xen::Kernel;
+use isthmus_platform_xen::{Kernel, Store, StoreError};
 
 /// How long a store's thread waits for news before it looks whether it is to do something else.
 const TURN: Duration = Duration::from_secs(1);
 
-/// After the store has broken, before it is opened again.
+/// After the store has broken again, before it is opened once more.
 const STORE_AGAIN: Duration = Duration::from_secs(5);
 
 /// A domain's kernel that several threads can use: what its devices are, and a fake host's domain ([`isthmus_platform_xen::fake`]).
 pub trait Domain: Kernel<Pages: Send, Port: Send> + Clone + Send + Sync + 'static {}
 
 impl<K: Kernel<Pages: Send, Port: Send> + Clone + Send + Sync + 'static> Domain for K {}
+
+/// A new connection to the store.
+fn connection<K: Domain>(kernel: &K) -> Result<Store<K::Wire>, StoreError> {
+    kernel.store().map(Store::new).map_err(StoreError::Broken)
+}
+
+/// Works over the store until it is cut, again where the work is done or the store breaks: at once, unless it breaks all the time.
+fn persist(what: &str, cut: &Cut, mut work: impl FnMut() -> Result<(), StoreError>) {
+    let mut broken: Option<Instant> = None;
+    while !cut.is_cut() {
+        let Err(error) = work() else { continue };
+        tracing::warn!("{what}: {error}; it is tried again");
+        if broken.replace(Instant::now()).is_some_and(|before| before.elapsed() < 2 * STORE_AGAIN) {
+            std::thread::park_timeout(STORE_AGAIN);
+        }
+    }
+}
 
 /// Ends a store's thread when dropped; that takes up to a [`TURN`], for which nobody waits.
 #[derive(Debug)]

@@ -122,7 +122,7 @@ pub fn backends<W: Wire>(store: &mut Store<W>, guest: Domid) -> Result<Vec<Domid
             let numbers = value.split(|byte| *byte == b' ').filter_map(Domid::parse);
             Ok(numbers.take(BACKENDS_MAX).collect())
         }
-        Err(StoreError::Refused(Refusal::Missing | Refusal::Forbidden)) => Ok(Vec::new()),
+        Err(StoreError::Refused { why: Refusal::Missing | Refusal::Forbidden, .. }) => Ok(Vec::new()),
         Err(error) => Err(error),
     }
 }
@@ -130,7 +130,7 @@ pub fn backends<W: Wire>(store: &mut Store<W>, guest: Domid) -> Result<Vec<Domid
 /// Where a backend was told to look: guests that were allowed to attach to it.
 fn pointers<W: Wire>(store: &mut Store<W>, backend: Domid) -> Result<Vec<Domid>, StoreError> {
     let names = match store.children(&format!("/local/domain/{backend}/{GUESTS}")) {
-        Err(StoreError::Refused(Refusal::Missing | Refusal::Forbidden)) => Vec::new(),
+        Err(StoreError::Refused { why: Refusal::Missing | Refusal::Forbidden, .. }) => Vec::new(),
         names => names?,
     };
     Ok(names.iter().filter_map(|name| Domid::parse(name.as_bytes())).collect())
@@ -169,7 +169,7 @@ pub fn offered_to<W: Wire>(store: &mut Store<W>, guest: Domid) -> Result<Option<
             let offer = Advert::parse(&said).ok().and_then(|advert| Offer::parse(&advert.offer, guest).ok());
             Ok(offer.map(|offer| offer.backend))
         }
-        Err(StoreError::Refused(Refusal::Missing)) => Ok(None),
+        Err(StoreError::Refused { why: Refusal::Missing, .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -180,7 +180,7 @@ pub fn name<W: Wire>(store: &mut Store<W>, own: Domid, guest: Domid) -> Result<O
         match store.read(&node) {
             Ok(name) if name.is_empty() => {}
             Ok(name) => return Ok(Some(name)),
-            Err(StoreError::Refused(_)) => {} // Not there, or not for us.
+            Err(StoreError::Refused { .. }) => {} // Not there, or not for us.
             Err(error) => return Err(error),
         }
     }
@@ -212,7 +212,7 @@ pub fn find<W: Wire>(store: &mut Store<W>, wanted: &str) -> Result<Domid, FindEr
     for domid in here {
         match store.read(&format!("/local/domain/{domid}/name")) {
             Ok(name) if name == wanted.as_bytes() => found.push(domid),
-            Ok(_) | Err(StoreError::Refused(_)) => {} // It may have gone in between.
+            Ok(_) | Err(StoreError::Refused { .. }) => {} // It may have gone in between.
             Err(error) => return Err(error.into()),
         }
     }

@@ -92,6 +92,12 @@ impl Host {
         self.shared.happened.notify_all();
     }
 
+    /// Breaks all connections that a domain has to the store; it can make others.
+    pub fn break_store(&self, domid: Domid) {
+        self.lock().store.disconnect(domid);
+        self.shared.happened.notify_all();
+    }
+
     /// Rings the other end of a port of a domain's, as everybody can who has a descriptor of it.
     pub fn notify(&self, domid: Domid, port: EvtchnPort) {
         self.lock().ports.notify(domid, port);

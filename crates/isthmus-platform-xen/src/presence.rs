@@ -88,8 +88,9 @@ impl Announcement {
         Ok(due)
     }
 
-    /// Says no more; those who watch hear of it at once.
-    pub fn withdraw<W: Wire>(self, store: &mut Store<W>) -> Result<(), StoreError> {
+    /// Says no more, until it is renewed; those who watch hear of it at once.
+    pub fn withdraw<W: Wire>(&mut self, store: &mut Store<W>) -> Result<(), StoreError> {
+        self.due = None;
         store.remove(NODE)
     }
 }
@@ -103,6 +104,8 @@ pub struct Lookout<W> {
     all: bool,
     /// Domains that were not followed, since there were [`FOLLOWED_MAX`] others.
     pub turned_away: u64,
+    /// Not told yet, as the store broke before all was looked at.
+    news: Vec<News>,
 }
 
 /// No more domains can be followed, or the store does not want to.
@@ -122,7 +125,16 @@ const RELEASED: &str = "@releaseDomain";
 impl<W: Wire> Lookout<W> {
     /// Looks through a connection of its own.
     pub fn new(store: Store<W>) -> Self {
-        Self { store, leases: Leases::default(), all: false, turned_away: 0 }
+        Self { store, leases: Leases::default(), all: false, turned_away: 0, news: Vec::new() }
+    }
+
+    /// Looks through another connection from now on. What has changed in between is news, and nothing else is.
+    pub fn reopen(&mut self, store: Store<W>) -> Result<(), StoreError> {
+        self.store = store;
+        if self.all {
+            self.follow_all()?;
+        }
+        self.leases.domids().try_for_each(|domid| watch(&mut self.store, domid))
     }
 
     /// Looks for this domain, too.
@@ -133,8 +145,22 @@ impl<W: Wire> Lookout<W> {
         if self.leases.len() == FOLLOWED_MAX {
             return Err(FollowError::Full);
         }
-        self.store.watch(&node_of(domid), &domid.to_string())?;
         self.leases.follow(domid);
+        Ok(watch(&mut self.store, domid)?)
+    }
+
+    /// Looks for these from now on, of more than [`FOLLOWED_MAX`] for the first ones, and for nobody else.
+    pub fn follow_only(&mut self, domids: &BTreeSet<Domid>) -> Result<(), StoreError> {
+        for domid in self.leases.domids().filter(|domid| !domids.contains(domid)).collect::<Vec<_>>() {
+            self.unfollow(domid)?;
+        }
+        for domid in domids {
+            match self.follow(*domid) {
+                Err(FollowError::Full) => break,
+                Err(FollowError::Store(error)) => return Err(error),
+                Ok(()) => {}
+            }
+        }
         Ok(())
     }
 
@@ -164,32 +190,31 @@ impl<W: Wire> Lookout<W> {
             wait = Duration::ZERO;
             places.add(&event);
         }
-        let mut news = Vec::new();
         if places.host || places.everywhere {
-            places.domids.extend(self.census(&mut news)?);
+            places.domids.extend(self.census()?);
         }
         if places.everywhere {
             places.domids.extend(self.leases.domids());
         }
         for domid in places.domids {
             let said = self.read(domid)?;
-            self.leases.heard(domid, said, Instant::now(), &mut news);
+            self.leases.heard(domid, said, Instant::now(), &mut self.news);
         }
-        self.leases.expire(Instant::now(), &mut news);
-        Ok(news)
+        self.leases.expire(Instant::now(), &mut self.news);
+        Ok(std::mem::take(&mut self.news))
     }
 
     /// What a domain says of itself; nothing if it is gone, or does not want us to read it.
     fn read(&mut self, domid: Domid) -> Result<Option<Result<Advert, AdvertFault>>, StoreError> {
         match self.store.read(&node_of(domid)) {
             Ok(value) => Ok(Some(Advert::parse(&value))),
-            Err(StoreError::Refused(Refusal::Missing | Refusal::Forbidden)) => Ok(None),
+            Err(StoreError::Refused { why: Refusal::Missing | Refusal::Forbidden, .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
     /// Follows the domains that there are now; which of them are new.
-    fn census(&mut self, news: &mut Vec<News>) -> Result<BTreeSet<Domid>, StoreError> {
+    fn census(&mut self) -> Result<BTreeSet<Domid>, StoreError> {
         if !self.all {
             return Ok(BTreeSet::new());
         }
@@ -197,7 +222,7 @@ impl<W: Wire> Lookout<W> {
         let here: BTreeSet<Domid> = names.iter().filter_map(|name| Domid::parse(name.as_bytes())).collect();
         let gone: Vec<Domid> = self.leases.domids().filter(|domid| !here.contains(domid)).collect();
         for domid in gone {
-            self.leases.heard(domid, None, Instant::now(), news);
+            self.leases.heard(domid, None, Instant::now(), &mut self.news);
             self.unfollow(domid)?;
         }
         let mut new = BTreeSet::new();
@@ -210,6 +235,10 @@ impl<W: Wire> Lookout<W> {
         }
         Ok(new)
     }
+}
+
+fn watch<W: Wire>(store: &mut Store<W>, domid: Domid) -> Result<(), StoreError> {
+    store.watch(&node_of(domid), &domid.to_string())
 }
 
 /// Where events say to look.

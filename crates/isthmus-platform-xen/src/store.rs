@@ -39,8 +39,14 @@ pub trait Wire {
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// It said no.
-    #[error("the store refuses: {0}")]
-    Refused(#[source] Refusal),
+    #[error("the store refuses to {asked}: {why}")]
+    Refused {
+        /// What it was asked to do.
+        asked: String,
+        /// Why it does not.
+        #[source]
+        why: Refusal,
+    },
     /// This cannot be asked.
     #[error("cannot be asked of the store: {0}")]
     Unsayable(#[from] Unsayable),
@@ -62,7 +68,7 @@ impl StoreError {
     /// What it refused with, if it did.
     pub fn refusal(&self) -> Option<Refusal> {
         match self {
-            Self::Refused(refusal) => Some(*refusal),
+            Self::Refused { why, .. } => Some(*why),
             _ => None,
         }
     }
@@ -121,7 +127,7 @@ impl<W: Wire> Store<W> {
     /// Removes a node and all below it. That it is not there is no error.
     pub fn remove(&mut self, path: &str) -> Result<(), StoreError> {
         match self.about(Kind::Remove, path, &[]) {
-            Err(StoreError::Refused(Refusal::Missing)) => Ok(()),
+            Err(StoreError::Refused { why: Refusal::Missing, .. }) => Ok(()),
             other => other.map(drop),
         }
     }
@@ -176,7 +182,7 @@ impl<W: Wire> Store<W> {
             self.transaction = 0;
             let verdict = if worked.is_ok() { "T" } else { "F" };
             match (worked, self.ask(Kind::End, number, &[verdict], &[])) {
-                (Err(StoreError::Refused(Refusal::Again)), _) | (Ok(_), Err(StoreError::Refused(Refusal::Again))) => {}
+                (Err(error), _) | (Ok(_), Err(error)) if error.refusal() == Some(Refusal::Again) => {}
                 (worked, ended) => return worked.and_then(|done| ended.map(|_| done)),
             }
         }
@@ -212,7 +218,10 @@ impl<W: Wire> Store<W> {
             match packet.kind {
                 Some(Kind::Event) => self.take_event(&packet),
                 _ if packet.request != self.request => {}
-                Some(Kind::Refused) => return Err(StoreError::Refused(Refusal::parse(&packet.body))),
+                Some(Kind::Refused) => {
+                    let asked = kind.asked(strings.first().unwrap_or(&""));
+                    return Err(StoreError::Refused { asked, why: Refusal::parse(&packet.body) });
+                }
                 Some(answered) if answered == kind => return Ok(packet.body),
                 _ => return Err(StoreError::Malformed(Malformed::Body)),
             }

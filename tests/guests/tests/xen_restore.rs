@@ -24,6 +24,7 @@ fn guests_of_xen_come_back() {
     bed.check("a guest that was forbidden lets go, is saved, restored and allowed, and comes back", prepared);
     bed.check("a guest that is saved as it is comes back under another number", |bed| unprepared(bed, "dom0", "a", 1));
     bed.check("and once more, with its peer in another guest", |bed| unprepared(bed, "a", "b", 2));
+    bed.check("what it was asking of XenStore is refused", interrupted);
     bed.check("and while it talks past the backend", granting);
     bed.check("its daemon ends and starts as any other", restarted);
     bed.check("nothing that was granted is left", |bed| {
@@ -92,6 +93,18 @@ fn unprepared(bed: &mut XenBed, client: &str, server: &str, held: u32) {
     assert_eq!(bed.xen.on("a", "ps | grep -c '[s]leep infinity'"), [held.to_string()], "of ports of before");
     bed.pingpong(client, server);
     bed.pingpong("a", "a");
+}
+
+/// Nobody knows a transaction of before, so whatever is asked in it is refused: as what its daemon may have been asking just then.
+fn interrupted(bed: &mut XenBed) {
+    bed.xen.on("a", "begin transaction xen-side transact; await transaction begun");
+    let number = bed.number("a");
+    bed.xen.run("save a");
+    bed.is("a", "absent");
+    restore(bed, "a", number);
+    bed.xen.on("a", "tell transaction go on");
+    let said = bed.ended("a", "transaction").expect_success("the transaction");
+    assert_eq!(said, ["begun", "the store refuses to write data/transaction: ENOENT: no such node"]);
 }
 
 /// Restores a guest, which comes back once it is allowed; its number before is not its number now.

@@ -8,6 +8,7 @@
 //!  xen-side bells BELL ROUNDS             what an event and one back take by it
 //!  xen-side announce NUMBER DOMAIN…       advertises itself for these
 //!  xen-side lookout all|DOMAIN…           says who comes and goes
+//!  xen-side transact                      is in the midst of a transaction until it is told to go on, and says how that ends
 //!  xen-side admitted                      whom we may attach to, and who to us
 //! ```
 
@@ -37,6 +38,7 @@ fn main() -> Result<()> {
         ["announce", number, ref readers @ ..] => presence::announce(&mut store()?, number.parse()?, &domids(readers)?),
         ["lookout", "all"] => presence::lookout(store()?, None),
         ["lookout", ref others @ ..] => presence::lookout(store()?, Some(&domids(others)?)),
+        ["transact"] => transact(&mut store()?),
         ["admitted"] => admitted(),
         _ => bail!("no such test: {arguments:?}"),
     }
@@ -68,6 +70,18 @@ fn conform(side: &str, peer: Domid) -> Result<()> {
     };
     let mut border = Lines::new(std::io::stdin().lock(), std::io::stdout().lock());
     check_side(side, &own()?, &peer, &mut border, &mut |name| eprintln!("passed: {name}"));
+    Ok(())
+}
+
+fn transact(store: &mut Store<DeviceWire>) -> Result<()> {
+    let done = store.transaction(|store| {
+        store.write("data/transaction", b"begun")?;
+        println!("begun");
+        let told = std::io::stdin().read_line(&mut String::new());
+        told.expect("standard input is there");
+        store.write("data/transaction", b"ended")
+    });
+    println!("{}", done.map_or_else(|error| error.to_string(), |()| "done".to_owned()));
     Ok(())
 }
 

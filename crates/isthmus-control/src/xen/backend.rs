@@ -9,7 +9,7 @@
 //! Which guests may attach is decided in domain 0 (`isthmus guest allow`); whose their domains are, and how much they may have, in the
 //! configuration. All that a guest says of itself is in its advertisement: what is no offer, or cannot be mapped, is no guest.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use tokio::task::spawn_local;
 use super::pace::Pace;
 use super::pairs::{Known, Neighbour, Plan};
 use super::relay::{BACKEND, Bells, Relay};
-use super::{Cut, Domain, Lifeline, STORE_AGAIN, TURN, incarnation, thread};
+use super::{Cut, Domain, Lifeline, TURN, connection, incarnation, persist, thread};
 use crate::border::host::Border;
 use crate::broker::GuestView;
 use crate::config::{self, XenGuest};
@@ -279,58 +279,92 @@ fn common_sorts(sizes: Sizes) -> [Sort; 2] {
     [Sort { bytes: PAGE_BYTES.into(), stock: 4, least: 2 }, Sort { bytes: whole(sizes.channel.0), stock: 1, least: 1 }]
 }
 
-/// The store's thread: goes on until it is cut, over a new connection where one breaks.
+/// The store's thread: goes on until it is cut. What was seen outlives the connection that it was seen by.
 fn watch<K: Domain>(kernel: &K, own: Domid, incarnation: u64, tell: &mpsc::Sender<Sighting>, cut: &Cut) {
-    while !cut.is_cut() {
-        if let Err(error) = watch_once(kernel, own, incarnation, tell, cut) {
-            tracing::error!("guests of Xen are not looked for: {error}");
-            std::thread::park_timeout(STORE_AGAIN);
+    let mut known = None;
+    persist("guests of Xen are not looked for", cut, || {
+        let watcher = match &mut known {
+            None => known.insert(Watcher::open(kernel, own, incarnation)?),
+            Some(watcher) => {
+                watcher.reopen()?;
+                watcher
+            }
+        };
+        watcher.run(tell, cut)
+    });
+}
+
+/// Looks for guests.
+struct Watcher<'a, K: Domain> {
+    kernel: &'a K,
+    own: Domid,
+    store: Store<K::Wire>,
+    lookout: Lookout<K::Wire>,
+    announcement: Announcement,
+    /// Those that may attach.
+    allowed: BTreeSet<Domid>,
+    /// Whose names have not been looked up yet.
+    news: VecDeque<News>,
+    pace: Pace,
+}
+
+impl<'a, K: Domain> Watcher<'a, K> {
+    fn open(kernel: &'a K, own: Domid, incarnation: u64) -> Result<Self, StoreError> {
+        let (store, lookout) = (watching(kernel, own)?, Lookout::new(connection(kernel)?));
+        let announcement = Announcement::new(incarnation, Vec::new(), &[]);
+        let announcement = announcement.expect("an advertisement without an offer is short enough");
+        let (allowed, news, pace) = (BTreeSet::new(), VecDeque::new(), Pace::default());
+        Ok(Self { kernel, own, store, lookout, announcement, allowed, news, pace })
+    }
+
+    /// Over new connections.
+    fn reopen(&mut self) -> Result<(), StoreError> {
+        self.store = watching(self.kernel, self.own)?;
+        self.lookout.reopen(connection(self.kernel)?)
+    }
+
+    /// As long as its connections last.
+    fn run(&mut self, tell: &mpsc::Sender<Sighting>, cut: &Cut) -> Result<(), StoreError> {
+        let mut census = Instant::now();
+        while !cut.is_cut() {
+            let now = Instant::now();
+            if changed(&mut self.store)? || census <= now {
+                census = now + BEAT;
+                self.count()?;
+            }
+            self.announcement.renew(&mut self.store, now)?;
+            self.news.extend(self.lookout.look(TURN)?);
+            while let Some(news) = self.news.front() {
+                self.pace.heard(sighting(&mut self.store, self.own, news)?);
+                self.news.pop_front();
+            }
+            for sighting in self.pace.due(Instant::now()) {
+                let _ = tell.blocking_send(sighting); // Nobody takes it when the daemon ends.
+            }
         }
+        self.announcement.withdraw(&mut self.store)
+    }
+
+    /// Who may attach.
+    fn count(&mut self) -> Result<(), StoreError> {
+        let allowed: BTreeSet<Domid> = admission::guests(&mut self.store, self.own)?.into_iter().collect();
+        for guest in self.allowed.difference(&allowed) {
+            let how = "it may not attach any more, or is gone".to_owned();
+            self.pace.heard(Sighting::Went { guest: *guest, how });
+        }
+        if allowed != self.allowed {
+            self.announcement.set_readers(&allowed.iter().copied().collect::<Vec<_>>());
+            self.allowed = allowed;
+        }
+        self.lookout.follow_only(&self.allowed)
     }
 }
 
-/// As long as one connection lasts.
-fn watch_once<K: Domain>(
-    kernel: &K,
-    own: Domid,
-    incarnation: u64,
-    tell: &mpsc::Sender<Sighting>,
-    cut: &Cut,
-) -> Result<(), StoreError> {
-    let open = || kernel.store().map(Store::new).map_err(StoreError::Broken);
-    let (mut store, mut lookout) = (open()?, Lookout::new(open()?));
-    let announcement = Announcement::new(incarnation, Vec::new(), &[]);
-    let mut announcement = announcement.expect("an advertisement without an offer is short enough");
+/// A connection that hears of it when other guests may attach.
+fn watching<K: Domain>(kernel: &K, own: Domid) -> Result<Store<K::Wire>, StoreError> {
+    let mut store = connection(kernel)?;
     store.watch(&format!("/local/domain/{own}/{}", admission::GUESTS), "guests")?;
-    let (mut allowed, mut pace) = (BTreeSet::new(), Pace::default());
-    let mut census = Instant::now();
-    while !cut.is_cut() {
-        let now = Instant::now();
-        if changed(&mut store)? || census <= now {
-            census = now + BEAT;
-            let may: BTreeSet<Domid> = admission::guests(&mut store, own)?.into_iter().collect();
-            for guest in may.difference(&allowed) {
-                let _ = lookout.follow(*guest).map_err(|error| tracing::warn!(domain = %guest, "{error}"));
-            }
-            for guest in allowed.difference(&may) {
-                lookout.unfollow(*guest)?;
-                let how = "it may not attach any more, or is gone".to_owned();
-                pace.heard(Sighting::Went { guest: *guest, how });
-            }
-            if may != allowed {
-                announcement.set_readers(&may.iter().copied().collect::<Vec<_>>());
-                allowed = may;
-            }
-        }
-        announcement.renew(&mut store, now)?;
-        for news in lookout.look(TURN)? {
-            pace.heard(sighting(&mut store, own, news)?);
-        }
-        for sighting in pace.due(Instant::now()) {
-            let _ = tell.blocking_send(sighting); // Nobody takes it when the daemon ends.
-        }
-    }
-    announcement.withdraw(&mut store)
+    Ok(store)
 }
 
 /// Whether something that is watched has changed.
@@ -345,12 +379,12 @@ fn changed<W: isthmus_platform_xen::store::Wire>(store: &mut Store<W>) -> Result
 fn sighting<W: isthmus_platform_xen::store::Wire>(
     store: &mut Store<W>,
     own: Domid,
-    news: News,
+    news: &News,
 ) -> Result<Sighting, StoreError> {
     Ok(match news {
-        News::Went(guest, how) => Sighting::Went { guest, how: how.to_string() },
+        News::Went(guest, how) => Sighting::Went { guest: *guest, how: how.to_string() },
         News::Came(guest, advert) => {
-            Sighting::Came { guest, name: admission::name(store, own, guest)?, offer: advert.offer }
+            Sighting::Came { guest: *guest, name: admission::name(store, own, *guest)?, offer: advert.offer.clone() }
         }
     })
 }

@@ -38,7 +38,7 @@ use tokio::task::spawn_local;
 use super::held::{Held, is_same};
 use super::neighbour::{Neighbours, Shown};
 use super::relay::{Bells, GUEST, Relay};
-use super::{Cut, Domain, Lifeline, STORE_AGAIN, TURN, duplicate, event, incarnation, thread};
+use super::{Cut, Domain, Lifeline, TURN, connection, duplicate, event, incarnation, persist, thread};
 use crate::border::guest::{Device, Ended, Guest, turn_away};
 use crate::policy::Policy;
 use crate::server::Stop;
@@ -187,14 +187,28 @@ impl<K: Domain> Device for Frontend<K> {
     }
 }
 
-/// The store's thread: goes on until it is cut, over a new connection where one breaks.
+/// The store's thread: goes on until it is cut. What was offered outlives the connection that it was offered by.
 fn seek<K: Domain>(kernel: &K, tell: &mpsc::Sender<Attach<K>>, cut: &Cut) {
-    while !cut.is_cut() {
-        if let Err(error) = Seeker::open(kernel).and_then(|mut seeker| seeker.run(tell, cut)) {
-            tracing::error!("no backend is looked for: {error}");
-            std::thread::park_timeout(STORE_AGAIN);
-        }
-    }
+    let mut known = None;
+    persist("backends are not looked for", cut, || {
+        let seeker = match &mut known {
+            None => known.insert(Seeker::open(kernel)?),
+            Some(seeker) => {
+                seeker.reopen()?;
+                seeker
+            }
+        };
+        seeker.run(tell, cut)?;
+        known = None;
+        Ok(())
+    });
+}
+
+/// A connection that hears of it when we are allowed other backends.
+fn watching<K: Domain>(kernel: &K) -> Result<Store<K::Wire>, StoreError> {
+    let mut store = connection(kernel)?;
+    store.watch(admission::BACKENDS, "backends")?;
+    Ok(store)
 }
 
 /// Looks for a backend.
@@ -203,7 +217,7 @@ struct Seeker<'a, K: Domain> {
     store: Store<K::Wire>,
     lookout: Lookout<K::Wire>,
     own: Domid,
-    /// Those that we may attach to.
+    /// Those that we may attach to, the first one first.
     allowed: Vec<Domid>,
     /// Those of them that are there, by their incarnations.
     here: BTreeMap<Domid, u64>,
@@ -213,6 +227,8 @@ struct Seeker<'a, K: Domain> {
 /// What we have offered, and to whom.
 struct Offered<K: Domain> {
     backend: Domid,
+    /// The backend's incarnation.
+    its: u64,
     announcement: Announcement,
     held: Held<K>,
     gone: Arc<Notify>,
@@ -224,14 +240,18 @@ const LET_GO_LIMIT: Duration = Duration::from_secs(5);
 
 impl<'a, K: Domain> Seeker<'a, K> {
     fn open(kernel: &'a K) -> Result<Self, StoreError> {
-        let open = || kernel.store().map(Store::new).map_err(StoreError::Broken);
-        let (mut store, lookout) = (open()?, Lookout::new(open()?));
+        let (mut store, lookout) = (watching(kernel)?, Lookout::new(connection(kernel)?));
         let own = store.own_domid()?;
-        store.watch(admission::BACKENDS, "backends")?;
         Ok(Self { kernel, store, lookout, own, allowed: Vec::new(), here: BTreeMap::new(), offered: None })
     }
 
-    /// As long as one connection lasts.
+    /// Over new connections.
+    fn reopen(&mut self) -> Result<(), StoreError> {
+        self.store = watching(self.kernel)?;
+        self.lookout.reopen(connection(self.kernel)?)
+    }
+
+    /// As long as this is the same domain, and its connections last.
     fn run(&mut self, tell: &mpsc::Sender<Attach<K>>, cut: &Cut) -> Result<(), StoreError> {
         let mut census = Instant::now();
         while !cut.is_cut() {
@@ -255,7 +275,7 @@ impl<'a, K: Domain> Seeker<'a, K> {
                 offered.held.announced = true;
             }
             for news in self.lookout.look(TURN)? {
-                self.heard(news)?;
+                self.heard(news);
             }
         }
         self.take_back()
@@ -263,40 +283,30 @@ impl<'a, K: Domain> Seeker<'a, K> {
 
     /// Whom we may attach to.
     fn count(&mut self) -> Result<(), StoreError> {
-        let allowed = admission::backends(&mut self.store, self.own)?;
-        for backend in allowed.iter().filter(|backend| !self.allowed.contains(backend)) {
-            let _ = self.lookout.follow(*backend).map_err(|error| tracing::warn!(%backend, "{error}"));
+        self.allowed = admission::backends(&mut self.store, self.own)?;
+        if let Some(lost) = self.offered.as_ref().map(|offered| offered.backend).filter(|to| !self.allowed.contains(to))
+        {
+            tracing::warn!(backend = %lost, "this domain may not attach to it any more");
         }
-        let before = std::mem::replace(&mut self.allowed, allowed);
-        for backend in before.into_iter().filter(|backend| !self.allowed.contains(backend)).collect::<Vec<_>>() {
-            self.lookout.unfollow(backend)?;
-            self.lost(backend, "this domain may not attach to it any more")?;
-        }
-        Ok(())
+        self.here.retain(|backend, _| self.allowed.contains(backend));
+        self.lookout.follow_only(&self.allowed.iter().copied().collect())
     }
 
-    fn heard(&mut self, news: News) -> Result<(), StoreError> {
+    fn heard(&mut self, news: News) {
         match news {
-            News::Went(backend, how) => self.lost(backend, &how.to_string()),
-            News::Came(backend, advert) => {
-                self.here.insert(backend, advert.incarnation);
-                Ok(())
+            News::Went(backend, how) => {
+                self.here.remove(&backend);
+                if self.offered.as_ref().is_some_and(|offered| offered.backend == backend) {
+                    tracing::warn!(%backend, "{how}");
+                }
             }
+            News::Came(backend, advert) => drop(self.here.insert(backend, advert.incarnation)),
         }
-    }
-
-    fn lost(&mut self, backend: Domid, how: &str) -> Result<(), StoreError> {
-        self.here.remove(&backend);
-        if self.offered.as_ref().is_some_and(|offered| offered.backend == backend) {
-            tracing::warn!(%backend, "{how}");
-            self.take_back()?;
-        }
-        Ok(())
     }
 
     /// Ends what was offered. That we say nothing of it any more says that nothing of it is open.
     fn take_back(&mut self) -> Result<(), StoreError> {
-        let Some(Offered { announcement, held, gone, over, .. }) = self.offered.take() else { return Ok(()) };
+        let Some(Offered { mut announcement, held, gone, over, .. }) = self.offered.take() else { return Ok(()) };
         gone.notify_one();
         let limit = Instant::now() + LET_GO_LIMIT;
         while !over.load(Ordering::Acquire) && Instant::now() < limit {
@@ -308,7 +318,10 @@ impl<'a, K: Domain> Seeker<'a, K> {
 
     /// Offers a window to the first backend that is there, if none is offered that is still good.
     fn offer(&mut self, tell: &mpsc::Sender<Attach<K>>) -> Result<(), StoreError> {
-        if self.offered.as_ref().is_some_and(|offered| offered.over.load(Ordering::Acquire)) {
+        let is_good = |offered: &Offered<K>| {
+            !offered.over.load(Ordering::Acquire) && self.here.get(&offered.backend) == Some(&offered.its)
+        };
+        if self.offered.as_ref().is_some_and(|offered| !is_good(offered)) {
             self.take_back()?;
         }
         if self.offered.is_some() {
@@ -352,7 +365,7 @@ impl<'a, K: Domain> Seeker<'a, K> {
         let held = Held::of(self.kernel, self.own, &port);
         let held = held.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
         let held = held.map_err(refused("keeping an event channel"))?;
-        let offered = Offered { backend, announcement, held, gone: Arc::clone(&gone), over: Arc::clone(&over) };
+        let offered = Offered { backend, its, announcement, held, gone: Arc::clone(&gone), over: Arc::clone(&over) };
         let (memory, over) = ([head_memory, crossing_memory], Over(over, std::thread::current()));
         Ok((Attach { xen, backend, head, crossing, memory, port, gone, over }, offered))
     }

@@ -48,7 +48,7 @@ pub(super) fn is_same<W: Wire>(store: &mut Store<W>, own: Domid, announced: bool
         return Ok(false);
     }
     match store.read(NODE) {
-        Err(StoreError::Refused(Refusal::Missing)) => Ok(!announced),
+        Err(StoreError::Refused { why: Refusal::Missing, .. }) => Ok(!announced),
         read => read.map(|_| true),
     }
 }

@@ -319,6 +319,49 @@ fn a_guest_whose_words_are_gone_begins_anew() {
     assert_ne!(incarnation(&said), incarnation(&zero.read(&node_of(domid(WEB))).unwrap()));
 }
 
+/// A request of a guest that is saved may be answered by a store that knows nothing of it.
+#[test]
+fn a_guest_whose_connection_breaks_as_its_words_go_begins_anew() {
+    let (host, frontend, backend) = web("");
+    let mut a = frontend.program("a");
+    store_of_zero(&host).remove(&node_of(domid(WEB))).unwrap();
+    host.break_store(domid(WEB));
+    a.ended();
+    until("its program stays", || backend.domains().domains.is_empty().then_some(()));
+    attached(&mut frontend.served(), "a");
+}
+
+#[test]
+fn who_loses_its_connection_to_the_store_loses_nothing_else() {
+    let (host, frontend, backend) = web("");
+    let (mut a, mut zero) = (frontend.program("a"), store_of_zero(&host));
+    let mut beats = |host: &Host, domain: Domid| {
+        host.break_store(domain);
+        if domain == Domid::ZERO {
+            zero = store_of_zero(host);
+        }
+        let node = node_of(domain);
+        let before = zero.read(&node).unwrap();
+        until("it says nothing of itself any more", || (zero.read(&node).unwrap() != before).then_some(()));
+    };
+    beats(&host, domid(WEB));
+    beats(&host, Domid::ZERO);
+    a.hears_nothing();
+    drop(a);
+    let mut b = frontend.program("b");
+    // What is missed is heard afterwards.
+    host.break_store(domid(WEB));
+    let mut zero = store_of_zero(&host);
+    admission::carry_out(&mut zero, &admission::forbid(domid(WEB), &[Domid::ZERO])).unwrap();
+    b.ended();
+    until_nothing_is_left(&host, &backend);
+    allow(&host, WEB, "web", &[Domid::ZERO]);
+    let _c = frontend.program("c");
+    host.break_store(Domid::ZERO);
+    host.destroy(domid(WEB));
+    until("its program stays", || backend.domains().domains.is_empty().then_some(()));
+}
+
 #[test]
 fn whatever_a_guest_offers_the_backend_goes_on() {
     let host = Host::new();

@@ -141,10 +141,14 @@ impl Tree {
 
     /// What becomes of it when the domain is gone.
     pub(super) fn release(&mut self, domid: Domid) {
-        self.connections.retain(|_, connection| connection.domid != domid);
+        self.disconnect(domid);
         let changed = remove(&mut self.nodes, &home(domid));
         self.tell(&changed);
         self.tell_domain_0("@releaseDomain");
+    }
+
+    pub(super) fn disconnect(&mut self, domid: Domid) {
+        self.connections.retain(|_, connection| connection.domid != domid);
     }
 
     /// Tells of what is no node. Others may watch it and hear nothing.

@@ -32,7 +32,7 @@ fn domain_0_sees_guests_come_and_go() {
     assert_eq!(lookout.look(NOW).unwrap(), []);
     let guest = host.start(domid(3));
     assert_eq!(lookout.look(NOW).unwrap(), [], "it has said nothing yet");
-    let (announcement, mut own) = announce(&guest, 9, &[]);
+    let (mut announcement, mut own) = announce(&guest, 9, &[]);
     assert_eq!(lookout.look(NOW).unwrap(), [News::Came(domid(3), advert(9, 1))]);
     announcement.withdraw(&mut own).unwrap();
     assert_eq!(lookout.look(NOW).unwrap(), [News::Went(domid(3), Gone::Vanished)]);
@@ -61,6 +61,37 @@ fn a_guest_hears_of_the_guest_that_lets_it() {
     host.destroy(domid(1));
     assert_eq!(two.look(NOW).unwrap(), [News::Went(domid(1), Gone::Vanished)]);
     assert_eq!(three.look(NOW).unwrap(), []);
+}
+
+#[test]
+fn a_connection_that_breaks_is_no_news_and_what_was_missed_is() {
+    let host = Host::new();
+    let [one, two, three] = [1, 2, 3].map(|number| host.start(domid(number)));
+    let own = || store(&host.domain(Domid::ZERO));
+    let mut lookouts = [Lookout::new(own()), Lookout::new(own())];
+    let [all, two_of_them] = &mut lookouts;
+    all.follow_all().unwrap();
+    two_of_them.follow_only(&[domid(1), domid(2)].into()).unwrap();
+    let (mut stays, mut its) = announce(&one, 1, &[]);
+    let _goes = announce(&two, 2, &[]);
+    let came = |number, incarnation| News::Came(domid(number), advert(incarnation, 1));
+    for lookout in &mut lookouts {
+        assert_eq!(lookout.look(NOW).unwrap(), [came(1, 1), came(2, 2)]);
+    }
+    host.break_store(Domid::ZERO);
+    stays.set_readers(&[]); // Due at once.
+    stays.renew(&mut its, Instant::now()).unwrap();
+    host.destroy(domid(2));
+    let _comes = announce(&three, 3, &[]);
+    for lookout in &mut lookouts {
+        assert!(matches!(lookout.look(NOW).unwrap_err(), StoreError::Broken(_)));
+        lookout.reopen(own()).unwrap();
+    }
+    let [all, two_of_them] = &mut lookouts;
+    assert_eq!(all.look(NOW).unwrap(), [News::Went(domid(2), Gone::Vanished), came(3, 3)]);
+    assert_eq!(two_of_them.look(NOW).unwrap(), [News::Went(domid(2), Gone::Vanished)]);
+    two_of_them.follow_only(&[domid(3)].into()).unwrap();
+    assert_eq!(two_of_them.look(NOW).unwrap(), [came(3, 3)]);
 }
 
 #[test]

@@ -60,7 +60,9 @@ fn an_answer_of_another_kind_is_an_error() {
     let mut store = Scripted::with(&[packet(Kind::Write, 1, b"OK\0")]);
     assert!(matches!(store.read("p"), Err(StoreError::Malformed(Malformed::Body))));
     let mut store = Scripted::with(&[packet(Kind::Refused, 1, b"EACCES\0")]);
-    assert_eq!(store.read("p").unwrap_err().refusal(), Some(Refusal::Forbidden));
+    let refused = store.read("p").unwrap_err();
+    assert_eq!(refused.refusal(), Some(Refusal::Forbidden));
+    assert_eq!(refused.to_string(), "the store refuses to read p: EACCES: not permitted, or gone");
     let mut store = Scripted::with(&[[2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1].to_vec()]);
     assert!(matches!(store.read("p"), Err(StoreError::Malformed(Malformed::TooLong(_)))));
 }

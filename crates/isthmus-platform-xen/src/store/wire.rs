@@ -71,6 +71,24 @@ impl Kind {
         Self::Refused,
     ];
 
+    /// What is asked by it, of a node, for people.
+    pub fn asked(self, path: &str) -> String {
+        match self {
+            Self::Directory => format!("list {path}"),
+            Self::Read => format!("read {path}"),
+            Self::Permissions => format!("say who may use {path}"),
+            Self::Watch => format!("watch {path}"),
+            Self::Unwatch => format!("stop watching {path}"),
+            Self::Begin => "begin a transaction".to_owned(),
+            Self::End => "end a transaction".to_owned(),
+            Self::Write => format!("write {path}"),
+            Self::Make => format!("make {path}"),
+            Self::Remove => format!("remove {path}"),
+            Self::SetPermissions => format!("set who may use {path}"),
+            Self::Event | Self::Refused => "do what nobody asks".to_owned(),
+        }
+    }
+
     fn of(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u32 == number)
     }
