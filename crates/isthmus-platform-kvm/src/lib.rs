@@ -34,6 +34,7 @@ mod common;
 mod device;
 pub mod driver;
 mod kvm;
+pub mod port;
 mod server;
 mod shape;
 mod unread;

@@ -1,6 +1,7 @@
 //! The device of a guest's machine, which its window is behind: as libvirt and QEMU are told of it.
 
 use isthmus_control::schema::GuestRow;
+use isthmus_platform_kvm::port;
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -27,7 +28,7 @@ impl Device {
 }
 
 /// The first of the chassis numbers that ports are given, the one of the guest's own window; each port of a machine needs one of its own.
-const CHASSIS: u8 = 200;
+const CHASSIS: usize = 200;
 
 /// Firmware finds no place for so much below 4 GiB, where nothing is cached, and puts what is behind all ports above. It is addresses, not memory.
 const LARGE: u64 = 4 << 30;
@@ -50,11 +51,12 @@ fn arguments(guest: &GuestRow, ports: u8) -> Vec<String> {
     let GuestRow { socket, vectors, .. } = guest;
     let mut arguments = vec!["-chardev".to_owned(), format!("socket,id=isthmus,path={}", socket.replace(',', ",,"))];
     let mut devices = Vec::new();
-    for (port, bytes) in (0..).zip(reserves(guest, ports)) {
-        let (number, mib) = (CHASSIS + port, bytes >> 20);
-        devices.push(format!("pcie-root-port,id=isthmus{port},chassis={number},slot={number},pref64-reserve={mib}M"));
+    for (place, bytes) in reserves(guest, ports).into_iter().enumerate() {
+        let (number, mib) = (CHASSIS + place, bytes >> 20);
+        let name = port::name(place);
+        devices.push(format!("pcie-root-port,id={name},chassis={number},slot={number},pref64-reserve={mib}M"));
     }
-    let bus = if devices.is_empty() { "" } else { ",bus=isthmus0" };
+    let bus = if devices.is_empty() { String::new() } else { format!(",bus={}", port::name(0)) };
     let window = format!("ivshmem-doorbell,id=isthmus-device,chardev=isthmus,vectors={vectors}{bus}");
     devices.insert(devices.len().min(1), window);
     arguments.extend(devices.into_iter().flat_map(|device| ["-device".to_owned(), device]));
@@ -66,13 +68,12 @@ fn arguments(guest: &GuestRow, ports: u8) -> Vec<String> {
 fn libvirt(guest: &GuestRow, ports: Ports) -> Option<String> {
     let reserves = reserves(guest, ports.count);
     let first = ports.index.or(reserves.is_empty().then_some(0))?;
-    let alias = |port: usize| format!("ua-isthmus{port}");
     let mut text = String::new();
-    for port in 0..reserves.len() {
-        let index = usize::from(first) + port;
+    for place in 0..reserves.len() {
+        let index = usize::from(first) + place;
         text += &format!(
             "<controller type='pci' index='{index}' model='pcie-root-port'>\n  <alias name='{}'/>\n</controller>\n",
-            alias(port)
+            port::alias(place)
         );
     }
     text += &format!(
@@ -95,9 +96,9 @@ fn libvirt(guest: &GuestRow, ports: Ports) -> Option<String> {
         beside += &format!("<qemu:commandline>\n{}</qemu:commandline>\n", words.collect::<String>());
     }
     if !reserves.is_empty() {
-        let device = |(port, bytes): (usize, &u64)| {
+        let device = |(place, bytes): (usize, &u64)| {
             let property = format!("<qemu:property name='pref64-reserve' type='unsigned' value='{bytes}'/>");
-            let alias = alias(port);
+            let alias = port::alias(place);
             format!("  <qemu:device alias='{alias}'><qemu:frontend>{property}</qemu:frontend></qemu:device>\n")
         };
         let devices: String = reserves.iter().enumerate().map(device).collect();

@@ -17,7 +17,7 @@ use std::time::Duration;
 use isthmus_layout::RegionSize;
 use isthmus_layout::control::Name;
 use isthmus_platform::local;
-use isthmus_platform_kvm::{CommonDevice, GUEST};
+use isthmus_platform_kvm::{CommonDevice, GUEST, port};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
@@ -293,12 +293,9 @@ fn free_ports(pci: &Value) -> Vec<String> {
         device["pci_bridge"].is_object() && device["pci_bridge"]["devices"].as_array().is_none_or(Vec::is_empty)
     });
     let named = free.filter_map(|device| device["qdev_id"].as_str()).filter(|id| !id.is_empty());
-    let (ours, others): (Vec<&str>, Vec<&str>) = named.partition(|id| PORTS.iter().any(|ours| id.starts_with(ours)));
+    let (ours, others): (Vec<&str>, Vec<&str>) = named.partition(|id| port::is_one(id));
     ours.into_iter().chain(others).take(PORTS_MAX).map(str::to_owned).collect()
 }
-
-/// How names of ports begin that `isthmus guest xml` prints: for QEMU, and for libvirt.
-const PORTS: [&str; 2] = ["isthmus", "ua-isthmus"];
 
 #[cfg(test)]
 mod tests {
