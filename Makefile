@@ -14,7 +14,7 @@ export PATH := $(CURDIR)/target/toolchain:$(PATH)
 PROGRAMS := isthmus isthmusd isthmus-bench
 RELEASE := target/release
 
-.PHONY: help setup tools build run test test-guests bench bench-guests guest install uninstall clean
+.PHONY: help setup setup-run tools build run test test-long test-guests bench bench-guests guest install uninstall clean
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -22,10 +22,13 @@ help: ## This list
 setup: ## Installs what is missing to build and test (Debian 12; as root)
 	@scripts/setup
 
-tools: setup ## cargo-deny, which `make test` uses where it is installed (some minutes, once)
+setup-run:
+	@scripts/setup run
+
+tools: setup-run ## cargo-deny, which `make test` uses where it is installed (some minutes, once)
 	@cargo deny --version 2>/dev/null || cargo install --locked cargo-deny
 
-build: setup ## The programs, libmyriexpress, the libfabric provider and the C programs of MX, with optimisations, in target/release
+build: setup-run ## The programs, libmyriexpress, the libfabric provider and the C programs of MX, with optimisations, in target/release
 	@[ -e $(RELEASE)/isthmus ] || echo "building: the first time takes some minutes" >&2
 	@cargo build --quiet --release $(addprefix --package ,$(PROGRAMS))
 	@cargo xtask mx-programs --release >/dev/null
@@ -38,8 +41,11 @@ run: build ## Builds and shows what it does: a table on the screen, JSON and a p
 test: setup ## Every check; ends with the counts
 	@cargo xtask ci
 
+test-long: setup ## What is long by nature: thousands of kills, the whole suite of mpi4py, driver domains, restores, long fuzzing; ends with the counts
+	@cargo xtask ci --long
+
 test-guests: build ## Guests of QEMU (fetched): MX between two, a window between one and its host, domains of Xen (some minutes)
-	@scripts/setup --guests
+	@scripts/setup guests
 	@ISTHMUS_BIN_DIR=$(CURDIR)/$(RELEASE) cargo test --quiet --package isthmus-guests -- --show-output
 
 bench: build ## Measures every row of docs/figures.md into out/figures.jsonl (some minutes, on a quiet machine)
@@ -47,7 +53,7 @@ bench: build ## Measures every row of docs/figures.md into out/figures.jsonl (so
 	@$(RELEASE)/isthmus-bench figures --json - | tee $(OUT)/figures.jsonl
 
 bench-guests: build ## Guests of QEMU and Xen (fetched; as root): by their windows and bridged, rows and plots in out/ (some minutes, on a quiet machine)
-	@scripts/setup --guests
+	@scripts/setup guests
 	@mkdir -p $(OUT)
 	@ISTHMUS_BIN_DIR=$(CURDIR)/$(RELEASE) cargo bench --quiet --package isthmus-guests --bench guests -- --out $(abspath $(OUT))
 

@@ -1,4 +1,4 @@
-//! What guests are made of: QEMU, a kernel and a busybox of Debian, which `scripts/setup --guests` puts into `target/guests`.
+//! What guests are made of: QEMU, a kernel and a busybox of Debian, which `scripts/setup guests` puts into `target/guests`.
 //!
 //! The kernel is the one for clouds: small, quick to unpack itself (its image is made with LZ4), and with virtio. A second one is that of
 //! Debian's backports, where there are some.

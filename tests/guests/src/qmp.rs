@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::shell::patience;
 
 /// As long as anything may take.
-const LIMIT: Duration = Duration::from_secs(180);
+const LIMIT: Duration = Duration::from_secs(1800);
 
 /// A connection to it. Methods panic where something fails: that fails the test.
 #[derive(Debug)]

@@ -12,7 +12,7 @@
 //!       XenMachine
 //! ```
 //!
-//! Xen, its tools and a kernel come from Debian's packages (`scripts/setup --guests`).
+//! Xen, its tools and a kernel come from Debian's packages (`scripts/setup guests`).
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -1,12 +1,12 @@
 //! SIGKILL at random moments: whoever survives gets an error or goes on, soon, and keeps nothing of the dead.
 //!
-//! A thousand in all; `ISTHMUS_KILLS=100 cargo test -p isthmus-suites --test kills` kills fewer. A failure prints its seed.
+//! A hundred in all, three thousand in the long form. A failure prints its seed.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use isthmus_layout::limits::PEER_REGIONS_MAX;
 use isthmus_suites::actor::program;
 use isthmus_suites::{Actor, PATIENCE, daemon};
-use isthmus_testbed::{Daemon, Deadline, Leftovers, Mapping, Schedule, Scratch, View, eventually};
+use isthmus_testbed::{Daemon, Deadline, Leftovers, Mapping, Schedule, Scratch, View, eventually, short_or_long};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,8 +22,7 @@ const MANY: &str = "500x8,50x1000,20x9000,40x0,10x70000,300x100,900x8,100x3000,3
 
 /// How many of the kills a test makes, given its share of them.
 fn kills(tenths: u64) -> u64 {
-    let all = std::env::var("ISTHMUS_KILLS").map_or(1000, |text| text.parse().expect("ISTHMUS_KILLS is a number"));
-    (all * tenths / 10).max(3)
+    short_or_long(10, 300) * tenths
 }
 
 /// One test at a time.

@@ -1,6 +1,7 @@
 //! How long a test is willing to wait for something that must happen.
 //!
-//! A deadline tells a hang from progress. It is never an assertion about speed: choose it ten times longer than needed.
+//! A deadline tells a hang from progress. It is never an assertion about speed: choose it ten times longer than a quiet machine
+//! needs. [`Deadline::secs`] makes that a hundred times, because the machine may be busy.
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -10,6 +11,9 @@ use rustix::io::Errno;
 
 /// The longest pause between two looks of [`eventually`].
 const PAUSE_MAX: Duration = Duration::from_millis(50);
+
+/// How many times as long as on a quiet machine everything may take.
+const BUSY: u64 = 10;
 
 /// A moment after which waiting has failed. Copies share the moment, so one deadline can bound a whole dialogue.
 #[derive(Clone, Copy, Debug)]
@@ -32,9 +36,9 @@ impl Deadline {
         Self { end: Instant::now() + patience, patience }
     }
 
-    /// `seconds` from now.
+    /// `seconds` from now on a quiet machine: `BUSY` times as long, since any machine may be busy.
     pub fn secs(seconds: u64) -> Self {
-        Self::after(Duration::from_secs(seconds))
+        Self::after(Duration::from_secs(BUSY * seconds))
     }
 
     /// What is left; zero once passed.

@@ -36,6 +36,7 @@
 mod binary;
 mod daemon;
 mod deadline;
+mod extent;
 mod filter;
 mod launch;
 mod leftovers;
@@ -52,6 +53,7 @@ mod view;
 pub use binary::{BinaryError, binary};
 pub use daemon::{Daemon, DaemonError, DaemonPlan, StoppedDaemon};
 pub use deadline::{Deadline, Late, eventually, eventually_some};
+pub use extent::short_or_long;
 pub use filter::{DENIED, Refusal};
 pub use launch::{Launch, LaunchError, Limit};
 pub use leftovers::{HeldMemfd, Leftovers, LeftoversError};

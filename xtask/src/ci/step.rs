@@ -1,15 +1,23 @@
 //! What a step of CI has at hand, how it runs a command, and how it ended.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::path::{Path, PathBuf};
+use std::io::{BufRead as _, BufReader, Seek as _, SeekFrom};
+use std::path::PathBuf;
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use super::slowest::{self, Timed};
 use crate::cmd;
 
-/// Seconds after which a command is ended: a check that hangs is a failure, with a log.
-const COMMAND_S_MAX: u32 = 1800;
+/// Seconds after which a command is ended: a check that hangs is a failure, with a log. Ten times what the longest one takes alone.
+const COMMAND_S_MAX: u32 = 3600;
+
+/// The pause between two looks at what a command has written.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Lines of a failed command's log that are shown, at most.
 const SHOWN_LINES: usize = 100;
@@ -21,9 +29,9 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// The empty log of a step.
-    pub(super) fn log(&self, step: &str) -> Log {
-        let file = self.logs.join(format!("{step}.log"));
+    /// The empty log of a step, or of one of its jobs.
+    pub(super) fn log(&self, name: &str) -> Log {
+        let file = self.logs.join(format!("{name}.log"));
         drop(fs::remove_file(&file)); // Not there the first time.
         Log { file, fuzz_s: self.fuzz_s }
     }
@@ -51,19 +59,40 @@ pub(super) struct Outcome {
     counts: Counts,
     said: String,
     detail: Option<String>,
+    /// Of what ran tests: why some of them were skipped.
+    reasons: Option<Vec<String>>,
+    timed: Vec<Timed>,
 }
 
 impl Outcome {
     pub(super) fn passed(said: impl Into<String>) -> Self {
-        Self { counts: Counts { passed: 1, ..Counts::default() }, said: said.into(), detail: None }
+        Self {
+            counts: Counts { passed: 1, ..Counts::default() },
+            said: said.into(),
+            detail: None,
+            reasons: None,
+            timed: Vec::new(),
+        }
     }
 
     pub(super) fn failed(said: impl Into<String>) -> Self {
-        Self { counts: Counts { failed: 1, ..Counts::default() }, said: said.into(), detail: None }
+        Self {
+            counts: Counts { failed: 1, ..Counts::default() },
+            said: said.into(),
+            detail: None,
+            reasons: None,
+            timed: Vec::new(),
+        }
     }
 
     pub(super) fn skipped(why: impl Into<String>) -> Self {
-        Self { counts: Counts { skipped: 1, ..Counts::default() }, said: why.into(), detail: None }
+        Self {
+            counts: Counts { skipped: 1, ..Counts::default() },
+            said: why.into(),
+            detail: None,
+            reasons: None,
+            timed: Vec::new(),
+        }
     }
 
     pub(super) fn counts(&self) -> Counts {
@@ -71,13 +100,27 @@ impl Outcome {
     }
 
     /// One line.
-    pub(super) fn said(&self) -> &str {
-        &self.said
+    pub(super) fn said(&self) -> String {
+        let tests = self.reasons.as_ref().map(|reasons| (describe(self.counts), reasons.join("; ")));
+        let (tests, reasons) = tests.unwrap_or_default();
+        let parts = [tests, reasons, self.said.clone()].into_iter().filter(|said| !said.is_empty());
+        parts.collect::<Vec<_>>().join(": ")
     }
 
     /// The end of the log, after a failure.
     pub(super) fn detail(&self) -> Option<&str> {
         self.detail.as_deref()
+    }
+
+    /// How long each test took, where that is known.
+    pub(super) fn timed(&self) -> &[Timed] {
+        &self.timed
+    }
+
+    /// The same with the program's name before the names of its tests.
+    pub(super) fn timed_in(mut self, program: &str) -> Self {
+        self.timed.iter_mut().for_each(|test| test.name = format!("{program}: {}", test.name));
+        self
     }
 
     /// The same with a title before what was said.
@@ -86,12 +129,17 @@ impl Outcome {
         self
     }
 
-    /// Two commands of one step.
+    /// Two commands of one step: their tests in one sum.
     pub(super) fn and(mut self, other: Self) -> Self {
         self.counts += other.counts;
+        self.timed.extend(other.timed);
         let said = [self.said, other.said].into_iter().filter(|said| !said.is_empty());
         self.said = said.collect::<Vec<_>>().join("; ");
         self.detail = [self.detail, other.detail].into_iter().flatten().reduce(|a, b| format!("{a}\n{b}"));
+        self.reasons = [self.reasons, other.reasons].into_iter().flatten().reduce(|a, b| {
+            let all: BTreeSet<String> = a.into_iter().chain(b).collect();
+            all.into_iter().collect()
+        });
         self
     }
 }
@@ -105,46 +153,75 @@ pub(super) struct Log {
 impl Log {
     /// Runs a command to its end: passed or failed.
     pub(super) fn run(&self, command: Command) -> Result<Outcome> {
-        let (ended_well, text) = self.execute(command)?;
-        Ok(if ended_well {
-            Outcome::passed("")
-        } else {
-            self.failure(Counts { failed: 1, ..Counts::default() }, &text)
-        })
+        Ok(self.run_for_output(command)?.0)
+    }
+
+    /// The same, with what the command wrote.
+    pub(super) fn run_for_output(&self, command: Command) -> Result<(Outcome, String)> {
+        let ran = self.execute(command)?;
+        let outcome = match ran.ended_well {
+            true => Outcome::passed(""),
+            false => self.failure(Counts { failed: 1, ..Counts::default() }, &ran.text()),
+        };
+        Ok((outcome, ran.text()))
     }
 
     /// Runs a command that runs tests, and counts them.
     pub(super) fn run_tests(&self, command: Command) -> Result<Outcome> {
-        let (ended_well, text) = self.execute(command)?;
+        let ran = self.execute(command)?;
+        Ok(self.tests_in(&ran))
+    }
+
+    /// Runs a test program of so many threads, counts its tests and says how long each took.
+    pub(super) fn run_timed(&self, mut command: Command, threads: usize) -> Result<Outcome> {
+        command.arg(format!("--test-threads={threads}"));
+        let ran = self.execute(command)?;
+        let timed = slowest::tests(&ran.lines, threads);
+        Ok(Outcome { timed, ..self.tests_in(&ran) })
+    }
+
+    fn tests_in(&self, ran: &Ran) -> Outcome {
+        let text = ran.text();
         let mut counts = count_tests(&text);
-        if !ended_well {
-            counts.failed = counts.failed.max(1);
-            return Ok(self.failure(counts, &text));
+        let reasons = Some(skip_reasons(&text).into_iter().map(str::to_owned).collect());
+        if ran.ended_well {
+            return Outcome { counts, said: String::new(), detail: None, reasons, timed: Vec::new() };
         }
-        if counts == Counts::default() {
-            return Ok(Outcome::skipped("there are no tests yet"));
-        }
-        let reasons = skip_reasons(&text);
-        let said = [describe(counts), reasons.join("; ")].into_iter().filter(|said| !said.is_empty());
-        Ok(Outcome { counts, said: said.collect::<Vec<_>>().join(": "), detail: None })
+        counts.failed = counts.failed.max(1);
+        Outcome { reasons, ..self.failure(counts, &text) }
     }
 
     fn failure(&self, counts: Counts, text: &str) -> Outcome {
         let shown = what_failed(text).join("\n");
-        let said = if counts.passed > 0 { describe(counts) } else { String::new() };
         let file = self.file.strip_prefix(cmd::root()).unwrap_or(&self.file);
-        let said = format!("{said} (all of it in {})", file.display());
-        Outcome { counts, said: said.trim_start().to_owned(), detail: Some(shown) }
+        let said = format!("(all of it in {})", file.display());
+        Outcome { counts, said, detail: Some(shown), reasons: None, timed: Vec::new() }
     }
 
-    /// Runs a command with its output in the log; whether it ended well, and what it wrote.
-    fn execute(&self, command: Command) -> Result<(bool, String)> {
-        let before = fs::metadata(&self.file).map_or(0, |data| data.len());
-        let mut bounded = bounded(&command);
+    /// Runs a command with its output in the log.
+    fn execute(&self, command: Command) -> Result<Ran> {
         let log = self.open()?;
+        let mut reader = BufReader::new(File::open(&self.file)?);
+        reader.seek(SeekFrom::End(0))?;
         let also = log.try_clone().context("cannot share the log")?;
-        let status = bounded.stdout(log).stderr(also).status().context("cannot start setpriv and timeout")?;
-        Ok((status.success(), read_from(&self.file, before)?))
+        let start = Instant::now();
+        let mut bounded = bounded(&command);
+        let mut child = bounded.stdout(log).stderr(also).spawn().context("cannot start setpriv and timeout")?;
+        let (mut lines, mut begun) = (Vec::new(), Vec::new());
+        loop {
+            let status = child.try_wait()?;
+            // What has been written so far; the last line may not be whole yet.
+            while reader.read_until(b'\n', &mut begun)? > 0 {
+                if begun.ends_with(b"\n") || status.is_some() {
+                    lines.push((start.elapsed(), String::from_utf8_lossy(&begun).trim_end_matches('\n').to_owned()));
+                    begun.clear();
+                }
+            }
+            match status {
+                Some(status) => return Ok(Ran { ended_well: status.success(), lines }),
+                None => thread::sleep(LOOK),
+            }
+        }
     }
 
     fn open(&self) -> Result<File> {
@@ -171,10 +248,17 @@ fn bounded(command: &Command) -> Command {
     bounded
 }
 
-fn read_from(file: &Path, start: u64) -> Result<String> {
-    let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let start = usize::try_from(start).unwrap_or(0).min(bytes.len());
-    Ok(String::from_utf8_lossy(&bytes[start..]).into_owned())
+/// A command that has ended.
+struct Ran {
+    ended_well: bool,
+    /// What it wrote, each line with the time since its start.
+    lines: Vec<(Duration, String)>,
+}
+
+impl Ran {
+    fn text(&self) -> String {
+        self.lines.iter().flat_map(|(_, line)| [line, "\n"]).collect()
+    }
 }
 
 /// What of a failed command's output says why: what libtest prints of the tests that failed, or else its end.
@@ -232,6 +316,8 @@ fn describe(counts: Counts) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -295,6 +381,6 @@ mod tests {
         let result = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored;'";
         let outcome = log.run_tests(shell(result)).unwrap().and(log.run_tests(shell(result)).unwrap());
         assert_eq!(outcome.counts().passed, 4);
-        assert_eq!(outcome.said(), "2 passed; 2 passed");
+        assert_eq!(outcome.said(), "4 passed");
     }
 }

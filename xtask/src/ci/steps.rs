@@ -1,9 +1,10 @@
-//! The steps of CI, in order: what is quick and fails often comes first.
+//! The steps of CI: what others need comes first, then what takes longest.
 
 use std::process::Command;
 
 use anyhow::Result;
 
+use super::schedule::Cost;
 use super::step::{Log, Outcome};
 use super::{fuzz, licences};
 use crate::tree::Tree;
@@ -15,41 +16,66 @@ pub(super) struct Step {
     pub(super) what: &'static str,
     /// Part of `--quick`.
     pub(super) quick: bool,
-    pub(super) run: fn(&Log) -> Result<Outcome>,
+    pub(super) kind: Kind,
 }
 
-const fn step(name: &'static str, what: &'static str, quick: bool, run: fn(&Log) -> Result<Outcome>) -> Step {
-    Step { name, what, quick, run }
+/// When a step runs, and how.
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    /// Before all others, which need what it makes.
+    Ground(Run),
+    /// Beside others, as its cost allows.
+    Beside(Cost, Run),
+    /// The test programs of the packages that name this step, each beside others; first, what is not one of them.
+    Tests(&'static [(&'static str, Run)]),
+    /// The same, once this has fetched what they need.
+    TestsWith(Run),
+}
+
+/// What a step does.
+pub(super) type Run = fn(&Log) -> Result<Outcome>;
+
+impl Step {
+    /// Whether it runs test programs.
+    pub(super) fn has_tests(&self) -> bool {
+        matches!(self.kind, Kind::Tests(_) | Kind::TestsWith(_))
+    }
+}
+
+const fn step(name: &'static str, what: &'static str, quick: bool, kind: Kind) -> Step {
+    Step { name, what, quick, kind }
 }
 
 pub(super) const STEPS: [Step; 18] = [
-    step("fmt", "formats are rustfmt's", true, fmt),
-    step("tidy", "rules the compiler does not know", true, tidy_step),
-    step("clippy", "no warning of rustc or clippy", true, clippy),
-    step("build", "programs the suites start", true, build),
-    step("abi", "C libraries link, with versioned names", true, abi),
-    step("test", "tests of every crate", true, test),
-    step("suites", "tests of the built programs, in namespaces", true, suites),
-    step("hosts", "MX between hosts made of namespaces", true, hosts),
-    step("mpi", "stock MPIs on the libfabric provider", false, mpi),
-    step("guests", "MX between guests of QEMU, and their windows", false, guests),
-    step("walk", "docs/walk.md is the way of a message", false, walk),
-    step("loom", "every interleaving of the shared-memory code", false, loom),
-    step("miri", "layout and shared memory under miri, little and big endian", false, miri),
-    step("bare", "crates without std build for a target that has none", false, bare),
-    step("doc", "documentation builds without warnings", false, doc),
-    step("licences", "licences of all dependencies are in deny.toml", false, licences::check),
-    step("deny", "cargo-deny: advisories, bans, sources", false, deny),
-    step("fuzz", "each fuzz target for some seconds", false, fuzz::run),
+    step("fmt", "formats are rustfmt's", true, Kind::Ground(fmt)),
+    step("tidy", "rules the compiler does not know", true, Kind::Ground(tidy_step)),
+    step("build", "programs, and the test programs that start them", true, Kind::Ground(build)),
+    step("abi", "C libraries link, with versioned names", true, Kind::Ground(abi)),
+    step("guests", "MX between guests of QEMU, and their windows", false, Kind::TestsWith(fetch_guests)),
+    step("clippy", "no warning of rustc or clippy", true, Kind::Beside(Cost::Builds, clippy)),
+    step("test", "tests of every crate", true, Kind::Tests(&[("doc", test_docs), ("xdp", test_features)])),
+    step("suites", "tests of the built programs, in namespaces", true, Kind::Tests(&[])),
+    step("hosts", "MX between hosts made of namespaces", true, Kind::Tests(&[])),
+    step("mpi", "stock MPIs on the libfabric provider", false, Kind::Tests(&[])),
+    step("walk", "docs/walk.md is the way of a message", false, Kind::Beside(Cost::Builds, walk)),
+    step("loom", "every interleaving of the shared-memory code", false, Kind::Beside(Cost::Builds, loom)),
+    step("miri", "layout and shared memory under miri, little and big endian", false, Kind::Beside(Cost::Builds, miri)),
+    step("bare", "crates without std build for a target that has none", false, Kind::Beside(Cost::Builds, bare)),
+    step("doc", "documentation builds without warnings", false, Kind::Beside(Cost::Builds, doc)),
+    step(
+        "licences",
+        "licences of all dependencies are in deny.toml",
+        false,
+        Kind::Beside(Cost::Waits, licences::check),
+    ),
+    step("deny", "cargo-deny: advisories, bans, sources", false, Kind::Beside(Cost::Waits, deny)),
+    step("fuzz", "each fuzz target for some seconds", false, Kind::Beside(Cost::Builds, fuzz::run)),
 ];
 
-const SHM: &str = "isthmus-shm";
-const LAYOUT: &str = "isthmus-layout";
-const SUITES: &str = "isthmus-suites";
+pub(super) const SHM: &str = "isthmus-shm";
+pub(super) const LAYOUT: &str = "isthmus-layout";
+pub(super) const SUITES: &str = "isthmus-suites";
 const LINK: &str = "isthmus-link";
-const HOSTS: &str = "isthmus-hosts";
-const MPI: &str = "isthmus-mpi-tests";
-const GUESTS: &str = "isthmus-guests";
 
 /// A target without std, and one that is big endian.
 const BARE_TARGET: &str = "x86_64-unknown-none";
@@ -113,39 +139,23 @@ fn abi(log: &Log) -> Result<Outcome> {
     Ok(outcome.unwrap_or_else(|| Outcome::skipped("there is no abi/*/*.map yet")))
 }
 
-fn test(log: &Log) -> Result<Outcome> {
-    let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
-    command.args([SUITES, HOSTS, MPI, GUESTS].iter().flat_map(|package| ["--exclude", package]));
-    command.args(["--", "--show-output"]);
-    let features =
-        cargo(&["test", "--package", LINK, "--all-features", "--no-fail-fast", "--", "xdp", "--show-output"]);
-    Ok(log.run_tests(command)?.and(log.run_tests(features)?))
+fn test_docs(log: &Log) -> Result<Outcome> {
+    log.run_tests(cargo(&["test", "--workspace", "--doc", "--no-fail-fast", "--", "--show-output"]))
 }
 
-fn suites(log: &Log) -> Result<Outcome> {
-    tests_of(SUITES, log)
+/// Tests of what only a feature adds.
+fn test_features(log: &Log) -> Result<Outcome> {
+    log.run_tests(cargo(&["test", "--package", LINK, "--all-features", "--no-fail-fast", "--", "xdp", "--show-output"]))
 }
 
-fn hosts(log: &Log) -> Result<Outcome> {
-    tests_of(HOSTS, log)
-}
-
-fn mpi(log: &Log) -> Result<Outcome> {
-    tests_of(MPI, log)
-}
-
-fn guests(log: &Log) -> Result<Outcome> {
+fn fetch_guests(log: &Log) -> Result<Outcome> {
     let mut setup = cmd::command("scripts/setup");
-    setup.arg("--guests");
+    setup.arg("guests");
     let fetched = log.run(setup)?;
-    if fetched.counts().failed > 0 {
-        return Ok(Outcome::skipped("what guests are made of is not there (`scripts/setup --guests`)"));
-    }
-    tests_of(GUESTS, log)
-}
-
-fn tests_of(package: &str, log: &Log) -> Result<Outcome> {
-    log.run_tests(cargo(&["test", "--package", package, "--no-fail-fast", "--", "--show-output"]))
+    Ok(match fetched.counts().failed {
+        0 => fetched,
+        _ => Outcome::skipped("what guests are made of is not there (`scripts/setup guests`)"),
+    })
 }
 
 fn walk(log: &Log) -> Result<Outcome> {

@@ -2,6 +2,7 @@
 
 use isthmus_hosts::{Flow, Party, Side, World};
 use isthmus_netbed::{Conditions, Direction};
+use isthmus_testbed::short_or_long;
 
 /// 10 % loss, 10 % duplication, reordering and 1 ms of delay, in both directions.
 const STORM: Conditions = Conditions {
@@ -52,13 +53,7 @@ fn tells_what_was_lost(side: &Side) {
 
 #[test]
 fn every_byte_once_and_in_order_through_a_storm() {
-    four_domains(250);
-}
-
-#[test]
-#[ignore = "long: 10,000 messages"]
-fn ten_thousand_messages_through_a_storm() {
-    four_domains(1250);
+    four_domains(short_or_long(250, 1250)); // Eight flows: 10,000 messages in the long form.
 }
 
 /// 1 Gbit/s between links that carry more, and room for 1 MiB before it.
