@@ -1,8 +1,9 @@
 //! Programs of MX in domains of a [`XenMachine`], which meet at a backend's daemon, and what that says of its guests.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Instant;
 
-use isthmus_testbed::eventually;
+use isthmus_testbed::{eventually, short_or_long};
 use serde_json::Value;
 
 use crate::shell::{Done, patience};
@@ -29,6 +30,7 @@ impl XenBed {
     /// Says how a check went; if it fails, also what daemons have said.
     pub fn check(&mut self, what: &str, check: impl FnOnce(&mut Self)) {
         println!("# {what} …");
+        let begun = Instant::now();
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| check(self))) {
             let log = "tail -n 30 /tmp/backend /tmp/frontend 2>/dev/null; dmesg | tail -n 20";
             let guests = self.xen.done("xl list").lines.into_iter().skip(2);
@@ -39,7 +41,16 @@ impl XenBed {
             }
             resume_unwind(panic);
         }
-        println!("PASS {what}");
+        println!("PASS {what}, after {:.0} s", begun.elapsed().as_secs_f64());
+    }
+
+    /// The same of what only the long form of a test has.
+    pub fn check_long(&mut self, what: &str, check: impl FnOnce(&mut Self)) {
+        if short_or_long(false, true) {
+            self.check(what, check);
+        } else {
+            println!("LONG {what}");
+        }
     }
 
     /// What the backend lists.

@@ -1,4 +1,6 @@
 //! Guests of Xen that are paused, saved and restored, by the toolstack: programs hear of it, and meet again.
+//!
+//! The short form has a pause and one restore.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use isthmus_guests::{XenBed, XenKit, XenMachine, patience};
@@ -20,12 +22,12 @@ fn guests_of_xen_come_back() {
         bed.frontend(name);
     }
     bed.check("a guest that is paused looks silent, and goes on", paused);
-    bed.check("a guest that is saved and goes on has lost nothing", checkpoint);
-    bed.check("a guest that was forbidden lets go, is saved, restored and allowed, and comes back", prepared);
+    bed.check_long("a guest that is saved and goes on has lost nothing", checkpoint);
+    bed.check_long("a guest that was forbidden lets go, is saved, restored and allowed, and comes back", prepared);
     bed.check("a guest that is saved as it is comes back under another number", |bed| unprepared(bed, "dom0", "a", 1));
-    bed.check("and once more, with its peer in another guest", |bed| unprepared(bed, "a", "b", 2));
-    bed.check("what it was asking of XenStore is refused", interrupted);
-    bed.check("and while it talks past the backend", granting);
+    bed.check_long("and once more, with its peer in another guest", |bed| unprepared(bed, "a", "b", 2));
+    bed.check_long("what it was asking of XenStore is refused", interrupted);
+    bed.check_long("and while it talks past the backend", granting);
     bed.check("its daemon ends and starts as any other", restarted);
     bed.check("nothing that was granted is left", |bed| {
         for guest in ["a", "b"] {

@@ -96,7 +96,7 @@ mod tests {
     fn starts_two_jobs_beside_each_other() {
         let both = Barrier::new(2);
         let mut ended = Vec::new();
-        run(vec![(Cost::Computes, 1), (Cost::Computes, 2)], 2, |_| drop(both.wait()), |job, (), _| ended.push(job));
+        run(vec![(Cost::Computes, 1), (Cost::Computes, 2)], 2, |_| both.wait(), |job, _, _| ended.push(job));
         ended.sort_unstable();
         assert_eq!(ended, [1, 2]);
     }
