@@ -18,23 +18,28 @@ use crate::cmd;
 /// The label of a package's unit tests.
 const UNIT_TESTS: &str = "unit";
 
-/// Turns the long form of tests on: `isthmus_testbed::long`.
+/// The test, and its step, for which functions on a message's way note that it came by.
+const WALK: &str = "walk";
+
+/// Turns the long form of tests on: `isthmus_testbed::short_or_long`.
 const LONG: &str = "ISTHMUS_TEST_LONG";
 
 /// One test program.
 #[derive(Clone, Debug)]
 pub(super) struct Binary {
     pub(super) package: Package,
+    /// The step that counts its tests.
+    pub(super) step: String,
     /// The name of an integration test or a program, or [`UNIT_TESTS`].
     pub(super) target: String,
     program: PathBuf,
 }
 
 /// Builds all test programs of these packages, which are all of the workspace: a part of them would have other features.
-pub(super) fn build(log: &Log, packages: &[Package]) -> Result<(Outcome, Vec<Binary>)> {
-    let command = cargo(&["test", "--workspace", "--no-run", "--message-format", "json-render-diagnostics"]);
-    let (outcome, text) = log.run_for_output(command)?;
-    let binaries: Vec<Binary> = text.lines().filter_map(|line| artifact(line, packages)).collect();
+pub(super) fn build(log: &Log, packages: &[Package], with_walk: bool) -> Result<(Outcome, Vec<Binary>)> {
+    // First, since the ordinary programs that it also makes anew are replaced below.
+    let walk = if with_walk { Some(build_walk(log, packages)?) } else { None };
+    let (outcome, mut binaries) = programs(log, packages, cargo(&["test", "--workspace"]))?;
     for package in packages {
         let own: Vec<&Binary> = binaries.iter().filter(|binary| binary.package.name == package.name).collect();
         let missing = package.described().find(|name| own.iter().all(|binary| binary.target != *name));
@@ -45,7 +50,25 @@ pub(super) fn build(log: &Log, packages: &[Package]) -> Result<(Outcome, Vec<Bin
             package.name
         );
     }
-    Ok((outcome, binaries))
+    let Some((of_walk, walk)) = walk else { return Ok((outcome, binaries)) };
+    binaries.retain(|binary| binary.target != WALK);
+    binaries.extend(walk);
+    Ok((outcome.and(of_walk), binaries))
+}
+
+/// Builds the test `walk` with packages of the workspace that note their steps; what they depend on is that of all other programs.
+fn build_walk(log: &Log, packages: &[Package]) -> Result<(Outcome, Vec<Binary>)> {
+    let mut command = cargo(&["test", "--workspace", "--test", WALK]);
+    command.env("RUSTC_WORKSPACE_WRAPPER", cmd::root().join("xtask/src/ci/walk-rustc"));
+    let (outcome, binaries) = programs(log, packages, command)?;
+    Ok((outcome, binaries.into_iter().map(|binary| Binary { step: WALK.to_owned(), ..binary }).collect()))
+}
+
+/// Builds what this command would run.
+fn programs(log: &Log, packages: &[Package], mut command: Command) -> Result<(Outcome, Vec<Binary>)> {
+    command.args(["--no-run", "--message-format", "json-render-diagnostics"]);
+    let (outcome, text) = log.run_for_output(command)?;
+    Ok((outcome, text.lines().filter_map(|line| artifact(line, packages)).collect()))
 }
 
 /// The test program in one of cargo's messages.
@@ -61,7 +84,7 @@ fn artifact(line: &str, packages: &[Package]) -> Option<Binary> {
         .iter()
         .any(|kind| kind.as_str().is_some_and(|kind| kind.ends_with("lib")));
     let target = if is_library { UNIT_TESTS } else { message["target"]["name"].as_str()? };
-    Some(Binary { package, target: target.to_owned(), program: program.into() })
+    Some(Binary { step: package.step().to_owned(), package, target: target.to_owned(), program: program.into() })
 }
 
 impl Binary {

@@ -54,7 +54,7 @@ impl Plan {
                 && plan.changed.as_ref().is_none_or(|changed| changed.concerns(step, &plan.packages))
         };
         let chosen: Vec<&Step> = STEPS.iter().filter(wanted).collect();
-        let needed = chosen.iter().any(|step| step.has_tests() || step.name == "walk");
+        let needed = chosen.iter().any(|step| step.has_tests());
         let is_chosen =
             |step: &&Step| chosen.iter().any(|other| other.name == step.name) || needed && NEEDED.contains(&step.name);
         plan.steps = STEPS.iter().filter(is_chosen).collect();
@@ -64,6 +64,7 @@ impl Plan {
     /// Runs the steps that others need, and returns the jobs of all others in the order in which they should start.
     pub(super) fn lay_ground(&self, site: &Site, report: &mut Report) -> Result<Vec<(Cost, Job)>> {
         let mut built: Option<Vec<Binary>> = None;
+        let with_walk = !self.long && self.steps.iter().any(|step| step.name == "walk");
         for step in &self.steps {
             let Kind::Ground(run) = step.kind else { continue };
             let (outcome, took) = timed(|| {
@@ -72,7 +73,7 @@ impl Plan {
                 if step.name != NEEDED[0] || outcome.counts().failed > 0 {
                     return Ok(outcome);
                 }
-                let (outcome, binaries) = binaries::build(&log, &self.packages)?;
+                let (outcome, binaries) = binaries::build(&log, &self.packages, with_walk)?;
                 built = (outcome.counts().failed == 0).then_some(binaries);
                 Ok(outcome)
             });
@@ -116,7 +117,7 @@ impl Plan {
         let Some(built) = built else {
             return report.print(step.name, &Outcome::failed("its tests are not built"), Duration::ZERO);
         };
-        let own = built.iter().filter(|binary| binary.package.step() == step.name && self.wants(binary));
+        let own = built.iter().filter(|binary| binary.step == step.name && self.wants(binary));
         let name = |binary: &Binary| format!("{}-{}-{}", step.name, binary.package.name, binary.target);
         jobs.extend(own.map(|binary| job(binary.cost(), &name(binary), What::Tests(binary.clone()))));
         if !self.long {

@@ -57,7 +57,7 @@ pub(super) const STEPS: [Step; 18] = [
     step("suites", "tests of the built programs, in namespaces", true, Kind::Tests(&[])),
     step("hosts", "MX between hosts made of namespaces", true, Kind::Tests(&[])),
     step("mpi", "stock MPIs on the libfabric provider", false, Kind::Tests(&[])),
-    step("walk", "docs/walk.md is the way of a message", false, Kind::Beside(Cost::Builds, walk)),
+    step("walk", "docs/walk.md is the way of a message", false, Kind::Tests(&[])),
     step("loom", "every interleaving of the shared-memory code", false, Kind::Beside(Cost::Builds, loom)),
     step("miri", "layout and shared memory under miri, little and big endian", false, Kind::Beside(Cost::Builds, miri)),
     step("bare", "crates without std build for a target that has none", false, Kind::Beside(Cost::Builds, bare)),
@@ -156,13 +156,6 @@ fn fetch_guests(log: &Log) -> Result<Outcome> {
         0 => fetched,
         _ => Outcome::skipped("what guests are made of is not there (`scripts/setup guests`)"),
     })
-}
-
-fn walk(log: &Log) -> Result<Outcome> {
-    let mut command = cargo(&["test", "--package", SUITES, "--test", "walk", "--target-dir", "target/walk"]);
-    // The daemon as it was built for the suites: only the library notes its steps.
-    command.env("RUSTFLAGS", "--cfg isthmus_walk").env("ISTHMUS_BIN_DIR", cmd::root().join("target/debug"));
-    log.run_tests(command)
 }
 
 fn loom(log: &Log) -> Result<Outcome> {
