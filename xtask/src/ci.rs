@@ -43,6 +43,9 @@ use step::{Counts, Outcome, Site};
 /// How many of the slowest tests are listed.
 const SLOWEST: usize = 10;
 
+/// Threads of a test program at most: on a machine of many processors many programs run instead.
+const THREADS_MAX: usize = 4;
+
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only formats, tidy, lints and tests, without MPIs, guests, models and fuzzing
@@ -79,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let jobs = plan.lay_ground(&site, &mut report)?;
     jobs.iter().for_each(|(_, job)| report.expect(job.step));
     let processors = schedule::processors();
-    let threads = processors;
+    let threads = processors.min(THREADS_MAX);
     schedule::run(
         jobs,
         processors,
