@@ -17,7 +17,7 @@
 //! why, and never passes silently: a step, an ignored test, or a test that prints `skipped: why` and returns. Output of a job is kept in `target/ci/`, its end
 //! is shown when it fails.
 //!
-//! What is long by nature has a short form, which is part of every run, and a long form, which `--long` runs.
+//! Tests that are long by nature have a short form, which is part of every run, and a long form, which `--long` runs.
 
 mod binaries;
 mod changed;
@@ -40,7 +40,7 @@ use plan::{Job, Plan};
 use slowest::Timed;
 use step::{Counts, Outcome, Site};
 
-/// How many of the slowest tests are listed.
+/// The number of the slowest tests that are listed.
 const SLOWEST: usize = 10;
 
 /// Threads of a test program at most: on a machine of many processors many programs run instead.
@@ -96,7 +96,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(failed == 0)
 }
 
-/// What has ended, and what is still to come.
+/// The results so far, and the steps that have not ended.
 #[derive(Default)]
 struct Report {
     total: Counts,

@@ -1,7 +1,7 @@
 //! The test programs of the workspace: one cargo builds them all, and each is a job of its own.
 //!
-//! A program runs as cargo runs it: in the folder of its package, with the variables that say so. What tests would build or link
-//! for themselves is there already (`build`, `abi`), so no test waits for a cargo.
+//! A program runs as cargo runs it: in the folder of its package, with the variables that name the package. The steps `build` and
+//! `abi` have made the programs and libraries that tests start, so no test waits for a cargo.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -37,7 +37,7 @@ pub(super) struct Binary {
 
 /// Builds all test programs of these packages, which are all of the workspace: a part of them would have other features.
 pub(super) fn build(log: &Log, packages: &[Package], with_walk: bool) -> Result<(Outcome, Vec<Binary>)> {
-    // First, since the ordinary programs that it also makes anew are replaced below.
+    // First, because the build also replaces programs that tests start; the next build puts the ordinary ones back.
     let walk = if with_walk { Some(build_walk(log, packages)?) } else { None };
     let (outcome, mut binaries) = programs(log, packages, cargo(&["test", "--workspace"]))?;
     for package in packages {
@@ -56,7 +56,7 @@ pub(super) fn build(log: &Log, packages: &[Package], with_walk: bool) -> Result<
     Ok((outcome.and(of_walk), binaries))
 }
 
-/// Builds the test `walk` with packages of the workspace that note their steps; what they depend on is that of all other programs.
+/// Builds the test `walk` with packages of the workspace that note their steps. All other crates are those of the ordinary build.
 fn build_walk(log: &Log, packages: &[Package]) -> Result<(Outcome, Vec<Binary>)> {
     let mut command = cargo(&["test", "--workspace", "--test", WALK]);
     command.env("RUSTC_WORKSPACE_WRAPPER", cmd::root().join("xtask/src/ci/walk-rustc"));
@@ -64,7 +64,7 @@ fn build_walk(log: &Log, packages: &[Package]) -> Result<(Outcome, Vec<Binary>)>
     Ok((outcome, binaries.into_iter().map(|binary| Binary { step: WALK.to_owned(), ..binary }).collect()))
 }
 
-/// Builds what this command would run.
+/// Builds the test programs that a command of cargo would run.
 fn programs(log: &Log, packages: &[Package], mut command: Command) -> Result<(Outcome, Vec<Binary>)> {
     command.args(["--no-run", "--message-format", "json-render-diagnostics"]);
     let (outcome, text) = log.run_for_output(command)?;
@@ -92,12 +92,12 @@ impl Binary {
         self.package.cost(&self.target)
     }
 
-    /// Whether it takes minutes and starts before others.
+    /// Returns whether the program takes minutes and starts before others.
     pub(super) fn is_first(&self) -> bool {
         self.package.lists("first", &self.target)
     }
 
-    /// Whether some of its tests have a long form.
+    /// Returns whether some tests of the program have a long form.
     pub(super) fn is_long(&self) -> bool {
         self.package.lists("long", &self.target)
     }

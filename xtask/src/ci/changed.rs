@@ -1,4 +1,4 @@
-//! What differs from a base commit, and which packages that concerns: those that changed and all that depend on them.
+//! The packages that differ from a base commit, and all packages that depend on them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,17 +8,17 @@ use anyhow::{Context, Result, bail};
 use super::workspace::Package;
 use crate::cmd;
 
-/// Where changes are counted from, if no commit is named: where this branch left the first of these that there is.
+/// Names of branches: without a commit, changes are counted from where this branch left the first one that exists.
 const UPSTREAM: [&str; 3] = ["@{upstream}", "origin/main", "main"];
 
-/// What has to be checked.
+/// The parts of the tree that have to be checked.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Changed {
     /// The names of packages that changed, or that depend on one that did.
     pub(super) packages: BTreeSet<String>,
-    /// Whether dependencies may have changed, or the rules for them.
+    /// True if dependencies may have changed, or the rules for them.
     pub(super) dependencies: bool,
-    /// Whether a fuzz target changed.
+    /// True if a fuzz target changed.
     pub(super) fuzz: bool,
 }
 

@@ -15,7 +15,7 @@ use super::{Args, Report};
 /// Ground steps that all steps with test programs need.
 const NEEDED: [&str; 2] = ["build", "abi"];
 
-/// What is to be done.
+/// The steps of one run.
 pub(super) struct Plan {
     /// In the order of the list.
     pub(super) steps: Vec<&'static Step>,
@@ -135,7 +135,7 @@ impl Plan {
 }
 
 impl Changed {
-    /// Whether a step checks something that differs.
+    /// Returns whether a step checks something that differs.
     fn concerns(&self, step: &Step, packages: &[Package]) -> bool {
         let any_of = |names: &[&str]| names.iter().any(|name| self.packages.contains(*name));
         match step.name {
@@ -165,7 +165,7 @@ impl Job {
     }
 }
 
-/// How something ended, and how long it took.
+/// Runs something; returns how it ended and how long it took.
 fn timed(run: impl FnOnce() -> Result<Outcome>) -> (Outcome, Duration) {
     let start = Instant::now();
     let outcome = run().unwrap_or_else(|error| Outcome::failed(format!("{error:#}")));

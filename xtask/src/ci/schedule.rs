@@ -7,16 +7,16 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a job needs of the machine.
+/// The part of the machine that a job needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cost {
-    /// It mostly waits.
+    /// The job mostly waits.
     Waits,
-    /// It keeps about one processor busy.
+    /// The job keeps about one processor busy.
     Computes,
-    /// It runs cargo, which would wait for another cargo: one at a time.
+    /// The job runs cargo, which would wait for another cargo: one at a time.
     Builds,
-    /// It measures, or bounds how long something takes: nothing runs beside it.
+    /// The job measures, or bounds how long something takes: nothing runs beside it.
     Alone,
 }
 
@@ -30,7 +30,7 @@ impl Cost {
         }
     }
 
-    /// Whether a job of this cost may start beside those that run, on a machine of so many processors.
+    /// Returns whether a job of this cost may start beside the running ones.
     fn fits(self, running: &[Self], processors: usize) -> bool {
         let alone = self == Self::Alone || running.contains(&Self::Alone);
         let second_build = self == Self::Builds && running.contains(&Self::Builds);

@@ -1,4 +1,4 @@
-//! How long each test took, told from when libtest wrote its lines.
+//! The duration of each test, derived from the times at which libtest writes its lines.
 //!
 //! libtest measures tests only where unstable options are allowed. But it sorts tests by name, starts as many as there are
 //! threads, and starts the next one when one ends. So a line's time is the end of one test and the start of another.

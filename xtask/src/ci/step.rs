@@ -13,10 +13,10 @@ use anyhow::{Context, Result};
 use super::slowest::{self, Timed};
 use crate::cmd;
 
-/// Seconds after which a command is ended: a check that hangs is a failure, with a log. Ten times what the longest one takes alone.
+/// Seconds after which a command is ended: a check that hangs is a failure, with a log. On a quiet machine the longest takes a tenth.
 const COMMAND_S_MAX: u32 = 3600;
 
-/// The pause between two looks at what a command has written.
+/// The pause between two reads of the output of a command.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Lines of a failed command's log that are shown, at most.
@@ -59,7 +59,7 @@ pub(super) struct Outcome {
     counts: Counts,
     said: String,
     detail: Option<String>,
-    /// Of what ran tests: why some of them were skipped.
+    /// The reasons for skipped tests; `None` if no tests ran.
     reasons: Option<Vec<String>>,
     timed: Vec<Timed>,
 }
@@ -112,12 +112,12 @@ impl Outcome {
         self.detail.as_deref()
     }
 
-    /// How long each test took, where that is known.
+    /// The duration of each test, where that is known.
     pub(super) fn timed(&self) -> &[Timed] {
         &self.timed
     }
 
-    /// The same with the program's name before the names of its tests.
+    /// Puts a program's name before the names of its tests.
     pub(super) fn timed_in(mut self, program: &str) -> Self {
         self.timed.iter_mut().for_each(|test| test.name = format!("{program}: {}", test.name));
         self
@@ -156,7 +156,7 @@ impl Log {
         Ok(self.run_for_output(command)?.0)
     }
 
-    /// The same, with what the command wrote.
+    /// Runs a command to its end; also returns its output.
     pub(super) fn run_for_output(&self, command: Command) -> Result<(Outcome, String)> {
         let ran = self.execute(command)?;
         let outcome = match ran.ended_well {
@@ -172,7 +172,7 @@ impl Log {
         Ok(self.tests_in(&ran))
     }
 
-    /// Runs a test program of so many threads, counts its tests and says how long each took.
+    /// Runs a test program on `threads` threads, counts its tests and measures each.
     pub(super) fn run_timed(&self, mut command: Command, threads: usize) -> Result<Outcome> {
         command.arg(format!("--test-threads={threads}"));
         let ran = self.execute(command)?;
@@ -251,7 +251,7 @@ fn bounded(command: &Command) -> Command {
 /// A command that has ended.
 struct Ran {
     ended_well: bool,
-    /// What it wrote, each line with the time since its start.
+    /// The lines of its output, each with the time since its start.
     lines: Vec<(Duration, String)>,
 }
 

@@ -19,24 +19,24 @@ pub(super) struct Step {
     pub(super) kind: Kind,
 }
 
-/// When a step runs, and how.
+/// The time at which a step runs, and its function.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
-    /// Before all others, which need what it makes.
+    /// Before all others, which need its results.
     Ground(Run),
     /// Beside others, as its cost allows.
     Beside(Cost, Run),
-    /// The test programs of the packages that name this step, each beside others; first, what is not one of them.
+    /// The test programs of the packages that name this step, each beside others, and further commands that run tests.
     Tests(&'static [(&'static str, Run)]),
-    /// The same, once this has fetched what they need.
+    /// The test programs of the packages that name this step, after the function has fetched their files.
     TestsWith(Run),
 }
 
-/// What a step does.
+/// The function of a step.
 pub(super) type Run = fn(&Log) -> Result<Outcome>;
 
 impl Step {
-    /// Whether it runs test programs.
+    /// Returns whether the step runs test programs.
     pub(super) fn has_tests(&self) -> bool {
         matches!(self.kind, Kind::Tests(_) | Kind::TestsWith(_))
     }
@@ -143,7 +143,7 @@ fn test_docs(log: &Log) -> Result<Outcome> {
     log.run_tests(cargo(&["test", "--workspace", "--doc", "--no-fail-fast", "--", "--show-output"]))
 }
 
-/// Tests of what only a feature adds.
+/// Tests that exist only with a feature.
 fn test_features(log: &Log) -> Result<Outcome> {
     log.run_tests(cargo(&["test", "--package", LINK, "--all-features", "--no-fail-fast", "--", "xdp", "--show-output"]))
 }

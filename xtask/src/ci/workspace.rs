@@ -38,7 +38,7 @@ impl Package {
         self.settings.get("step").and_then(Value::as_str).unwrap_or("test")
     }
 
-    /// What a test target of this package needs of the machine.
+    /// Returns the part of the machine that a test target of this package needs.
     pub(super) fn cost(&self, target: &str) -> Cost {
         if self.lists("alone", target) {
             Cost::Alone
@@ -49,7 +49,7 @@ impl Package {
         }
     }
 
-    /// Whether a list of the manifest names a test target.
+    /// Returns whether a list of the manifest names a test target.
     pub(super) fn lists(&self, key: &str, target: &str) -> bool {
         self.listed(key).any(|name| name == target)
     }
