@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::schedule::Cost;
 use super::step::{Log, Outcome};
-use super::{fuzz, licences};
+use super::{fuzz, licences, workspace};
 use crate::tree::Tree;
 use crate::{cmd, tidy};
 
@@ -110,7 +110,12 @@ fn clippy(log: &Log) -> Result<Outcome> {
     }
     let clippy =
         |what: &[&str]| log.run(cargo(&[&["clippy", "--all-targets"], what, &["--", "-D", "warnings"]].concat()));
-    Ok(clippy(&["--workspace"])?.and(clippy(&["--workspace", "--all-features"])?))
+    let everything = clippy(&["--workspace"])?;
+    // All other packages read the same with and without features.
+    let packages = workspace::packages()?;
+    let featured = packages.iter().filter(|package| package.has_features);
+    let featured: Vec<&str> = featured.flat_map(|package| ["--package", &package.name]).collect();
+    Ok(everything.and(clippy(&[&["--all-features"], &featured[..]].concat())?))
 }
 
 fn build(log: &Log) -> Result<Outcome> {

@@ -29,6 +29,8 @@ pub(super) struct Package {
     pub(super) folder: PathBuf,
     /// The names of all packages it depends on, in any way.
     pub(super) dependencies: BTreeSet<String>,
+    /// True if the package declares features.
+    pub(super) has_features: bool,
     settings: Value,
 }
 
@@ -69,7 +71,8 @@ impl Package {
     /// A package in the folder of its name, without settings.
     pub(super) fn plain(name: &str, id: &str, dependencies: BTreeSet<String>) -> Self {
         let folder = Path::new("/w").join(name);
-        Self { name: name.to_owned(), id: id.to_owned(), folder, dependencies, settings: Value::Null }
+        let (name, id) = (name.to_owned(), id.to_owned());
+        Self { name, id, folder, dependencies, has_features: false, settings: Value::Null }
     }
 }
 
@@ -93,6 +96,7 @@ fn read(package: &Value) -> Option<Package> {
         id: text("id")?,
         folder: Path::new(&text("manifest_path")?).parent()?.to_path_buf(),
         dependencies: dependencies.filter_map(|dependency| dependency["name"].as_str().map(str::to_owned)).collect(),
+        has_features: package["features"].as_object().is_some_and(|features| !features.is_empty()),
         settings: package["metadata"]["ci"].clone(),
     })
 }
@@ -104,13 +108,14 @@ mod tests {
     #[test]
     fn reads_what_a_manifest_says_about_its_tests() {
         let package = r#"{ "packages": [{ "name": "a", "id": "path+a", "manifest_path": "/w/tests/a/Cargo.toml",
-            "dependencies": [{ "name": "b" }], "metadata": { "ci": { "step": "s", "alone": ["m"], "waits": ["w"] } } },
+            "dependencies": [{ "name": "b" }], "features": { "f": [] }, "metadata": { "ci": { "step": "s", "alone": ["m"], "waits": ["w"] } } },
             { "name": "b", "id": "path+b", "manifest_path": "/w/b/Cargo.toml", "dependencies": [], "metadata": null }] }"#;
         let found = parse(package).unwrap();
         let [a, b] = &found[..] else { panic!("{found:?}") };
         assert_eq!((a.step(), b.step()), ("s", "test"));
         assert_eq!((a.cost("m"), a.cost("w"), a.cost("other")), (Cost::Alone, Cost::Waits, Cost::Computes));
         assert_eq!(a.described().collect::<Vec<_>>(), ["m", "w"]);
+        assert!(a.has_features && !b.has_features);
         assert_eq!(a.folder, Path::new("/w/tests/a"));
         assert!(a.dependencies.contains("b") && b.dependencies.is_empty());
     }
