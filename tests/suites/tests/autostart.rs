@@ -92,7 +92,9 @@ fn a_place_that_others_can_write_to_is_not_trusted() {
 /// The actor in a folder of its own, where no daemon lies beside it.
 fn alone(folder: &Scratch) -> Launch {
     let copy = folder.join("actor");
-    std::fs::copy(program(), &copy).unwrap();
+    // By a process of its own: another test that forks meanwhile would have the copy open for writing, and it could not be started.
+    let copied = std::process::Command::new("cp").arg(program()).arg(&copy).status().unwrap();
+    assert!(copied.success());
     Launch::new(copy).env_remove("ISTHMUS_SOCKET").env_remove("ISTHMUS_AUTOSTART")
 }
 
