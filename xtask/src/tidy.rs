@@ -8,6 +8,7 @@
 //! orderings   each ordering has a letter, a partner, and the partner it    tidy/orderings.rs
 //! places      no path or host of one machine                               tidy/places.rs
 //! no-std      layout and engines live without std                          tidy/no_std.rs
+//! words       plain words; counts of the others may only fall              tidy/words.rs
 //! ```
 //!
 //! Each check is a function from a [`Tree`] to findings, and its tests show that it can fail. Where a rule is wrong once,
@@ -22,8 +23,10 @@ mod no_std;
 mod orderings;
 mod places;
 mod unsafe_code;
+mod words;
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 
@@ -35,11 +38,45 @@ use crate::tree::Tree;
 /// The list of functions that are longer than they should be.
 const RATCHET: &str = "xtask/ratchet.txt";
 
+/// The counts of words that are not plain.
+const WORDS: &str = "xtask/words.txt";
+
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Writes the ratchet of long functions anew; it can only shrink
+    /// Writes the ratchets of long functions and of words anew; they can only shrink
     #[arg(long)]
     bless: bool,
+    #[command(subcommand)]
+    print: Option<Print>,
+}
+
+#[derive(clap::Subcommand)]
+enum Print {
+    /// Prints how often words of the rule `words` occur, by package and document
+    Words {
+        /// Prints every place of this package or document
+        package: Option<String>,
+    },
+}
+
+/// The texts of the ratchet files.
+#[derive(Default)]
+struct Ratchets {
+    lengths: String,
+    words: String,
+}
+
+impl Ratchets {
+    fn read(root: &Path) -> Result<Self> {
+        let read = |path| fs::read_to_string(root.join(path)).with_context(|| format!("cannot read {path}"));
+        Ok(Self { lengths: read(RATCHET)?, words: read(WORDS)? })
+    }
+
+    fn write(&self, root: &Path) -> Result<()> {
+        let write = |path, text| fs::write(root.join(path), text).with_context(|| format!("cannot write {path}"));
+        write(RATCHET, &self.lengths)?;
+        write(WORDS, &self.words)
+    }
 }
 
 /// How bad a finding is.
@@ -84,11 +121,14 @@ impl std::fmt::Display for Finding {
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let root = cmd::root();
     let tree = Tree::read(&root)?;
-    let ratchet = root.join(RATCHET);
-    let listed = fs::read_to_string(&ratchet).unwrap_or_default();
+    if let Some(Print::Words { package }) = &args.print {
+        return words::print(&tree, package.as_deref()).map(|()| true);
+    }
     if args.bless {
-        let shrunk = lengths::shrink(&listed, &tree);
-        fs::write(&ratchet, shrunk).with_context(|| format!("cannot write {RATCHET}"))?;
+        let listed = Ratchets::read(&root)?;
+        let lengths = lengths::shrink(&listed.lengths, &tree);
+        let words = words::shrink(&listed.words, &tree);
+        Ratchets { lengths, words }.write(&root)?;
     }
     report(&tree).map(|errors| errors == 0)
 }
@@ -99,8 +139,7 @@ pub(crate) fn errors_here() -> Result<usize> {
 }
 
 fn report(tree: &Tree) -> Result<usize> {
-    let listed = fs::read_to_string(cmd::root().join(RATCHET)).with_context(|| format!("cannot read {RATCHET}"))?;
-    let findings = check(tree, &listed);
+    let findings = check(tree, &Ratchets::read(&cmd::root())?);
     let errors = findings.iter().filter(|finding| finding.level == Level::Error).count();
     for finding in &findings {
         println!("{finding}");
@@ -113,16 +152,17 @@ fn report(tree: &Tree) -> Result<usize> {
 }
 
 /// All findings in a tree, by file and line.
-fn check(tree: &Tree, ratchet: &str) -> Vec<Finding> {
+fn check(tree: &Tree, ratchets: &Ratchets) -> Vec<Finding> {
     let broken = tree.broken.iter().map(|(path, reason)| Finding::error("syntax", path, 0, reason));
     let mut findings: Vec<Finding> = broken.collect();
     findings.extend(arrows::check(tree));
     findings.extend(unsafe_code::check(tree));
-    findings.extend(lengths::check(tree, ratchet));
+    findings.extend(lengths::check(tree, &ratchets.lengths));
     findings.extend(banned::check(tree));
     findings.extend(orderings::check(tree));
     findings.extend(places::check(tree));
     findings.extend(no_std::check(tree));
+    findings.extend(words::check(tree, &ratchets.words));
     findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
     findings
 }
@@ -139,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_file_that_does_not_parse_is_an_error() {
-        let findings = check(&Tree::of(&[("tests/suites/tests/a.rs", "fn a( {")]), "");
+        let findings = check(&Tree::of(&[("tests/suites/tests/a.rs", "fn a( {")]), &Ratchets::default());
         assert_eq!(findings[0].rule, "syntax");
     }
 
