@@ -1,7 +1,7 @@
 //! Any bytes as the stream of a capture, from the daemon to whoever asked for it, and on into a file.
 #![no_main]
 
-#[path = "../../crates/isthmus-capture/tests/corpus/read.rs"]
+#[path = "../../crates/capture/tests/corpus/read.rs"]
 mod read;
 
 use libfuzzer_sys::fuzz_target;

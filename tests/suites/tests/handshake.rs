@@ -21,7 +21,7 @@ struct Recording {
 
 /// The recordings of `isthmus-layout` for today's version: what a library of some version said first, and what was answered.
 fn recordings() -> Vec<Recording> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/isthmus-layout/tests/handshakes");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/layout/tests/handshakes");
     let folder = folder.join(today().to_string());
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let recordings = files.map(|path| {

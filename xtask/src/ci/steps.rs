@@ -164,8 +164,8 @@ fn fetch_guests(log: &Log) -> Result<Outcome> {
 }
 
 fn loom(log: &Log) -> Result<Outcome> {
-    if !cmd::root().join("crates/isthmus-shm/tests/loom.rs").is_file() {
-        return Ok(Outcome::skipped("there is no crates/isthmus-shm/tests/loom.rs yet"));
+    if !cmd::root().join("crates/shm/tests/loom.rs").is_file() {
+        return Ok(Outcome::skipped("there is no crates/shm/tests/loom.rs yet"));
     }
     let mut command = cargo(&["test", "--package", SHM, "--release", "--test", "loom", "--target-dir", "target/loom"]);
     command.env("RUSTFLAGS", "--cfg loom");

@@ -127,7 +127,12 @@ fn package_name(manifest: &Table) -> Option<String> {
     manifest.get("package")?.get("name")?.as_str().map(str::to_owned)
 }
 
-/// Lints from the workspace; the folder is called like the package, where the folder's name is ours to choose.
+/// The folder of a package below `crates/`: its name without the prefix.
+pub(super) fn folder_of(package: &str) -> String {
+    format!("crates/{}", package.trim_start_matches("isthmus-"))
+}
+
+/// Lints come from the workspace. A folder of `bin/` has the name of its package, one of `crates/` the name without the prefix.
 fn check_form(path: &str, name: &str, manifest: &Table) -> Vec<String> {
     let mut said = Vec::new();
     let lints = manifest.get("lints").and_then(|lints| lints.get("workspace")).and_then(Value::as_bool);
@@ -135,9 +140,9 @@ fn check_form(path: &str, name: &str, manifest: &Table) -> Vec<String> {
         said.push("needs `[lints] workspace = true`".to_owned());
     }
     let folder = path.trim_end_matches("/Cargo.toml");
-    let own = folder.rsplit('/').next().unwrap_or(folder);
-    if (folder.starts_with("crates/") || folder.starts_with("bin/")) && own != name {
-        said.push(format!("the folder is {own}, the package {name}: call them the same"));
+    let expected = if folder.starts_with("crates/") { folder_of(name) } else { format!("bin/{name}") };
+    if (folder.starts_with("crates/") || folder.starts_with("bin/")) && folder != expected {
+        said.push(format!("the folder of package {name} is {folder}; it must be {expected}"));
     }
     said
 }
@@ -216,22 +221,22 @@ mod tests {
         told(&check(&Tree::of(&files)))
     }
 
-    const LAYOUT_MANIFEST: (&str, &str, &str) = ("crates/isthmus-layout/Cargo.toml", LAYOUT, "");
+    const LAYOUT_MANIFEST: (&str, &str, &str) = ("crates/layout/Cargo.toml", LAYOUT, "");
 
     #[test]
     fn an_arrow_of_the_table_passes_and_its_reverse_does_not() {
-        let shm = |rest| ("crates/isthmus-shm/Cargo.toml", SHM, rest);
+        let shm = |rest| ("crates/shm/Cargo.toml", SHM, rest);
         assert_eq!(findings(&[LAYOUT_MANIFEST, shm("[dependencies]\nisthmus-layout.workspace=true")]), [""; 0]);
-        let reverse = ("crates/isthmus-layout/Cargo.toml", LAYOUT, "[dependencies]\nisthmus-shm.workspace=true");
+        let reverse = ("crates/layout/Cargo.toml", LAYOUT, "[dependencies]\nisthmus-shm.workspace=true");
         assert_eq!(findings(&[reverse, shm("")]).len(), 1);
     }
 
     #[test]
     fn every_kind_of_dependency_is_seen() {
-        let shm = ("crates/isthmus-shm/Cargo.toml", SHM, "");
+        let shm = ("crates/shm/Cargo.toml", SHM, "");
         for section in ["dependencies", "build-dependencies", "dev-dependencies", "target.'cfg(unix)'.dependencies"] {
             let rest = format!("[{section}]\nisthmus-shm.workspace=true");
-            let layout = ("crates/isthmus-layout/Cargo.toml", LAYOUT, rest.as_str());
+            let layout = ("crates/layout/Cargo.toml", LAYOUT, rest.as_str());
             assert_eq!(findings(&[layout, shm]).len(), 1, "{section}");
         }
     }
@@ -239,37 +244,38 @@ mod tests {
     #[test]
     fn a_package_outside_the_table_must_be_entered() {
         let rest = "[dependencies]\nisthmus-layout.workspace=true";
-        let found = findings(&[LAYOUT_MANIFEST, ("crates/isthmus-new/Cargo.toml", "isthmus-new", rest)]);
+        let found = findings(&[LAYOUT_MANIFEST, ("crates/new/Cargo.toml", "isthmus-new", rest)]);
         assert!(found.len() == 1 && found[0].contains("not in the table"), "{found:?}");
     }
 
     #[test]
     fn tokio_is_for_control_even_under_another_name() {
         let rest = "[dependencies]\nruntime.workspace=true";
-        assert_eq!(findings(&[("crates/isthmus-control/Cargo.toml", CONTROL, rest)]), [""; 0]);
-        let found = findings(&[("crates/isthmus-service/Cargo.toml", SERVICE, rest)]);
+        assert_eq!(findings(&[("crates/control/Cargo.toml", CONTROL, rest)]), [""; 0]);
+        let found = findings(&[("crates/service/Cargo.toml", SERVICE, rest)]);
         assert!(found.len() == 1 && found[0].contains("must not know tokio"), "{found:?}");
     }
 
     #[test]
     fn versions_and_lints_stand_in_the_workspace() {
-        let found = findings(&[("crates/isthmus-shm/Cargo.toml", SHM, "[dependencies]\nrustix=\"1\"")]);
+        let found = findings(&[("crates/shm/Cargo.toml", SHM, "[dependencies]\nrustix=\"1\"")]);
         assert!(found.len() == 1 && found[0].contains("rustix.workspace"), "{found:?}");
         let bare = told(&check(&Tree::of(&[("bin/isthmusd/Cargo.toml", "[package]\nname=\"isthmusd\"")])));
         assert!(bare.len() == 1 && bare[0].contains("[lints]"), "{bare:?}");
     }
 
     #[test]
-    fn a_folder_is_called_like_its_package() {
-        let found = findings(&[("crates/shm/Cargo.toml", SHM, "")]);
-        assert!(found.len() == 1 && found[0].contains("call them the same"), "{found:?}");
+    fn folder_has_the_name_of_its_package_without_the_prefix() {
+        assert_eq!(findings(&[("crates/shm/Cargo.toml", SHM, "")]), [""; 0]);
+        let found = findings(&[("crates/isthmus-shm/Cargo.toml", SHM, "")]);
+        assert!(found.len() == 1 && found[0].contains("it must be crates/shm"), "{found:?}");
     }
 
     #[test]
     fn engines_see_layout_only() {
-        let shm = ("crates/isthmus-shm/Cargo.toml", SHM, "");
+        let shm = ("crates/shm/Cargo.toml", SHM, "");
         for engine in ENGINES {
-            let path = format!("crates/{engine}/Cargo.toml");
+            let path = format!("{}/Cargo.toml", folder_of(engine));
             let good = findings(&[LAYOUT_MANIFEST, (&path, engine, "[dependencies]\nisthmus-layout.workspace=true")]);
             assert_eq!(good, [""; 0]);
             assert_eq!(findings(&[shm, (&path, engine, "[dependencies]\nisthmus-shm.workspace=true")]).len(), 1);

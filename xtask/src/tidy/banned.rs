@@ -102,7 +102,7 @@ mod tests {
         check(&Tree::of(&[(path, text)])).iter().map(|finding| finding.rule).collect()
     }
 
-    const LIBRARY: &str = "crates/isthmus-client/src/mesh.rs";
+    const LIBRARY: &str = "crates/client/src/mesh.rs";
     const PROGRAM: &str = "bin/isthmus/src/status.rs";
     const SUITE: &str = "tests/suites/tests/kill.rs";
 
@@ -130,7 +130,7 @@ mod tests {
         );
         assert_eq!(rules(PROGRAM, "fn a() { println!(\"result\"); }"), [""; 0]);
         assert_eq!(
-            rules("crates/isthmus-control/build.rs", "fn main() { println!(\"cargo::rerun-if-changed=a\"); }"),
+            rules("crates/control/build.rs", "fn main() { println!(\"cargo::rerun-if-changed=a\"); }"),
             [""; 0]
         );
         assert_eq!(rules(LIBRARY, "fn a() { std::thread::sleep(b); }"), [""; 0]);

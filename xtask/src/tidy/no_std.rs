@@ -3,7 +3,7 @@
 //! `cargo xtask ci` then builds them for a target that has no std, which proves it; this check needs no toolchain.
 
 use super::Finding;
-use super::arrows::ENGINES;
+use super::arrows::{ENGINES, folder_of};
 use crate::tree::{RustFile, Tree};
 
 const RULE: &str = "no-std";
@@ -11,7 +11,7 @@ const RULE: &str = "no-std";
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for name in std::iter::once("isthmus-layout").chain(ENGINES) {
-        let folder = format!("crates/{name}/src/");
+        let folder = format!("{}/src/", folder_of(name));
         for file in tree.rust.iter().filter(|file| file.path.starts_with(&folder)) {
             if file.path == format!("{folder}lib.rs") && !is_no_std(file) {
                 findings.push(Finding::error(
@@ -31,7 +31,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
 
 /// Crates that build for a target without std.
 pub(crate) fn crates(tree: &Tree) -> Vec<&'static str> {
-    let there = |name: &&str| tree.texts.iter().any(|file| file.path == format!("crates/{name}/Cargo.toml"));
+    let there = |name: &&str| tree.texts.iter().any(|file| file.path == format!("{}/Cargo.toml", folder_of(name)));
     std::iter::once("isthmus-layout").chain(ENGINES).filter(there).collect()
 }
 
@@ -56,18 +56,18 @@ mod tests {
     #[test]
     fn layout_and_engines_say_no_std() {
         for name in ["isthmus-layout", "isthmus-mx"] {
-            let path = format!("crates/{name}/src/lib.rs");
+            let path = format!("{}/src/lib.rs", folder_of(name));
             assert_eq!(count(&path, ""), 1);
             assert_eq!(count(&path, "#![cfg_attr(feature = \"x\", no_std)]"), 1);
             assert_eq!(count(&path, "#![no_std]"), 0);
             assert_eq!(count(&path, "#![cfg_attr(not(test), no_std)]"), 0);
         }
-        assert_eq!(count("crates/isthmus-shm/src/lib.rs", ""), 0);
+        assert_eq!(count("crates/shm/src/lib.rs", ""), 0);
     }
 
     #[test]
     fn std_is_for_their_tests_only() {
-        let path = "crates/isthmus-layout/src/span.rs";
+        let path = "crates/layout/src/span.rs";
         assert_eq!(count(path, "use std::mem;"), 1);
         assert_eq!(count(path, "extern crate std;"), 1);
         assert_eq!(count(path, "#[cfg(test)] mod tests { use std::mem; }"), 0);

@@ -12,7 +12,7 @@ use crate::tree::{RustFile, Tree};
 const RULE: &str = "orderings";
 
 /// Where orderings are argued.
-const FOLDER: &str = "crates/isthmus-shm/src/";
+const FOLDER: &str = "crates/shm/src/";
 
 /// What fences: a fence itself, one between loads, one that costs nothing, and the barrier that it relies on.
 const FENCES: [&str; 4] = ["fence", "load_fence", "light_fence", "barrier"];
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
     use crate::tidy::told;
 
-    const RING: &str = "crates/isthmus-shm/src/ring.rs";
+    const RING: &str = "crates/shm/src/ring.rs";
 
     fn findings(text: &str) -> Vec<String> {
         told(&check(&Tree::of(&[(RING, text)])))
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn partners_in_another_file_are_found_when_it_is_named() {
         let push = PUSH.replace("`pop`", "doorbell.rs");
-        let tree = |push: &str| Tree::of(&[(RING, push), ("crates/isthmus-shm/src/doorbell.rs", POP)]);
+        let tree = |push: &str| Tree::of(&[(RING, push), ("crates/shm/src/doorbell.rs", POP)]);
         assert_eq!(told(&check(&tree(&push))), [""; 0]);
         assert_eq!(check(&tree(PUSH)).len(), 2);
     }

@@ -10,7 +10,7 @@ use crate::tree::{Kind, RustFile, Tree};
 const RULE: &str = "unsafe";
 
 /// Beginnings of the folders that may hold unsafe code.
-const ALLOWED: [&str; 4] = ["crates/isthmus-shm/", "crates/isthmus-platform", "crates/isthmus-link/", "abi/"];
+const ALLOWED: [&str; 4] = ["crates/shm/", "crates/platform", "crates/link/", "abi/"];
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -79,14 +79,14 @@ mod tests {
         told(&check(&Tree::of(&[(path, text)])))
     }
 
-    const HERE: &str = "crates/isthmus-shm/src/window.rs";
+    const HERE: &str = "crates/shm/src/window.rs";
 
     #[test]
     fn a_crate_without_forbid_is_refused() {
-        assert_eq!(findings("crates/isthmus-client/src/lib.rs", "").len(), 1);
+        assert_eq!(findings("crates/client/src/lib.rs", "").len(), 1);
         assert_eq!(findings("bin/isthmusd/src/main.rs", "#![warn(unsafe_code)] fn main() {}").len(), 1);
         assert_eq!(findings("bin/isthmusd/src/main.rs", "#![forbid(unsafe_code)] fn main() {}"), [""; 0]);
-        assert_eq!(findings("crates/isthmus-shm/src/lib.rs", ""), [""; 0]);
+        assert_eq!(findings("crates/shm/src/lib.rs", ""), [""; 0]);
     }
 
     #[test]
@@ -94,10 +94,10 @@ mod tests {
         for text in
             ["fn a() { unsafe { b() } }", "#[unsafe(no_mangle)] fn a() {}", "macro_rules! a { () => { unsafe {} } }"]
         {
-            assert_eq!(findings("crates/isthmus-client/src/mesh.rs", text).len(), 1, "{text}");
+            assert_eq!(findings("crates/client/src/mesh.rs", text).len(), 1, "{text}");
             assert_eq!(findings("tests/suites/tests/mesh.rs", text).len(), 1, "{text}");
         }
-        assert_eq!(findings("crates/isthmus-client/src/mesh.rs", "// unsafe\nconst A: &str = \"unsafe\";"), [""; 0]);
+        assert_eq!(findings("crates/client/src/mesh.rs", "// unsafe\nconst A: &str = \"unsafe\";"), [""; 0]);
     }
 
     #[test]

@@ -11,11 +11,11 @@ mod lives;
 mod misplaced;
 mod node;
 mod peer;
-#[path = "../../../isthmus-mx/tests/net/random.rs"]
+#[path = "../../../mx/tests/net/random.rs"]
 mod random;
 mod regions;
 mod schedules;
 mod sizes;
-#[path = "../../../isthmus-mx/tests/net/wire.rs"]
+#[path = "../../../mx/tests/net/wire.rs"]
 mod wire;
 mod world;

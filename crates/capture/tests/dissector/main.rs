@@ -8,7 +8,7 @@ mod damage;
 mod expected;
 mod file;
 mod links;
-#[path = "../../../isthmus-mx/tests/wire/samples.rs"]
+#[path = "../../../mx/tests/wire/samples.rs"]
 mod samples;
 mod tshark;
 

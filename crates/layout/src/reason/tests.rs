@@ -51,7 +51,7 @@ fn page() -> String {
          | fallback | it is done, by a slower path |\n\
          | fault | somebody broke the contract: what they shared is closed, and counted |\n\
          | ended | something that was there is over |\n\n\
-         This page is printed from `crates/isthmus-layout/src/reason/table.rs` by `UPDATE=1 cargo test -p isthmus-layout reason`.\n",
+         This page is printed from `crates/layout/src/reason/table.rs` by `UPDATE=1 cargo test -p isthmus-layout reason`.\n",
     );
     for reason in Reason::ALL {
         if let Some((_, group)) = table::GROUPS.iter().find(|(code, _)| *code == reason.code()) {
