@@ -3,14 +3,14 @@
  * The ivshmem device of a guest, for its isthmusd: a window of memory that it shares with its host, and doorbells.
  *
  *   /dev/isthmusN (root's) ── INFO, RING
- *        ├─ PIECE ───► a descriptor that maps [0, bytes) of one piece and nothing else; may be handed to programs
- *        ├─ RINGER ──► a descriptor that rings one vector of one peer when it is written to; may be handed to programs
+ *        ├─ PIECE ───► a descriptor that maps [0, bytes) of one piece (an extent of the window) and nothing else; may be passed to programs
+ *        ├─ RINGER ──► a descriptor that rings one vector of one peer when it is written to (a doorbell); may be passed to programs
  *        └─ LISTEN ──► an eventfd is signalled when a vector of ours is rung
  *
  * Who may have which piece is decided in user space. Here pieces are kept apart, and whoever maps one never notices worse of an unplug
  * than that the memory is not shared any more: missing pages are then filled with a page of the piece's own, so nobody gets SIGBUS.
- * A home is a piece in which a program has its own memory. It has pages to settle on: when the window is taken from it, or its program
- * wants it so, its bytes are copied there, and nobody who maps it sees a difference.
+ * A home (a private extent) is a piece in which a program has its own memory. It has pages to settle on: when the window is revoked, or
+ * its program asks for that, its bytes are copied there, and no process that maps it sees a difference.
  *
  * Lifetimes: a device is counted by its PCI function, its open nodes, its pieces and its ringers. Its registers are used under
  * `alive`, held for reading; remove() clears `present` with it held for writing. Pages are put into programs' tables by faults only,

@@ -46,7 +46,7 @@ struct isthmus_info {
 
 #define ISTHMUS_READ		1
 #define ISTHMUS_READ_WRITE	3
-/* To read and write, and a home of memory: whatever becomes of window and device, its bytes stay, in pages of its own. */
+/* To read and write, and a private extent: whatever becomes of window and device, its bytes stay, in pages of its own. */
 #define ISTHMUS_HOME		7
 
 struct isthmus_piece {
@@ -84,7 +84,7 @@ struct isthmus_ring {
 	__u32 reserved;
 };
 
-/* isthmus_extent.flags: the piece was withdrawn or settled, or its device is gone: what is mapped shows other, private pages. */
+/* isthmus_extent.flags: the piece was revoked or settled, or its device is gone: what is mapped shows other, private pages. */
 #define ISTHMUS_EXTENT_GONE	1
 
 struct isthmus_extent {

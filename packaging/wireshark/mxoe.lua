@@ -508,7 +508,7 @@ local function dissect(p)
     local kind = p.tvb(BODY, 1):uint()
     p.kind = TYPES[kind] or string.format("type %d", kind)
     p.tree:add(f.type, p.tvb(BODY, 1))
-    if NOT_SPOKEN[kind] then return nil, "not_spoken", p.kind .. " is not spoken between hosts" end
+    if NOT_SPOKEN[kind] then return nil, "unsupported_type", p.kind .. " is not spoken between hosts" end
     local list = LAYOUTS[kind] or BY_DIALECT[mxoe.prefs.dialect][kind]
     if not list then return nil, "type", string.format("packet type %d does not exist", kind) end
     if kind == CONNECT and p.kept >= 32 and p.tvb(BODY + 26, 1):uint() == 1 then list = CONNECT_REPLY end

@@ -38,7 +38,7 @@ use anyhow::{Context as _, Result};
 use crate::cmd;
 use plan::{Job, Plan};
 use slowest::Timed;
-use step::{Counts, Outcome, Site};
+use step::{CiContext, Counts, Outcome};
 
 /// The number of the slowest tests that are listed.
 const SLOWEST: usize = 10;
@@ -77,16 +77,16 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     }
     let logs = cmd::root().join("target/ci");
     fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
-    let site = Site { logs, fuzz_s: args.fuzz_s.unwrap_or(if args.long { 120 } else { 10 }) };
+    let context = CiContext { logs, fuzz_s: args.fuzz_s.unwrap_or(if args.long { 120 } else { 10 }) };
     let mut report = Report::default();
-    let jobs = plan.lay_ground(&site, &mut report)?;
+    let jobs = plan.lay_ground(&context, &mut report)?;
     jobs.iter().for_each(|(_, job)| report.expect(job.step));
     let processors = schedule::processors();
     let threads = processors.min(THREADS_MAX);
     schedule::run(
         jobs,
         processors,
-        |job: &Job| job.run(&site, threads, args.long),
+        |job: &Job| job.run(&context, threads, args.long),
         |job, outcome, took| report.ended(job.step, outcome, took),
     );
     report.print_slowest();
@@ -145,7 +145,7 @@ impl Report {
             Counts { passed: 1.., .. } => "pass",
             _ => "skip",
         };
-        println!("{word}  {step:<9} {:>7.1} s  {}", took.as_secs_f64(), outcome.said());
+        println!("{word}  {step:<9} {:>7.1} s  {}", took.as_secs_f64(), outcome.message());
         if let Some(detail) = outcome.detail() {
             detail.lines().for_each(|line| println!("      | {line}"));
         }

@@ -84,17 +84,17 @@ pub(crate) fn link(root: &Path, args: &Args) -> Result<Linked> {
     let name = out.file_name().map(|name| name.to_string_lossy().into_owned()).context("--out needs a file name")?;
     let soname = args.soname.clone().unwrap_or_else(|| format!("{name}.{}", archive.major));
     let file = out.with_file_name(&soname);
-    let published = Published::beside(&map)?;
+    let published = ExportList::read_next_to(&map)?;
     let whole = match &published.unversioned {
         None => archive.file,
         Some(names) => one_object(&archive.file, &map, names, &out)?,
     };
     link_shared(&whole, &map, &soname, &file)?;
     if file != out {
-        point(&out, &soname)?;
+        symlink(&out, &soname)?;
     }
     for link in &published.also {
-        point(&out.with_file_name(link), &soname)?;
+        symlink(&out.with_file_name(link), &soname)?;
     }
     let symbols = exported(&file, &published.unversioned.unwrap_or_default())?;
     let bytes = fs::metadata(&file)?.len();
@@ -149,15 +149,15 @@ fn archive_in(message: &str) -> Option<Archive> {
 
 /// What a package's manifest says of its library.
 #[derive(Default)]
-struct Published {
+struct ExportList {
     /// Names that have no version; None for a library in which all have one.
     unversioned: Option<BTreeSet<String>>,
     also: Vec<String>,
 }
 
-impl Published {
+impl ExportList {
     /// The manifest beside a version script, if there is one and it says something.
-    fn beside(map: &Path) -> Result<Self> {
+    fn read_next_to(map: &Path) -> Result<Self> {
         let Ok(text) = fs::read_to_string(map.with_file_name("Cargo.toml")) else { return Ok(Self::default()) };
         let manifest: toml::Table = text.parse()?;
         let said = manifest.get("package").and_then(|package| package.get("metadata")?.get("link-abi"));
@@ -189,23 +189,23 @@ fn one_object(archive: &Path, map: &Path, unversioned: &BTreeSet<String>, out: &
     let mut ld = Command::new("ld");
     ld.args(["-r", "--gc-sections", "-o"]).arg(&object);
     ld.args(names.iter().map(|name| format!("--undefined={name}"))).arg(archive);
-    done(&mut ld, "ld")?;
+    run_checked(&mut ld, "ld")?;
     fs::write(&list, names.into_iter().collect::<Vec<_>>().join("\n") + "\n")?;
     let mut keep = std::ffi::OsString::from("--keep-global-symbols=");
     keep.push(&list);
     // Bitcode of the standard library, put together by a linker that does not know what it is, confuses other tools.
     let drop = ["--remove-section=.llvmbc", "--remove-section=.llvmcmd"];
-    done(Command::new("objcopy").arg(keep).args(drop).arg(&object), "objcopy")?;
+    run_checked(Command::new("objcopy").arg(keep).args(drop).arg(&object), "objcopy")?;
     if library.exists() {
         fs::remove_file(&library)?;
     }
-    done(Command::new("ar").arg("rcs").arg(&library).arg(&object), "ar")?;
+    run_checked(Command::new("ar").arg("rcs").arg(&library).arg(&object), "ar")?;
     fs::remove_file(&object)?;
     fs::remove_file(&list)?;
     Ok(library)
 }
 
-fn done(command: &mut Command, program: &str) -> Result<()> {
+fn run_checked(command: &mut Command, program: &str) -> Result<()> {
     let output = command.output().with_context(|| format!("cannot start {program}"))?;
     ensure!(output.status.success(), "{program}:\n{}", String::from_utf8_lossy(&output.stderr).trim_end());
     Ok(())
@@ -232,7 +232,7 @@ fn link_shared(archive: &Path, map: &Path, soname: &str, file: &Path) -> Result<
 }
 
 /// Makes `link` a symbolic link to the file `name` beside it.
-fn point(link: &Path, name: &str) -> Result<()> {
+fn symlink(link: &Path, name: &str) -> Result<()> {
     if link.symlink_metadata().is_ok() {
         fs::remove_file(link).with_context(|| format!("cannot replace {}", link.display()))?;
     }
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn names_without_a_version_are_those_that_are_said_to_have_none() {
+    fn unversioned_symbols_match_the_list() {
         let folder = tempfile::tempdir().unwrap();
         let more = "[package.metadata.link-abi]\nunversioned = \"tiny.names\"\nalso = [\"libold.so.1\"]\n";
         let map = "TINY_2 {\n};\nTINY_3 {\n global:\n  tiny_add;\n};\n";

@@ -13,15 +13,15 @@
 //!
 //! Each check is a function from a [`Tree`] to findings, and its tests show that it can fail. Where a rule is wrong once,
 //! a comment on that line or above it says so with a reason: `// tidy(sleep): a shell has no pidfd to poll`. Only the rules
-//! of `banned` and `places` can be excused; each excuse is counted in the last line.
+//! of `banned_tokens` and `machine_paths` can be excused; each excuse is counted in the last line.
 
-mod arrows;
-mod banned;
-mod excuse;
-mod lengths;
+mod banned_tokens;
+mod dependencies;
+mod exemption;
+mod function_lengths;
+mod machine_paths;
+mod memory_orderings;
 mod no_std;
-mod orderings;
-mod places;
 mod unsafe_code;
 mod words;
 
@@ -126,7 +126,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     }
     if args.bless {
         let listed = Ratchets::read(&root)?;
-        let lengths = lengths::shrink(&listed.lengths, &tree);
+        let lengths = function_lengths::shrink(&listed.lengths, &tree);
         let words = words::shrink(&listed.words, &tree);
         Ratchets { lengths, words }.write(&root)?;
     }
@@ -134,7 +134,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
 }
 
 /// Prints what is wrong with this tree; how many errors there are.
-pub(crate) fn errors_here() -> Result<usize> {
+pub(crate) fn count_errors() -> Result<usize> {
     report(&Tree::read(&cmd::root())?)
 }
 
@@ -144,7 +144,7 @@ fn report(tree: &Tree) -> Result<usize> {
     for finding in &findings {
         println!("{finding}");
     }
-    let excuses = excuse::count(tree);
+    let excuses = exemption::count(tree);
     let notes = findings.len() - errors;
     let files = tree.rust.len();
     println!("tidy: {files} Rust files, {errors} errors, {notes} notes, {excuses} excused lines");
@@ -155,12 +155,12 @@ fn report(tree: &Tree) -> Result<usize> {
 fn check(tree: &Tree, ratchets: &Ratchets) -> Vec<Finding> {
     let broken = tree.broken.iter().map(|(path, reason)| Finding::error("syntax", path, 0, reason));
     let mut findings: Vec<Finding> = broken.collect();
-    findings.extend(arrows::check(tree));
+    findings.extend(dependencies::check(tree));
     findings.extend(unsafe_code::check(tree));
-    findings.extend(lengths::check(tree, &ratchets.lengths));
-    findings.extend(banned::check(tree));
-    findings.extend(orderings::check(tree));
-    findings.extend(places::check(tree));
+    findings.extend(function_lengths::check(tree, &ratchets.lengths));
+    findings.extend(banned_tokens::check(tree));
+    findings.extend(memory_orderings::check(tree));
+    findings.extend(machine_paths::check(tree));
     findings.extend(no_std::check(tree));
     findings.extend(words::check(tree, &ratchets.words));
     findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
@@ -169,7 +169,7 @@ fn check(tree: &Tree, ratchets: &Ratchets) -> Vec<Finding> {
 
 /// The findings of a check as `line rule`, for tests.
 #[cfg(test)]
-fn told(findings: &[Finding]) -> Vec<String> {
+fn render(findings: &[Finding]) -> Vec<String> {
     findings.iter().map(|finding| format!("{}:{} {}", finding.path, finding.line, finding.text)).collect()
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-pub(crate) use rust::{Kind, RustFile};
+pub(crate) use rust::{RustFile, TokenKind};
 
 use crate::cmd;
 

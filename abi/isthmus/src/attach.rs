@@ -2,7 +2,7 @@
 
 use crate::domain::{self, Handle, code, panic_text};
 use crate::text;
-use crate::types::{self, Options};
+use crate::types::{self, IsthOptions};
 use isthmus_client::{AttachError, Domain, Reason, Refusal};
 use isthmus_layout::environment::{self, Variable};
 use rustix::io::Errno;
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Longer than any program runs, and short enough for clocks to add.
-const FOR_EVER: Duration = Duration::from_secs(1 << 32);
+const FOREVER: Duration = Duration::from_secs(1 << 32);
 
 /// Makes options that leave everything to the environment.
 ///
@@ -22,12 +22,12 @@ const FOR_EVER: Duration = Duration::from_secs(1 << 32);
 ///
 /// 'options' is null or points to writable memory.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn isth_options_init(options: *mut Options) -> i32 {
+pub unsafe extern "C" fn isth_options_init(options: *mut IsthOptions) -> i32 {
     if options.is_null() {
         return code(Reason::RequestInvalid);
     }
     // SAFETY: not null, so writable by the caller's promise.
-    unsafe { options.write(Options::SILENT) };
+    unsafe { options.write(IsthOptions::DEFAULT) };
     0
 }
 
@@ -40,17 +40,17 @@ pub unsafe extern "C" fn isth_options_init(options: *mut Options) -> i32 {
 /// 'options' is null or of isth_options_init(), and its strings end with a zero byte. 'domain' is null or points to
 /// writable memory.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn isth_attach(options: *const Options, domain: *mut *mut Handle) -> i32 {
+pub unsafe extern "C" fn isth_attach(options: *const IsthOptions, domain: *mut *mut Handle) -> i32 {
     if domain.is_null() {
         return code(Reason::RequestInvalid);
     }
     // SAFETY: null, or options by the caller's promise.
     let attached = catch_unwind(AssertUnwindSafe(|| attach(unsafe { options.as_ref() })));
-    let attached = attached.unwrap_or_else(|panic| Err(Refusal::new(Reason::LibraryBroken, panic_text(&*panic))));
+    let attached = attached.unwrap_or_else(|panic| Err(Refusal::new(Reason::LibraryPanicked, panic_text(&*panic))));
     let (handle, answer) = match attached {
         Ok(handle) => (Box::into_raw(Box::new(handle)), 0),
         Err(refusal) => {
-            text::keep_attach_error(&refusal);
+            text::store_attach_error(&refusal);
             (std::ptr::null_mut(), code(refusal.reason))
         }
     };
@@ -73,12 +73,12 @@ pub unsafe extern "C" fn isth_detach(domain: *mut Handle, timeout_ms: i32) -> i3
     }
     // SAFETY: not null, so from `Box::into_raw` in `isth_attach`, and nobody else uses it, now or later.
     let handle = unsafe { Box::from_raw(domain) };
-    let limit = u64::try_from(timeout_ms).map_or(FOR_EVER, Duration::from_millis);
+    let limit = u64::try_from(timeout_ms).map_or(FOREVER, Duration::from_millis);
     let only_frees = handle.is_child() || handle.is_broken();
     let left = catch_unwind(AssertUnwindSafe(|| {
-        handle.end(|domain| if only_frees { drop(domain) } else { drop(domain.detach(limit)) });
+        handle.free(|domain| if only_frees { drop(domain) } else { drop(domain.detach(limit)) });
     }));
-    if left.is_ok() { 0 } else { code(Reason::LibraryBroken) }
+    if left.is_ok() { 0 } else { code(Reason::LibraryPanicked) }
 }
 
 /// The domain's number, under which others send to it, in '*id'.
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn isth_detach(domain: *mut Handle, timeout_ms: i32) -> i3
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isth_domain_id(domain: *const Handle, id: *mut u32) -> i32 {
     // SAFETY: `domain` is null or attached by the caller's promise, `id` is null or writable.
-    unsafe { domain::on(domain, |inner| crate::message::put(id, inner.domain.id().number())) }
+    unsafe { domain::call_locked(domain, |inner| crate::message::store_result(id, inner.domain.id().number())) }
 }
 
 /// The domain's name. It stays where it is until isth_detach(). Null for a null domain.
@@ -103,18 +103,18 @@ pub unsafe extern "C" fn isth_domain_name(domain: *const Handle) -> *const c_cha
     unsafe { domain.as_ref() }.map_or(std::ptr::null(), |handle| handle.name().as_ptr())
 }
 
-fn attach(options: Option<&Options>) -> Result<Handle, Refusal> {
+fn attach(options: Option<&IsthOptions>) -> Result<Handle, Refusal> {
     let options = match options {
         None => isthmus_client::Options::from_environment().map_err(|error| refusal(error.into()))?,
-        Some(options) => read(options)?,
+        Some(options) => to_client_options(options)?,
     };
     let domain = Domain::attach_with(&options).map_err(refusal)?;
     Handle::new(domain, options.wait)
 }
 
 /// What the program says, as if the environment said it; and what that says where the program does not.
-fn read(options: &Options) -> Result<isthmus_client::Options, Refusal> {
-    let known = crate::ISTH_NO_AUTOSTART | crate::ISTH_NO_REHOMING | crate::ISTH_NO_CHANNELS;
+fn to_client_options(options: &IsthOptions) -> Result<isthmus_client::Options, Refusal> {
+    let known = crate::ISTH_NO_AUTOSTART | crate::ISTH_NO_REGCACHE | crate::ISTH_NO_CHANNELS;
     if options.flags & !known != 0 || options.reserved0 != 0 || options.reserved != [0; 4] {
         return Err(Refusal::new(Reason::RequestInvalid, "flags or reserved fields of the options that nobody knows"));
     }
@@ -134,7 +134,7 @@ fn read(options: &Options) -> Result<isthmus_client::Options, Refusal> {
         environment::WAIT => wait.map(str::to_owned),
         environment::SPIN_US => (options.spin_us != 0).then(|| options.spin_us.to_string()),
         environment::AUTOSTART => off(crate::ISTH_NO_AUTOSTART),
-        environment::RCACHE => off(crate::ISTH_NO_REHOMING),
+        environment::RCACHE => off(crate::ISTH_NO_REGCACHE),
         environment::CHANNELS => off(crate::ISTH_NO_CHANNELS),
         _ => None,
     };

@@ -8,11 +8,11 @@
 //!
 //! A thread in `isth_wait` sleeps without the lock, on the domain's descriptor. Any other call may take the event that this
 //! thread sleeps for, or end the state in which doorbells ring at all; so each call that leaves while somebody sleeps arms the
-//! domain again and, if there is something to be done already, wakes the sleepers by the `nudge`.
+//! domain again and, if there is something to be done already, wakes the sleepers by the `wake_fd`.
 
 use crate::pending::Pending;
-use crate::types::Completion;
-use isthmus_client::{Domain, Outcome, Reason, Refusal, Wait};
+use crate::types::IsthCompletion;
+use isthmus_client::{Domain, Outcome, Reason, Refusal, WaitMode};
 use isthmus_shm::ForkGuard;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -34,7 +34,7 @@ pub struct Handle {
     name: CString,
     fd: RawFd,
     /// Wakes those who sleep in `isth_wait`.
-    nudge: OwnedFd,
+    wake_fd: OwnedFd,
     /// Threads that wait for the lock.
     queued: AtomicU32,
     last_error: Mutex<String>,
@@ -45,7 +45,7 @@ pub struct Handle {
 pub(crate) struct Inner {
     pub(crate) domain: Domain,
     pub(crate) pending: Pending,
-    spins: bool,
+    spin: bool,
     sleepers: u32,
 }
 
@@ -63,25 +63,25 @@ pub(crate) const fn code(reason: Reason) -> i32 {
 /// # Safety
 ///
 /// `domain` is null, or of `isth_attach` and not yet of `isth_detach`.
-pub(crate) unsafe fn on(domain: *const Handle, call: impl FnOnce(&mut Inner) -> Result<i32, Refusal>) -> i32 {
+pub(crate) unsafe fn call_locked(domain: *const Handle, call: impl FnOnce(&mut Inner) -> Result<i32, Refusal>) -> i32 {
     // SAFETY: passed on.
-    unsafe { with(domain, |handle| handle.locked(call)) }
+    unsafe { call_handle(domain, |handle| handle.locked(call)) }
 }
 
 /// A call on a domain that looks after the lock itself.
 ///
 /// # Safety
 ///
-/// As for [`on`].
-pub(crate) unsafe fn with(domain: *const Handle, call: impl FnOnce(&Handle) -> Result<i32, Refusal>) -> i32 {
+/// As for [`call_locked`].
+pub(crate) unsafe fn call_handle(domain: *const Handle, call: impl FnOnce(&Handle) -> Result<i32, Refusal>) -> i32 {
     // SAFETY: null, or a live `Handle` by the promise of our caller; handles are only ever shared, never borrowed mutably.
     let Some(handle) = (unsafe { domain.as_ref() }) else { return code(Reason::RequestInvalid) };
     match catch_unwind(AssertUnwindSafe(|| call(handle))) {
         Ok(Ok(answer)) => answer,
-        Ok(Err(refusal)) => handle.refuse(&refusal),
+        Ok(Err(refusal)) => handle.record_refusal(&refusal),
         Err(panic) => {
             handle.wake_sleepers();
-            handle.refuse(&Refusal::new(Reason::LibraryBroken, panic_text(&*panic)))
+            handle.record_refusal(&Refusal::new(Reason::LibraryPanicked, panic_text(&*panic)))
         }
     }
 }
@@ -93,26 +93,27 @@ pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
 }
 
 impl Handle {
-    pub(crate) fn new(domain: Domain, wait: Wait) -> Result<Self, Refusal> {
+    pub(crate) fn new(domain: Domain, wait: WaitMode) -> Result<Self, Refusal> {
         let name = CString::new(domain.name()).map_err(|_| Refusal::from(Reason::NameInvalid))?;
         let guard = ForkGuard::new().map_err(|errno| Refusal::new(Reason::OutOfAddressSpace, errno.to_string()))?;
-        let nudge = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        let wake_fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| Refusal::new(Reason::OutOfFds, errno.to_string()))?;
         let fd = domain.fd().as_raw_fd();
-        let inner = Mutex::new(Inner { domain, pending: Pending::default(), spins: wait == Wait::Spin, sleepers: 0 });
-        Ok(Self { guard, inner, name, fd, nudge, queued: AtomicU32::new(0), last_error: Mutex::default() })
+        let inner =
+            Mutex::new(Inner { domain, pending: Pending::default(), spin: wait == WaitMode::Spin, sleepers: 0 });
+        Ok(Self { guard, inner, name, fd, wake_fd, queued: AtomicU32::new(0), last_error: Mutex::default() })
     }
 
     /// Calls with the domain locked; see the picture above.
     pub(crate) fn locked<R>(&self, call: impl FnOnce(&mut Inner) -> Result<R, Refusal>) -> Result<R, Refusal> {
         let mut inner = self.lock()?;
         let answer = call(&mut inner);
-        self.leave(&mut inner);
+        self.rearm(&mut inner);
         answer
     }
 
     /// The next completion, waiting for it at most `limit`.
-    pub(crate) fn wait(&self, limit: Option<Duration>) -> Result<Option<Completion>, Refusal> {
+    pub(crate) fn wait(&self, limit: Option<Duration>) -> Result<Option<IsthCompletion>, Refusal> {
         let deadline = limit.map(|limit| Instant::now() + limit);
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -121,13 +122,13 @@ impl Handle {
             let found = inner.domain.wait(Some(Duration::ZERO));
             if found.is_some() || left.is_some_and(|left| left.is_zero()) {
                 let found = found.map(|found| inner.translate(found));
-                self.leave(&mut inner);
+                self.rearm(&mut inner);
                 return Ok(found);
             }
-            if inner.spins {
-                self.leave(&mut inner);
+            if inner.spin {
+                self.rearm(&mut inner);
                 drop(inner);
-                self.let_others_through();
+                self.yield_to_waiters();
             } else if inner.domain.arm() {
                 inner.sleepers += 1;
                 drop(inner);
@@ -138,7 +139,7 @@ impl Handle {
     }
 
     /// Frees it after `call`, which gets the domain unless another thread was using it when this process was forked.
-    pub(crate) fn end(self, call: impl FnOnce(Domain)) {
+    pub(crate) fn free(self, call: impl FnOnce(Domain)) {
         let in_use = matches!(self.inner.try_lock(), Err(TryLockError::WouldBlock));
         if in_use && self.guard.is_child() {
             std::mem::forget(self);
@@ -185,12 +186,12 @@ impl Handle {
         };
         locked.map_err(|_| {
             self.wake_sleepers(); // Each one that wakes and finds this wakes the next.
-            Refusal::new(Reason::LibraryBroken, "an earlier call found it")
+            Refusal::new(Reason::LibraryPanicked, "an earlier call found it")
         })
     }
 
     /// Leaves the domain as those who sleep need it.
-    fn leave(&self, inner: &mut Inner) {
+    fn rearm(&self, inner: &mut Inner) {
         if inner.sleepers > 0 && !inner.domain.arm() {
             self.wake_sleepers();
         }
@@ -198,29 +199,29 @@ impl Handle {
 
     fn wake_sleepers(&self) {
         // Refused where the counter is full: then it is readable, which is all that is wanted.
-        let _ = rustix::io::write(&self.nudge, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.wake_fd, &1_u64.to_ne_bytes());
     }
 
-    /// Sleeps until the domain's descriptor or the nudge is readable, or `limit` is over.
+    /// Sleeps until the domain's descriptor or `wake_fd` is readable, or `limit` is over.
     fn sleep(&self, limit: Option<Duration>) {
         // SAFETY: the descriptor is the domain's, which keeps it open for as long as it lives, and it lives as long as `self`.
         let domain = unsafe { BorrowedFd::borrow_raw(self.fd) };
-        let mut fds = [PollFd::from_borrowed_fd(domain, PollFlags::IN), PollFd::new(&self.nudge, PollFlags::IN)];
+        let mut fds = [PollFd::from_borrowed_fd(domain, PollFlags::IN), PollFd::new(&self.wake_fd, PollFlags::IN)];
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         // A signal ends it early, and our caller comes back.
         let _ = rustix::event::poll(&mut fds, limit.as_ref());
-        let _ = rustix::io::read(&self.nudge, &mut [0; 8]);
+        let _ = rustix::io::read(&self.wake_fd, &mut [0; 8]);
     }
 
     /// A spinning thread unlocks for too short a time for anybody to notice: it waits until others had their turn.
-    fn let_others_through(&self) {
+    fn yield_to_waiters(&self) {
         while self.queued.load(Ordering::Relaxed) > 0 {
             std::thread::yield_now();
         }
     }
 
     /// Keeps what `isth_last_error` will say.
-    fn refuse(&self, refusal: &Refusal) -> i32 {
+    fn record_refusal(&self, refusal: &Refusal) -> i32 {
         // In a child the lock may be held for ever, by a thread that does not exist there.
         if !self.guard.is_child() {
             *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = refusal.to_string();
@@ -231,13 +232,13 @@ impl Handle {
 
 impl Inner {
     /// As C programs see it.
-    pub(crate) fn translate(&mut self, over: isthmus_client::Completion) -> Completion {
+    pub(crate) fn translate(&mut self, over: isthmus_client::Completion) -> IsthCompletion {
         let operation = self.pending.remove(&over.token.number());
-        let mut completion = Completion {
+        let mut completion = IsthCompletion {
             context: operation.map_or(std::ptr::null_mut(), |operation| operation.context.0),
             token: over.token.number(),
             endpoint: u32::from(over.endpoint.number()),
-            ..Completion::EMPTY
+            ..IsthCompletion::EMPTY
         };
         match over.outcome {
             Outcome::Sent { .. } => completion.kind = crate::ISTH_SENT,
@@ -260,7 +261,7 @@ impl Inner {
 mod tests {
     use super::*;
     use crate::{isth_attach, isth_detach, isth_domain_id, isth_last_error, isth_options_init, isth_poll, isth_wait};
-    use isthmus_testbed::{Daemon, Deadline, Scratch, binary};
+    use isthmus_testbed::{DaemonProcess, Deadline, Scratch, binary};
     use std::ffi::CStr;
     use std::os::unix::ffi::OsStrExt;
 
@@ -273,10 +274,10 @@ mod tests {
     // SAFETY: this is what the lock is for.
     unsafe impl Send for Shared {}
 
-    fn attach(daemon: &Daemon) -> Shared {
+    fn attach(daemon: &DaemonProcess) -> Shared {
         let socket = CString::new(daemon.socket().as_os_str().as_bytes()).unwrap();
         let mut domain = std::ptr::null_mut();
-        let mut options = crate::Options::SILENT;
+        let mut options = crate::IsthOptions::DEFAULT;
         // SAFETY: live places, and a string that lives as long as the call.
         unsafe {
             assert_eq!(isth_options_init(&raw mut options), 0);
@@ -287,22 +288,22 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_breaks_its_domain_and_nothing_else() {
+    fn panic_poisons_only_its_domain() {
         let scratch = Scratch::new().unwrap();
         binary("isthmusd", "isthmusd").unwrap(); // Building it is not part of anybody's patience.
-        let daemon = Daemon::on(&scratch).config(CONFIG).start(Deadline::secs(60)).unwrap();
+        let daemon = DaemonProcess::on(&scratch).config(CONFIG).start(Deadline::secs(60)).unwrap();
         let (broken, whole) = (attach(&daemon), attach(&daemon));
-        let answer = code(Reason::LibraryBroken);
-        let (mut completion, mut id) = (Completion::EMPTY, 0);
+        let answer = code(Reason::LibraryPanicked);
+        let (mut completion, mut id) = (IsthCompletion::EMPTY, 0);
         // SAFETY: live handles and places; nobody uses the domains after they are detached.
         unsafe {
             let waiting = std::thread::spawn(move || {
-                let (domain, mut completion) = (broken, Completion::EMPTY);
+                let (domain, mut completion) = (broken, IsthCompletion::EMPTY);
                 isth_wait({ domain }.0, &raw mut completion, -1)
             });
-            assert_eq!(on(broken.0, |_| panic!("a mistake")), answer);
+            assert_eq!(call_locked(broken.0, |_| panic!("a mistake")), answer);
             assert_eq!(
-                CStr::from_ptr(isth_last_error(broken.0)).to_str().unwrap().matches("library-broken").count(),
+                CStr::from_ptr(isth_last_error(broken.0)).to_str().unwrap().matches("library-panicked").count(),
                 1
             );
             assert_eq!(waiting.join().unwrap(), answer);

@@ -39,8 +39,8 @@ pub use domain::Handle;
 pub use message::{isth_cancel, isth_close, isth_lookup, isth_open, isth_receive, isth_send};
 pub use text::{isth_last_error, isth_reason_name, isth_reason_remedy, isth_strerror, isth_version};
 pub use types::{
-    Address, Completion, ISTH_CANCELLED, ISTH_ENDPOINT_ANY, ISTH_FAILED, ISTH_NO_AUTOSTART, ISTH_NO_CHANNELS,
-    ISTH_NO_REHOMING, ISTH_RECEIVED, ISTH_SENT, ISTH_VERSION, ISTH_VERSION_MAJOR, ISTH_VERSION_MINOR,
-    ISTH_WAIT_ADAPTIVE, ISTH_WAIT_DEFAULT, ISTH_WAIT_SLEEP, ISTH_WAIT_SPIN, Options,
+    ISTH_CANCELLED, ISTH_ENDPOINT_ANY, ISTH_FAILED, ISTH_NO_AUTOSTART, ISTH_NO_CHANNELS, ISTH_NO_REGCACHE,
+    ISTH_RECEIVED, ISTH_SENT, ISTH_VERSION, ISTH_VERSION_MAJOR, ISTH_VERSION_MINOR, ISTH_WAIT_ADAPTIVE,
+    ISTH_WAIT_DEFAULT, ISTH_WAIT_SLEEP, ISTH_WAIT_SPIN, IsthAddress, IsthCompletion, IsthOptions,
 };
 pub use wait::{isth_arm, isth_fd, isth_poll, isth_wait};

@@ -2,7 +2,7 @@
 
 use crate::domain::{self, Handle, Inner};
 use crate::pending::{Context, Operation};
-use crate::types::{self, Address};
+use crate::types::{self, IsthAddress};
 use isthmus_client::{Buffer, DomainId, EndpointAddress, EndpointIndex, Reason, Refusal, Token};
 use std::ffi::{c_char, c_void};
 
@@ -16,12 +16,12 @@ use std::ffi::{c_char, c_void};
 pub unsafe extern "C" fn isth_open(domain: *mut Handle, wanted: u32, label: *const c_char, endpoint: *mut u32) -> i32 {
     // SAFETY: as the caller promised.
     unsafe {
-        domain::on(domain, |inner| {
+        domain::call_locked(domain, |inner| {
             let wanted = if wanted == crate::ISTH_ENDPOINT_ANY { None } else { Some(index(wanted)?) };
             let label = types::string(label).map_or(Ok(""), types::utf8)?;
-            check_out(endpoint)?;
+            check_not_null(endpoint)?;
             let opened = inner.domain.open(wanted, label)?;
-            put(endpoint, u32::from(opened.number()))
+            store_result(endpoint, u32::from(opened.number()))
         })
     }
 }
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn isth_open(domain: *mut Handle, wanted: u32, label: *con
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isth_close(domain: *mut Handle, endpoint: u32) -> i32 {
     // SAFETY: as the caller promised.
-    unsafe { domain::on(domain, |inner| inner.domain.close(index(endpoint)?).map(|()| 0)) }
+    unsafe { domain::call_locked(domain, |inner| inner.domain.close(index(endpoint)?).map(|()| 0)) }
 }
 
 /// The number of the domain of this name; a name such as "d7" means domain 7.
@@ -46,11 +46,11 @@ pub unsafe extern "C" fn isth_close(domain: *mut Handle, endpoint: u32) -> i32 {
 pub unsafe extern "C" fn isth_lookup(domain: *mut Handle, name: *const c_char, found: *mut u32) -> i32 {
     // SAFETY: as the caller promised.
     unsafe {
-        domain::on(domain, |inner| {
+        domain::call_locked(domain, |inner| {
             let name = types::string(name).ok_or_else(|| invalid("name is null"))?;
-            check_out(found)?;
+            check_not_null(found)?;
             let domain = inner.domain.lookup(types::utf8(name)?)?;
-            put(found, domain.number())
+            store_result(found, domain.number())
         })
     }
 }
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn isth_lookup(domain: *mut Handle, name: *const c_char, f
 pub unsafe extern "C" fn isth_send(
     domain: *mut Handle,
     from: u32,
-    to: Address,
+    to: IsthAddress,
     tag: u64,
     data: *const c_void,
     len: usize,
@@ -75,11 +75,11 @@ pub unsafe extern "C" fn isth_send(
 ) -> i32 {
     // SAFETY: as the caller promised; the buffer is used for a send, so it is only read.
     unsafe {
-        domain::on(domain, |inner| {
+        domain::call_locked(domain, |inner| {
             let (from, to) = (index(from)?, address(to)?);
-            let buffer = lent(data.cast_mut(), len)?;
+            let buffer = from_raw_parts(data.cast_mut(), len)?;
             let posted = inner.domain.send(from, to, tag, buffer).map_err(|(refusal, _)| refusal)?;
-            inner.posted(posted, from, context, token)
+            inner.record_posted(posted, from, context, token)
         })
     }
 }
@@ -102,10 +102,10 @@ pub unsafe extern "C" fn isth_receive(
 ) -> i32 {
     // SAFETY: as the caller promised.
     unsafe {
-        domain::on(domain, |inner| {
+        domain::call_locked(domain, |inner| {
             let at = index(endpoint)?;
-            let posted = inner.domain.receive(at, lent(data, len)?).map_err(|(refusal, _)| refusal)?;
-            inner.posted(posted, at, context, token)
+            let posted = inner.domain.receive(at, from_raw_parts(data, len)?).map_err(|(refusal, _)| refusal)?;
+            inner.record_posted(posted, at, context, token)
         })
     }
 }
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn isth_receive(
 pub unsafe extern "C" fn isth_cancel(domain: *mut Handle, token: u64) -> i32 {
     // SAFETY: as the caller promised.
     unsafe {
-        domain::on(domain, |inner| {
+        domain::call_locked(domain, |inner| {
             let Some(&Operation { token, endpoint, .. }) = inner.pending.get(&token) else { return Ok(0) };
             Ok(i32::from(inner.domain.cancel(endpoint, token)))
         })
@@ -133,7 +133,7 @@ impl Inner {
     /// # Safety
     ///
     /// `number` is null or writable.
-    unsafe fn posted(
+    unsafe fn record_posted(
         &mut self,
         token: Token,
         endpoint: EndpointIndex,
@@ -158,7 +158,7 @@ fn index(number: u32) -> Result<EndpointIndex, Refusal> {
     index.ok_or_else(|| Refusal::new(Reason::RequestInvalid, format!("there is no endpoint {number}")))
 }
 
-fn address(address: Address) -> Result<EndpointAddress, Refusal> {
+fn address(address: IsthAddress) -> Result<EndpointAddress, Refusal> {
     let domain = DomainId::new(address.domain).ok_or_else(|| invalid("there is no domain 0"))?;
     Ok(EndpointAddress { domain, endpoint: index(address.endpoint)? })
 }
@@ -167,8 +167,8 @@ fn address(address: Address) -> Result<EndpointAddress, Refusal> {
 ///
 /// # Safety
 ///
-/// As for [`Buffer::lent`].
-unsafe fn lent(data: *mut c_void, len: usize) -> Result<Buffer, Refusal> {
+/// As for [`Buffer::from_raw_parts`].
+unsafe fn from_raw_parts(data: *mut c_void, len: usize) -> Result<Buffer, Refusal> {
     if data.is_null() && len > 0 {
         return Err(invalid("data is null"));
     }
@@ -176,11 +176,11 @@ unsafe fn lent(data: *mut c_void, len: usize) -> Result<Buffer, Refusal> {
         return Err(Refusal::new(Reason::MessageTooLong, format!("{len} bytes")));
     }
     // SAFETY: as promised.
-    Ok(unsafe { Buffer::lent(data.cast(), len) })
+    Ok(unsafe { Buffer::from_raw_parts(data.cast(), len) })
 }
 
 /// Refuses a null pointer before anything is done whose result would have no place.
-fn check_out<T>(place: *mut T) -> Result<(), Refusal> {
+fn check_not_null<T>(place: *mut T) -> Result<(), Refusal> {
     if place.is_null() { Err(invalid("the place for the result is null")) } else { Ok(()) }
 }
 
@@ -189,8 +189,8 @@ fn check_out<T>(place: *mut T) -> Result<(), Refusal> {
 /// # Safety
 ///
 /// `place` is null or writable.
-pub(crate) unsafe fn put<T>(place: *mut T, value: T) -> Result<i32, Refusal> {
-    check_out(place)?;
+pub(crate) unsafe fn store_result<T>(place: *mut T, value: T) -> Result<i32, Refusal> {
+    check_not_null(place)?;
     // SAFETY: not null, so writable as promised.
     unsafe { place.write(value) };
     Ok(0)

@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// Operations under way, by the numbers of their tokens.
-pub(crate) type Pending = HashMap<u64, Operation, BuildHasherDefault<ByNumber>>;
+pub(crate) type Pending = HashMap<u64, Operation, BuildHasherDefault<TokenHasher>>;
 
 /// One of them.
 #[derive(Clone, Copy, Debug)]
@@ -25,9 +25,9 @@ unsafe impl Send for Context {}
 
 /// Tokens are consecutive numbers of ours: one multiplication spreads them, and nobody can choose them to collide.
 #[derive(Default)]
-pub(crate) struct ByNumber(u64);
+pub(crate) struct TokenHasher(u64);
 
-impl Hasher for ByNumber {
+impl Hasher for TokenHasher {
     fn write(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.write_u64(u64::from(*byte));

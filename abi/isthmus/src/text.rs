@@ -9,15 +9,15 @@ use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The texts of all reasons, one after the other, each with its zero byte, and where each begins.
-struct Texts<const BYTES: usize> {
+struct StringTable<const BYTES: usize> {
     bytes: [u8; BYTES],
     starts: [usize; Reason::ALL.len()],
 }
 
-/// Makes the [`Texts`] of one column of the table.
-macro_rules! texts {
+/// Makes the [`StringTable`] of one column of the table.
+macro_rules! string_table {
     ($name:ident, $column:ident) => {
-        static $name: Texts<
+        static $name: StringTable<
             {
                 let (mut sum, mut at) = (0, 0);
                 while at < Reason::ALL.len() {
@@ -27,28 +27,28 @@ macro_rules! texts {
                 sum
             },
         > = {
-            let mut texts = Texts { bytes: [0; _], starts: [0; _] };
+            let mut string_table = StringTable { bytes: [0; _], starts: [0; _] };
             let (mut end, mut at) = (0, 0);
             while at < Reason::ALL.len() {
                 let text = Reason::ALL[at].$column().as_bytes();
-                texts.starts[at] = end;
+                string_table.starts[at] = end;
                 let mut byte = 0;
                 while byte < text.len() {
-                    texts.bytes[end] = text[byte];
+                    string_table.bytes[end] = text[byte];
                     (end, byte) = (end + 1, byte + 1);
                 }
                 (end, at) = (end + 1, at + 1);
             }
-            texts
+            string_table
         };
     };
 }
 
-texts!(NAMES, name);
-texts!(SUMMARIES, summary);
-texts!(REMEDIES, remedy);
+string_table!(NAMES, name);
+string_table!(SUMMARIES, summary);
+string_table!(REMEDIES, remedy);
 
-impl<const BYTES: usize> Texts<BYTES> {
+impl<const BYTES: usize> StringTable<BYTES> {
     /// The text for a reason, or for what a call returned because of it.
     fn of(&'static self, code: i32, otherwise: &'static CStr) -> *const c_char {
         let reason = u16::try_from(code.unsigned_abs()).ok().and_then(Reason::from_code);
@@ -86,7 +86,7 @@ thread_local! {
     /// Why this thread could not attach.
     static ATTACH_ERROR: RefCell<String> = const { RefCell::new(String::new()) };
     /// What `isth_last_error` returned in this thread.
-    static SHOWN: RefCell<CString> = RefCell::new(CString::default());
+    static RETURNED_ERROR: RefCell<CString> = RefCell::new(CString::default());
 }
 
 /// The details of the last refusal on a domain, by any thread; with a null domain, of this thread's last
@@ -110,7 +110,7 @@ fn last_error(handle: Option<&Handle>) -> *const c_char {
     };
     let text = CString::new(text.replace('\0', "?")).unwrap_or_default();
     // A thread that is ending has no place for it any more.
-    let shown = SHOWN.try_with(|shown| {
+    let shown = RETURNED_ERROR.try_with(|shown| {
         let mut shown = shown.borrow_mut();
         *shown = text;
         shown.as_ptr()
@@ -119,7 +119,7 @@ fn last_error(handle: Option<&Handle>) -> *const c_char {
 }
 
 /// Keeps what `isth_last_error(NULL)` will say in this thread.
-pub(crate) fn keep_attach_error(refusal: &Refusal) {
+pub(crate) fn store_attach_error(refusal: &Refusal) {
     let _ = ATTACH_ERROR.try_with(|error| *error.borrow_mut() = refusal.to_string());
 }
 
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reason_has_a_text_too() {
+    fn unknown_reason_has_a_text() {
         assert_eq!(text(isth_strerror(0)), "it is done");
         for code in [i32::MIN, i32::MAX, -30_000, 65_536 + 1] {
             assert_eq!(text(isth_strerror(code)), "this library has no such reason");
@@ -153,8 +153,8 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_sees_its_own_attach_error() {
-        keep_attach_error(&Refusal::new(Reason::NameTaken, "web"));
+    fn attach_error_is_per_thread() {
+        store_attach_error(&Refusal::new(Reason::NameTaken, "web"));
         let seen = || text(unsafe_last_error());
         assert_eq!(seen(), "another domain has this name: web [name-taken]");
         assert_eq!(std::thread::spawn(move || text(unsafe_last_error()).len()).join().unwrap(), 0);

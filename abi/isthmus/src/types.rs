@@ -25,7 +25,7 @@ pub const ISTH_WAIT_SLEEP: u32 = 3;
 /// isth_options.flags: where no daemon answers, none is started.
 pub const ISTH_NO_AUTOSTART: u32 = 1;
 /// isth_options.flags: no page of the program is ever moved onto shared memory.
-pub const ISTH_NO_REHOMING: u32 = 2;
+pub const ISTH_NO_REGCACHE: u32 = 2;
 /// isth_options.flags: all messages go through the daemon.
 pub const ISTH_NO_CHANNELS: u32 = 4;
 
@@ -44,7 +44,7 @@ pub const ISTH_FAILED: u32 = 4;
 /// Where a message can be sent: an endpoint of a domain.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Address {
+pub struct IsthAddress {
     /// The domain's number, from isth_lookup() or from a message of it.
     pub domain: u32,
     /// The endpoint's number.
@@ -55,7 +55,7 @@ pub struct Address {
 /// (ISTHMUS_DOMAIN, ISTHMUS_SOCKET, ...).
 #[repr(C)]
 #[derive(Debug)]
-pub struct Options {
+pub struct IsthOptions {
     /// What the domain is called, up to 64 bytes of printable UTF-8 without '/'. Null: as ISTHMUS_DOMAIN says, else
     /// a name made of the program's and the process number.
     pub name: *const c_char,
@@ -76,7 +76,7 @@ pub struct Options {
 /// An operation is over, and its buffer the program's again.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Completion {
+pub struct IsthCompletion {
     /// What was given to isth_send() or isth_receive().
     pub context: *mut c_void,
     /// The operation.
@@ -86,7 +86,7 @@ pub struct Completion {
     /// ISTH_RECEIVED: bytes of the message. Where the buffer is shorter, it holds the first ones.
     pub len: u64,
     /// ISTH_RECEIVED: who sent it.
-    pub from: Address,
+    pub from: IsthAddress,
     /// The endpoint it was posted to.
     pub endpoint: u32,
     /// ISTH_SENT, ISTH_RECEIVED, ISTH_CANCELLED or ISTH_FAILED.
@@ -99,9 +99,9 @@ pub struct Completion {
     pub reserved: u64,
 }
 
-impl Options {
+impl IsthOptions {
     /// Leaves everything to the environment.
-    pub(crate) const SILENT: Self = Self {
+    pub(crate) const DEFAULT: Self = Self {
         name: std::ptr::null(),
         socket: std::ptr::null(),
         wait: ISTH_WAIT_DEFAULT,
@@ -112,14 +112,14 @@ impl Options {
     };
 }
 
-impl Completion {
+impl IsthCompletion {
     /// Of nothing.
     pub(crate) const EMPTY: Self = Self {
         context: std::ptr::null_mut(),
         token: 0,
         tag: 0,
         len: 0,
-        from: Address { domain: 0, endpoint: 0 },
+        from: IsthAddress { domain: 0, endpoint: 0 },
         endpoint: 0,
         kind: 0,
         reason: 0,
@@ -128,7 +128,7 @@ impl Completion {
     };
 }
 
-impl From<EndpointAddress> for Address {
+impl From<EndpointAddress> for IsthAddress {
     fn from(address: EndpointAddress) -> Self {
         Self { domain: address.domain.number(), endpoint: u32::from(address.endpoint.number()) }
     }
@@ -151,9 +151,9 @@ pub(crate) fn utf8(text: &CStr) -> Result<&str, Refusal> {
 
 // With other pointers the layout would be another one; nobody has asked for that yet.
 const _: () = assert!(size_of::<*const ()>() == 8);
-const _: () = assert!(size_of::<Address>() == 8);
-const _: () = assert!(size_of::<Options>() == 64 && offset_of!(Options, reserved) == 32);
-const _: () = assert!(size_of::<Completion>() == 64 && offset_of!(Completion, reserved) == 56);
+const _: () = assert!(size_of::<IsthAddress>() == 8);
+const _: () = assert!(size_of::<IsthOptions>() == 64 && offset_of!(IsthOptions, reserved) == 32);
+const _: () = assert!(size_of::<IsthCompletion>() == 64 && offset_of!(IsthCompletion, reserved) == 56);
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,7 @@
 //! Completions: by looking, by waiting, and by a descriptor.
 
 use crate::domain::{self, Handle};
-use crate::types::Completion;
+use crate::types::IsthCompletion;
 use isthmus_client::{Reason, Refusal};
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use std::time::Duration;
 ///
 /// 'domain' is null or attached. 'completion' is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn isth_poll(domain: *mut Handle, completion: *mut Completion) -> i32 {
+pub unsafe extern "C" fn isth_poll(domain: *mut Handle, completion: *mut IsthCompletion) -> i32 {
     // SAFETY: as the caller promised.
     unsafe {
-        domain::on(domain, |inner| {
+        domain::call_locked(domain, |inner| {
             check(completion)?;
             let found = inner.domain.poll().map(|over| inner.translate(over));
-            Ok(give(found, completion))
+            Ok(store_completion(found, completion))
         })
     }
 }
@@ -30,13 +30,13 @@ pub unsafe extern "C" fn isth_poll(domain: *mut Handle, completion: *mut Complet
 ///
 /// 'domain' is null or attached. 'completion' is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn isth_wait(domain: *mut Handle, completion: *mut Completion, timeout_ms: i32) -> i32 {
+pub unsafe extern "C" fn isth_wait(domain: *mut Handle, completion: *mut IsthCompletion, timeout_ms: i32) -> i32 {
     let limit = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
     // SAFETY: as the caller promised.
     unsafe {
-        domain::with(domain, |handle| {
+        domain::call_handle(domain, |handle| {
             check(completion)?;
-            Ok(give(handle.wait(limit)?, completion))
+            Ok(store_completion(handle.wait(limit)?, completion))
         })
     }
 }
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn isth_wait(domain: *mut Handle, completion: *mut Complet
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isth_fd(domain: *const Handle) -> i32 {
     // SAFETY: as the caller promised.
-    unsafe { domain::with(domain, |handle| handle.locked(|_| Ok(handle.fd()))) }
+    unsafe { domain::call_handle(domain, |handle| handle.locked(|_| Ok(handle.fd()))) }
 }
 
 /// Says that the program will sleep on isth_fd(). 1: sleep; 0: there is something already, so call isth_poll() until it
@@ -62,10 +62,10 @@ pub unsafe extern "C" fn isth_fd(domain: *const Handle) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isth_arm(domain: *mut Handle) -> i32 {
     // SAFETY: as the caller promised.
-    unsafe { domain::on(domain, |inner| Ok(i32::from(inner.domain.arm()))) }
+    unsafe { domain::call_locked(domain, |inner| Ok(i32::from(inner.domain.arm()))) }
 }
 
-fn check(completion: *mut Completion) -> Result<(), Refusal> {
+fn check(completion: *mut IsthCompletion) -> Result<(), Refusal> {
     if completion.is_null() { Err(Refusal::new(Reason::RequestInvalid, "completion is null")) } else { Ok(()) }
 }
 
@@ -74,7 +74,7 @@ fn check(completion: *mut Completion) -> Result<(), Refusal> {
 /// # Safety
 ///
 /// `place` is writable.
-unsafe fn give(found: Option<Completion>, place: *mut Completion) -> i32 {
+unsafe fn store_completion(found: Option<IsthCompletion>, place: *mut IsthCompletion) -> i32 {
     let Some(completion) = found else { return 0 };
     // SAFETY: as promised.
     unsafe { place.write(completion) };

@@ -5,11 +5,11 @@ use crate::abi::objects::FidEp;
 use crate::abi::requests::{IoVec, Ioc, MsgAtomic};
 use crate::abi::tables::AtomicOps;
 use crate::endpoint::EpObject;
-use crate::engine::arithmetic::{Form, What};
-use crate::engine::pieces::{PIECES_MAX, Pieces};
-use crate::engine::request::Demand;
+use crate::engine::arithmetic::{AtomicForm, AtomicOp};
+use crate::engine::iovecs::{IOV_LIMIT, IoVecs};
+use crate::engine::request::RmaRequest;
 use crate::errno::{Errno, call, number};
-use crate::remote::{Far, INJECTED, Terms, plain};
+use crate::remote::{INJECTED, OpFlags, RemoteAddr, default_flags};
 use std::ffi::{c_int, c_void};
 
 pub(crate) static ATOMIC_OPS: AtomicOps = AtomicOps {
@@ -31,32 +31,32 @@ pub(crate) static ATOMIC_OPS: AtomicOps = AtomicOps {
 
 /// What is to be done, as callers number it.
 #[derive(Clone, Copy)]
-struct Act {
+struct RawAtomicOp {
     datatype: c_int,
     op: c_int,
-    form: Form,
+    form: AtomicForm,
 }
 
-/// Elements in pieces: as pieces of bytes.
+/// The iovecs, in bytes, of a list of elements.
 ///
 /// # Safety
 ///
 /// `list` has `count` descriptions.
-unsafe fn elements(list: *const Ioc, count: usize, bytes: usize) -> Result<Pieces, Errno> {
-    if count > PIECES_MAX {
+unsafe fn elements(list: *const Ioc, count: usize, bytes: usize) -> Result<IoVecs, Errno> {
+    if count > IOV_LIMIT {
         return Err(Errno::INVAL);
     }
     if count == 0 || list.is_null() {
-        return Ok(Pieces::one(std::ptr::null(), 0));
+        return Ok(IoVecs::one(std::ptr::null(), 0));
     }
     // SAFETY: not null, so readable as promised.
     let list = unsafe { std::slice::from_raw_parts(list, count) };
     match list {
-        [one] => Ok(Pieces::one(one.addr, one.count.checked_mul(bytes).ok_or(Errno::INVAL)?)),
+        [one] => Ok(IoVecs::one(one.addr, one.count.checked_mul(bytes).ok_or(Errno::INVAL)?)),
         list => {
-            let piece = |ioc: &Ioc| Some(IoVec { base: ioc.addr, len: ioc.count.checked_mul(bytes)? });
-            let pieces: Option<Vec<IoVec>> = list.iter().map(piece).collect();
-            Ok(Pieces::Many(pieces.ok_or(Errno::INVAL)?.into()))
+            let iovec = |ioc: &Ioc| Some(IoVec { base: ioc.addr, len: ioc.count.checked_mul(bytes)? });
+            let iovecs: Option<Vec<IoVec>> = list.iter().map(iovec).collect();
+            Ok(IoVecs::Many(iovecs.ok_or(Errno::INVAL)?.into()))
         }
     }
 }
@@ -74,10 +74,16 @@ const NONE: (*const Ioc, usize) = (std::ptr::null(), 0);
 ///
 /// `ep` is an endpoint of ours; the lists have as many descriptions as they say; the program lends operands for reading while we
 /// are here, and the results for writing until the operation is over.
-unsafe fn operate(ep: *mut FidEp, far: Far, terms: Terms, act: Act, elements_of: &Elements) -> isize {
+unsafe fn operate(
+    ep: *mut FidEp,
+    remote_addr: RemoteAddr,
+    op_flags: OpFlags,
+    raw_op: RawAtomicOp,
+    elements_of: &Elements,
+) -> isize {
     number(|| {
-        let Act { datatype, op, form } = act;
-        let (_, bytes) = What::limits(op, datatype, form)?;
+        let RawAtomicOp { datatype, op, form } = raw_op;
+        let (_, bytes) = AtomicOp::limits(op, datatype, form)?;
         let Elements { operands, compared, results } = elements_of;
         // SAFETY: as promised.
         let (operands, compared, results) = unsafe {
@@ -87,8 +93,8 @@ unsafe fn operate(ep: *mut FidEp, far: Far, terms: Terms, act: Act, elements_of:
                 elements(results.0, results.1, bytes)?,
             )
         };
-        let count = if form == Form::Write { operands.len() } else { results.len() } / bytes;
-        let what = What::new(op, datatype, form, count)?;
+        let count = if form == AtomicForm::Write { operands.len() } else { results.len() } / bytes;
+        let what = AtomicOp::new(op, datatype, form, count)?;
         let mut sent = Vec::with_capacity(what.operand_bytes());
         if what.operand_bytes() > 0 {
             // SAFETY: as promised.
@@ -103,12 +109,14 @@ unsafe fn operate(ep: *mut FidEp, far: Far, terms: Terms, act: Act, elements_of:
         // SAFETY: as promised.
         let object = unsafe { EpObject::of(ep) };
         let mut state = object.shared.lock();
-        let (member, to) = state.route(object.slot, far.to)?;
-        let Terms { context, flags, data } = terms;
+        let (member, to) = state.route(object.slot, remote_addr.to)?;
+        let OpFlags { context, flags, data } = op_flags;
         let flags = flags.unwrap_or(member.tx_flags);
-        let demand = Demand { to, offset: far.offset, key: far.key, context, flags, data };
+        let rma_request = RmaRequest { to, offset: remote_addr.offset, key: remote_addr.key, context, flags, data };
         // SAFETY: as promised.
-        unsafe { member.endpoint.operate(&demand, What::emit(op, datatype, form, count), form, sent, results)? };
+        unsafe {
+            member.endpoint.operate(&rma_request, AtomicOp::emit(op, datatype, form, count), form, sent, results)?
+        };
         Ok(0)
     })
 }
@@ -147,17 +155,21 @@ unsafe extern "C" fn atomicv(
     context: *mut c_void,
 ) -> isize {
     let elements = Elements { operands: (list, count), compared: NONE, results: NONE };
-    let act = Act { datatype, op, form: Form::Write };
+    let raw_op = RawAtomicOp { datatype, op, form: AtomicForm::Write };
     // SAFETY: the program keeps the rules of the call.
-    unsafe { operate(ep, Far { to, offset, key }, plain(context), act, &elements) }
+    unsafe { operate(ep, RemoteAddr { to, offset, key }, default_flags(context), raw_op, &elements) }
 }
 
-/// Far side and terms of an operation that is described in one place.
+/// Remote address, flags and operation of a request that is described in one struct.
 ///
 /// # Safety
 ///
 /// The operation is described at `msg`.
-unsafe fn described(msg: *const MsgAtomic, flags: u64, form: Form) -> Result<(Far, Terms, Act), Errno> {
+unsafe fn described(
+    msg: *const MsgAtomic,
+    flags: u64,
+    form: AtomicForm,
+) -> Result<(RemoteAddr, OpFlags, RawAtomicOp), Errno> {
     // SAFETY: as promised.
     let msg = unsafe { &*msg };
     if msg.rma_iov_count != 1 {
@@ -165,18 +177,18 @@ unsafe fn described(msg: *const MsgAtomic, flags: u64, form: Form) -> Result<(Fa
     }
     // SAFETY: one place is described there.
     let place = unsafe { *msg.rma_iov };
-    let far = Far { to: msg.addr, offset: place.addr, key: place.key };
+    let remote_addr = RemoteAddr { to: msg.addr, offset: place.addr, key: place.key };
     let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
-    let act = Act { datatype: msg.datatype, op: msg.op, form };
-    Ok((far, Terms { context: msg.context, flags: Some(flags), data }, act))
+    let raw_op = RawAtomicOp { datatype: msg.datatype, op: msg.op, form };
+    Ok((remote_addr, OpFlags { context: msg.context, flags: Some(flags), data }, raw_op))
 }
 
 unsafe extern "C" fn atomicmsg(ep: *mut FidEp, msg: *const MsgAtomic, flags: u64) -> isize {
     // SAFETY: the program keeps the rules of the call.
     unsafe {
         let elements = Elements { operands: ((*msg).iov, (*msg).iov_count), compared: NONE, results: NONE };
-        match described(msg, flags, Form::Write) {
-            Ok((far, terms, act)) => operate(ep, far, terms, act, &elements),
+        match described(msg, flags, AtomicForm::Write) {
+            Ok((remote_addr, op_flags, raw_op)) => operate(ep, remote_addr, op_flags, raw_op, &elements),
             Err(errno) => -(errno.0 as isize),
         }
     }
@@ -194,9 +206,9 @@ unsafe extern "C" fn inject_atomic(
 ) -> isize {
     let operands = ioc(buf, count);
     let elements = Elements { operands: (&raw const operands, 1), compared: NONE, results: NONE };
-    let act = Act { datatype, op, form: Form::Write };
+    let raw_op = RawAtomicOp { datatype, op, form: AtomicForm::Write };
     // SAFETY: the program keeps the rules of the call.
-    unsafe { operate(ep, Far { to, offset, key }, INJECTED, act, &elements) }
+    unsafe { operate(ep, RemoteAddr { to, offset, key }, INJECTED, raw_op, &elements) }
 }
 
 unsafe extern "C" fn fetch(
@@ -215,9 +227,9 @@ unsafe extern "C" fn fetch(
 ) -> isize {
     let (operands, results) = (ioc(buf, count), ioc(result, count));
     let elements = Elements { operands: (&raw const operands, 1), compared: NONE, results: (&raw const results, 1) };
-    let act = Act { datatype, op, form: Form::Fetch };
+    let raw_op = RawAtomicOp { datatype, op, form: AtomicForm::Fetch };
     // SAFETY: the program keeps the rules of the call.
-    unsafe { operate(ep, Far { to, offset, key }, plain(context), act, &elements) }
+    unsafe { operate(ep, RemoteAddr { to, offset, key }, default_flags(context), raw_op, &elements) }
 }
 
 unsafe extern "C" fn fetchv(
@@ -236,9 +248,9 @@ unsafe extern "C" fn fetchv(
     context: *mut c_void,
 ) -> isize {
     let elements = Elements { operands: (list, count), compared: NONE, results: (results, result_count) };
-    let act = Act { datatype, op, form: Form::Fetch };
+    let raw_op = RawAtomicOp { datatype, op, form: AtomicForm::Fetch };
     // SAFETY: the program keeps the rules of the call.
-    unsafe { operate(ep, Far { to, offset, key }, plain(context), act, &elements) }
+    unsafe { operate(ep, RemoteAddr { to, offset, key }, default_flags(context), raw_op, &elements) }
 }
 
 unsafe extern "C" fn fetchmsg(
@@ -253,8 +265,8 @@ unsafe extern "C" fn fetchmsg(
     unsafe {
         let operands = ((*msg).iov, (*msg).iov_count);
         let elements = Elements { operands, compared: NONE, results: (results, result_count) };
-        match described(msg, flags, Form::Fetch) {
-            Ok((far, terms, act)) => operate(ep, far, terms, act, &elements),
+        match described(msg, flags, AtomicForm::Fetch) {
+            Ok((remote_addr, op_flags, raw_op)) => operate(ep, remote_addr, op_flags, raw_op, &elements),
             Err(errno) => -(errno.0 as isize),
         }
     }
@@ -282,9 +294,9 @@ unsafe extern "C" fn compare(
         compared: (&raw const compared, 1),
         results: (&raw const results, 1),
     };
-    let act = Act { datatype, op, form: Form::Compare };
+    let raw_op = RawAtomicOp { datatype, op, form: AtomicForm::Compare };
     // SAFETY: the program keeps the rules of the call.
-    unsafe { operate(ep, Far { to, offset, key }, plain(context), act, &elements) }
+    unsafe { operate(ep, RemoteAddr { to, offset, key }, default_flags(context), raw_op, &elements) }
 }
 
 unsafe extern "C" fn comparev(
@@ -307,9 +319,9 @@ unsafe extern "C" fn comparev(
 ) -> isize {
     let elements =
         Elements { operands: (list, count), compared: (compared, compare_count), results: (results, result_count) };
-    let act = Act { datatype, op, form: Form::Compare };
+    let raw_op = RawAtomicOp { datatype, op, form: AtomicForm::Compare };
     // SAFETY: the program keeps the rules of the call.
-    unsafe { operate(ep, Far { to, offset, key }, plain(context), act, &elements) }
+    unsafe { operate(ep, RemoteAddr { to, offset, key }, default_flags(context), raw_op, &elements) }
 }
 
 unsafe extern "C" fn comparemsg(
@@ -327,17 +339,19 @@ unsafe extern "C" fn comparemsg(
     unsafe {
         let operands = ((*msg).iov, (*msg).iov_count);
         let (compared, results) = ((compared, compare_count), (results.cast_const(), result_count));
-        match described(msg, flags, Form::Compare) {
-            Ok((far, terms, act)) => operate(ep, far, terms, act, &Elements { operands, compared, results }),
+        match described(msg, flags, AtomicForm::Compare) {
+            Ok((remote_addr, op_flags, raw_op)) => {
+                operate(ep, remote_addr, op_flags, raw_op, &Elements { operands, compared, results })
+            }
             Err(errno) => -(errno.0 as isize),
         }
     }
 }
 
 /// How many elements there may be.
-unsafe fn valid(datatype: c_int, op: c_int, form: Form, count: *mut usize) -> c_int {
+unsafe fn valid(datatype: c_int, op: c_int, form: AtomicForm, count: *mut usize) -> c_int {
     call(|| {
-        let (max, _) = What::limits(op, datatype, form)?;
+        let (max, _) = AtomicOp::limits(op, datatype, form)?;
         // SAFETY: null, or writable.
         if let Some(count) = unsafe { count.as_mut() } {
             *count = max;
@@ -348,15 +362,15 @@ unsafe fn valid(datatype: c_int, op: c_int, form: Form, count: *mut usize) -> c_
 
 unsafe extern "C" fn writevalid(_ep: *mut FidEp, datatype: c_int, op: c_int, count: *mut usize) -> c_int {
     // SAFETY: passed on.
-    unsafe { valid(datatype, op, Form::Write, count) }
+    unsafe { valid(datatype, op, AtomicForm::Write, count) }
 }
 
 unsafe extern "C" fn readwritevalid(_ep: *mut FidEp, datatype: c_int, op: c_int, count: *mut usize) -> c_int {
     // SAFETY: passed on.
-    unsafe { valid(datatype, op, Form::Fetch, count) }
+    unsafe { valid(datatype, op, AtomicForm::Fetch, count) }
 }
 
 unsafe extern "C" fn compwritevalid(_ep: *mut FidEp, datatype: c_int, op: c_int, count: *mut usize) -> c_int {
     // SAFETY: passed on.
-    unsafe { valid(datatype, op, Form::Compare, count) }
+    unsafe { valid(datatype, op, AtomicForm::Compare, count) }
 }

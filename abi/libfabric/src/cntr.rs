@@ -10,8 +10,8 @@ use crate::engine::events::Counter;
 use crate::errno::{Errno, call};
 use crate::shared::Shared;
 use crate::stubs;
-use crate::waiting;
-use isthmus_client::Idle;
+use crate::wait_object;
+use isthmus_client::PollBackoff;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -103,7 +103,7 @@ unsafe extern "C" fn read(cntr: *mut FidCntr) -> u64 {
     let object = unsafe { object(cntr) };
     // Whatever goes wrong in there, the value is what it is.
     let _ = call(|| {
-        object.shared.lock().turn_all();
+        object.shared.lock().progress_all();
         Ok(())
     });
     object.value()
@@ -151,11 +151,11 @@ unsafe extern "C" fn wait(cntr: *mut FidCntr, threshold: u64, timeout: c_int) ->
     call(|| {
         // SAFETY: a counter of ours.
         let object = unsafe { object(cntr) };
-        let (deadline, errors) = (waiting::deadline(timeout), object.errors());
-        let mut idle = Idle::default();
+        let (deadline, errors) = (wait_object::deadline(timeout), object.errors());
+        let mut idle = PollBackoff::default();
         let mut state = object.shared.lock();
         loop {
-            state.turn_all();
+            state.progress_all();
             if object.value() >= threshold {
                 return Ok(());
             }
@@ -165,9 +165,9 @@ unsafe extern "C" fn wait(cntr: *mut FidCntr, threshold: u64, timeout: c_int) ->
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(Errno(110)); // FI_ETIMEDOUT
             }
-            if let Some(limit) = idle.nothing() {
+            if let Some(limit) = idle.on_empty_poll() {
                 if state.arm_all() && object.value() < threshold {
-                    state = state.sleep(limit.min(waiting::left(deadline)));
+                    state = state.sleep(limit.min(wait_object::time_left(deadline)));
                 }
             } else {
                 // Others may want the lock.

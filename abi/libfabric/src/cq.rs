@@ -15,8 +15,8 @@ use crate::engine::events::{Event, Side};
 use crate::errno::{Errno, call, number};
 use crate::shared::{Locked, Member, Shared, State, place};
 use crate::stubs;
-use crate::waiting;
-use isthmus_client::Idle;
+use crate::wait_object;
+use isthmus_client::PollBackoff;
 use rustix::fd::AsRawFd;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// From this version on error entries say who sent what.
-const WITH_SOURCE: u32 = version(1, 20);
+const SRC_ADDR_API_VERSION: u32 = version(1, 20);
 
 /// How long who may sleep looks before.
 const SPIN: Duration = Duration::from_micros(50);
@@ -35,7 +35,7 @@ pub(crate) struct Queue {
     /// The endpoints bound to it, by which of their sides.
     sources: Vec<(usize, [bool; 2])>,
     signalled: bool,
-    idle: Idle,
+    idle: PollBackoff,
 }
 
 impl Queue {
@@ -62,7 +62,7 @@ pub(crate) struct CqObject {
     format: c_int,
     wait: c_int,
     /// The last look found nothing. Only a hint, which needs no lock.
-    in_vain: AtomicBool,
+    was_empty: AtomicBool,
 }
 
 static OPS: Ops = Ops {
@@ -110,8 +110,15 @@ pub(crate) unsafe extern "C" fn open(
         // SAFETY: writable.
         unsafe {
             cq.write(
-                Box::into_raw(Box::new(CqObject { raw, shared, slot, format, wait, in_vain: AtomicBool::new(false) }))
-                    .cast(),
+                Box::into_raw(Box::new(CqObject {
+                    raw,
+                    shared,
+                    slot,
+                    format,
+                    wait,
+                    was_empty: AtomicBool::new(false),
+                }))
+                .cast(),
             )
         };
         Ok(())
@@ -154,7 +161,7 @@ pub(crate) unsafe fn copy_fd(shared: &Shared, wait: c_int, arg: *mut c_void) -> 
         return Err(Errno::NODATA);
     }
     // SAFETY: as promised.
-    unsafe { arg.cast::<c_int>().write(shared.bell.fd().as_raw_fd()) };
+    unsafe { arg.cast::<c_int>().write(shared.wait_object.fd().as_raw_fd()) };
     Ok(())
 }
 
@@ -171,8 +178,8 @@ pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<(), Errno> {
     // SAFETY: its class says that it is a queue.
     let object = unsafe { object(fid.cast()) };
     let mut state = object.shared.lock();
-    object.shared.bell.silence();
-    turn(&mut state, object.slot)?;
+    object.shared.wait_object.clear();
+    progress_queue(&mut state, object.slot)?;
     if has_entry(&state, object.slot) || !state.arm_all() || has_entry(&state, object.slot) {
         return Err(Errno::AGAIN);
     }
@@ -181,12 +188,12 @@ pub(crate) unsafe fn trywait(fid: *mut Fid) -> Result<(), Errno> {
 }
 
 /// Everything happens that can at the queue's endpoints.
-fn turn(state: &mut State, slot: usize) -> Result<(), Errno> {
+fn progress_queue(state: &mut State, slot: usize) -> Result<(), Errno> {
     let State { members, queues, .. } = state;
     let queue = queues.get(slot).and_then(Option::as_ref).ok_or(Errno::OPBADSTATE)?;
     for &(member, _) in &queue.sources {
         if let Some(member) = members.get_mut(member).and_then(Option::as_mut) {
-            member.endpoint.turn();
+            member.endpoint.progress();
         }
     }
     Ok(())
@@ -202,14 +209,14 @@ fn has_entry(state: &State, slot: usize) -> bool {
 }
 
 /// Room for entries in the caller's format.
-struct Room {
+struct EntryBuffer {
     at: *mut c_void,
     format: c_int,
     count: usize,
     sources: *mut u64,
 }
 
-impl Room {
+impl EntryBuffer {
     /// # Safety
     ///
     /// There is room for `count` entries of `format`, `at` is below it, and `sources` is null or has as much.
@@ -241,29 +248,30 @@ impl Room {
 impl Queue {
     /// Records that the daemon has brought to its endpoints so far.
     #[inline]
-    fn brought(&self, members: &[Option<Member>]) -> u64 {
+    fn daemon_records(&self, members: &[Option<Member>]) -> u64 {
         let members = self.sources.iter().filter_map(|(member, _)| members.get(*member)?.as_ref());
-        members.map(|member| member.endpoint.brought()).sum()
+        members.map(|member| member.endpoint.daemon_records()).sum()
     }
 
     /// Takes what is there; where nothing is, or nothing is to be taken, everything happens that can first.
     ///
     /// # Safety
     ///
-    /// As for [`Room::write`].
+    /// As for [`EntryBuffer::write`].
     #[inline]
-    unsafe fn look(&mut self, members: &mut [Option<Member>], room: &Room) -> Result<usize, Errno> {
+    unsafe fn read_entries(&mut self, members: &mut [Option<Member>], room: &EntryBuffer) -> Result<usize, Errno> {
         let mut some = false;
         for &(member, sides) in &self.sources {
             let Some(member) = members.get_mut(member).and_then(Option::as_mut) else { continue };
             let endpoint = &mut member.endpoint;
-            some |= room.count > 0 && endpoint.has_event(sides) || endpoint.turn_or_rest() && endpoint.has_event(sides);
+            some |= room.count > 0 && endpoint.has_event(sides)
+                || endpoint.progress_unless_skipped() && endpoint.has_event(sides);
         }
         // SAFETY: passed on.
-        let taken = if some { unsafe { self.take(members, room) } } else { Err(Errno::AGAIN) };
+        let taken = if some { unsafe { self.pop_entries(members, room) } } else { Err(Errno::AGAIN) };
         if taken != Err(Errno::AGAIN) {
-            let brought = self.brought(members);
-            self.idle.found(brought);
+            let brought = self.daemon_records(members);
+            self.idle.on_work(brought);
         }
         taken
     }
@@ -272,13 +280,13 @@ impl Queue {
     ///
     /// # Safety
     ///
-    /// As for [`Room::write`].
-    unsafe fn take(&self, members: &mut [Option<Member>], room: &Room) -> Result<usize, Errno> {
+    /// As for [`EntryBuffer::write`].
+    unsafe fn pop_entries(&self, members: &mut [Option<Member>], room: &EntryBuffer) -> Result<usize, Errno> {
         let mut taken = 0;
         let sides = [Side::Transmit, Side::Receive];
         for &(member, bound) in &self.sources {
             let Some(member) = members.get_mut(member).and_then(Option::as_mut) else { continue };
-            let events = &mut member.endpoint.hub().events;
+            let events = &mut member.endpoint.dispatcher().events;
             for side in sides.into_iter().filter(|side| bound[*side as usize]) {
                 let events = events.queue(side);
                 while taken < room.count
@@ -306,14 +314,14 @@ unsafe extern "C" fn read(cq: *mut FidCq, buf: *mut c_void, count: usize) -> isi
 /// True if there is nothing to be read, as far as that is seen at a glance: at a queue of one endpoint, after a look that found nothing
 /// either. Then that was a look.
 #[inline]
-fn finds_nothing(state: &mut State, slot: usize) -> bool {
+fn is_known_empty(state: &mut State, slot: usize) -> bool {
     let State { members, queues, .. } = state;
     let Some(Some(queue)) = queues.get_mut(slot) else { return false };
     let [(member, sides)] = *queue.sources.as_slice() else { return false };
     let Some(Some(member)) = members.get_mut(member) else { return false };
-    let quiet = queue.idle.is_in_vain() && member.endpoint.is_quiet(sides);
+    let quiet = queue.idle.is_counting() && member.endpoint.is_quiet(sides);
     if quiet {
-        queue.idle.count();
+        queue.idle.count_empty_poll();
     }
     quiet
 }
@@ -322,12 +330,13 @@ unsafe extern "C" fn readfrom(cq: *mut FidCq, buf: *mut c_void, count: usize, so
     // SAFETY: a queue of ours.
     let object = unsafe { object(cq) };
     // Programs look again and again, most of the time in vain.
-    if object.in_vain.load(Ordering::Relaxed) && object.shared.glance(|state| finds_nothing(state, object.slot)) {
+    if object.was_empty.load(Ordering::Relaxed) && object.shared.try_inspect(|state| is_known_empty(state, object.slot))
+    {
         return -(Errno::AGAIN.0 as isize);
     }
     // SAFETY: passed on.
-    let read = unsafe { read_closely(cq, buf, count, sources) };
-    object.in_vain.store(read == -(Errno::AGAIN.0 as isize), Ordering::Relaxed);
+    let read = unsafe { read_locked(cq, buf, count, sources) };
+    object.was_empty.store(read == -(Errno::AGAIN.0 as isize), Ordering::Relaxed);
     read
 }
 
@@ -335,21 +344,21 @@ unsafe extern "C" fn readfrom(cq: *mut FidCq, buf: *mut c_void, count: usize, so
 ///
 /// The promise of whoever calls [`readfrom`].
 #[inline(never)]
-unsafe fn read_closely(cq: *mut FidCq, buf: *mut c_void, count: usize, sources: *mut u64) -> isize {
+unsafe fn read_locked(cq: *mut FidCq, buf: *mut c_void, count: usize, sources: *mut u64) -> isize {
     number(|| {
         // SAFETY: a queue of ours.
         let object = unsafe { object(cq) };
-        let room = Room { at: buf, format: object.format, count, sources };
+        let room = EntryBuffer { at: buf, format: object.format, count, sources };
         let mut state = object.shared.lock();
         let State { members, queues, .. } = &mut *state;
         let queue = queues.get_mut(object.slot).and_then(Option::as_mut).ok_or(Errno::OPBADSTATE)?;
         // SAFETY: the caller has room for `count` entries of the queue's format.
-        match unsafe { queue.look(members, &room) } {
-            Err(Errno::AGAIN) => match queue.idle.nothing() {
+        match unsafe { queue.read_entries(members, &room) } {
+            Err(Errno::AGAIN) => match queue.idle.on_empty_poll() {
                 Some(limit) if count > 0 => {
                     let mut state = sleep(state, object.slot, limit);
                     // SAFETY: as above.
-                    unsafe { look(&mut state, object.slot, &room) }
+                    unsafe { read_entries(&mut state, object.slot, &room) }
                 }
                 _ => Err(Errno::AGAIN),
             },
@@ -359,16 +368,16 @@ unsafe fn read_closely(cq: *mut FidCq, buf: *mut c_void, count: usize, sources: 
     })
 }
 
-/// As [`Queue::look`].
+/// As [`Queue::read_entries`].
 ///
 /// # Safety
 ///
-/// As for [`Room::write`].
-unsafe fn look(state: &mut State, slot: usize, room: &Room) -> Result<usize, Errno> {
+/// As for [`EntryBuffer::write`].
+unsafe fn read_entries(state: &mut State, slot: usize, room: &EntryBuffer) -> Result<usize, Errno> {
     let State { members, queues, .. } = state;
     let queue = queues.get_mut(slot).and_then(Option::as_mut).ok_or(Errno::OPBADSTATE)?;
     // SAFETY: passed on.
-    unsafe { queue.look(members, room) }
+    unsafe { queue.read_entries(members, room) }
 }
 
 /// Sleeps until there may be an entry, `limit` at most.
@@ -386,7 +395,9 @@ unsafe extern "C" fn readerr(cq: *mut FidCq, entry: *mut CqErrEntry, _flags: u64
         for &(member, bound) in &queue.sources {
             let Some(member) = members.get_mut(member).and_then(Option::as_mut) else { continue };
             for side in [Side::Transmit, Side::Receive].into_iter().filter(|side| bound[*side as usize]) {
-                if let Some(event) = member.endpoint.hub().events.queue(side).pop_front_if(|event| event.error != 0) {
+                if let Some(event) =
+                    member.endpoint.dispatcher().events.queue(side).pop_front_if(|event| event.error != 0)
+                {
                     // SAFETY: the caller has room for an entry as its version of the API has it.
                     unsafe { write_error(entry, &event, object.shared.api_version) };
                     return Ok(1);
@@ -401,8 +412,8 @@ unsafe extern "C" fn readerr(cq: *mut FidCq, entry: *mut CqErrEntry, _flags: u64
 ///
 /// There is room for an entry as this version has it.
 unsafe fn write_error(entry: *mut CqErrEntry, event: &Event, api_version: u32) {
-    let Event { context, flags, len, buf, data, tag, source, error, excess } = *event;
-    // SAFETY: as promised. From `WITH_SOURCE` on there is one more field behind.
+    let Event { context, flags, len, buf, data, tag, source, error, overflow } = *event;
+    // SAFETY: as promised. From `SRC_ADDR_API_VERSION` on there is one more field behind.
     unsafe {
         (*entry).op_context = context;
         (*entry).flags = flags;
@@ -410,11 +421,11 @@ unsafe fn write_error(entry: *mut CqErrEntry, event: &Event, api_version: u32) {
         (*entry).buf = buf;
         (*entry).data = data;
         (*entry).tag = tag;
-        (*entry).olen = excess;
+        (*entry).olen = overflow;
         (*entry).err = error;
         (*entry).prov_errno = error;
         (*entry).err_data_size = 0;
-        if api_version >= WITH_SOURCE {
+        if api_version >= SRC_ADDR_API_VERSION {
             entry.add(1).cast::<u64>().write(source);
         }
     }
@@ -445,13 +456,13 @@ unsafe extern "C" fn sreadfrom(
         if object.wait == FI_WAIT_NONE {
             return Err(Errno::NOSYS);
         }
-        let room = Room { at: buf, format: object.format, count, sources };
-        let deadline = waiting::deadline(timeout);
+        let room = EntryBuffer { at: buf, format: object.format, count, sources };
+        let deadline = wait_object::deadline(timeout);
         let begun = Instant::now();
         let mut state = object.shared.lock();
         loop {
             // SAFETY: the caller has room for `count` entries of the queue's format.
-            match unsafe { look(&mut state, object.slot, &room) } {
+            match unsafe { read_entries(&mut state, object.slot, &room) } {
                 Err(Errno::AGAIN) => {}
                 taken => return taken.map(|taken| taken as isize),
             }
@@ -464,7 +475,7 @@ unsafe extern "C" fn sreadfrom(
                 drop(state); // Others may want it.
                 state = object.shared.lock();
             } else {
-                state = sleep(state, object.slot, waiting::left(deadline));
+                state = sleep(state, object.slot, wait_object::time_left(deadline));
             }
         }
     })

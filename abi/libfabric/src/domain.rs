@@ -5,7 +5,7 @@ use crate::abi::info::Info;
 use crate::abi::objects::{Fid, FidDomain, FidEp};
 use crate::abi::requests::AtomicAttr;
 use crate::abi::tables::{DomainOps, Ops};
-use crate::engine::arithmetic::{Form, What};
+use crate::engine::arithmetic::{AtomicForm, AtomicOp};
 use crate::errno::{Errno, call};
 use crate::shared::Shared;
 use crate::{address, cntr, cq, endpoint, getinfo, memory, stubs};
@@ -116,12 +116,12 @@ unsafe extern "C" fn query_atomic(
 ) -> c_int {
     call(|| {
         let form = match (flags & FI_FETCH_ATOMIC != 0, flags & FI_COMPARE_ATOMIC != 0) {
-            (false, false) => Form::Write,
-            (true, false) => Form::Fetch,
-            (false, true) => Form::Compare,
+            (false, false) => AtomicForm::Write,
+            (true, false) => AtomicForm::Fetch,
+            (false, true) => AtomicForm::Compare,
             (true, true) => return Err(Errno::INVAL),
         };
-        let (count, size) = What::limits(op, datatype, form)?;
+        let (count, size) = AtomicOp::limits(op, datatype, form)?;
         // SAFETY: writable.
         unsafe { attr.write(AtomicAttr { count, size }) };
         Ok(())

@@ -12,7 +12,7 @@ use crate::address::{AvObject, put};
 use crate::cq::CqObject;
 use crate::domain::DomainObject;
 use crate::engine::endpoint::Endpoint;
-use crate::engine::events::{Counted, Side};
+use crate::engine::events::{CounterKind, Side};
 use crate::errno::{Errno, call, number};
 use crate::shared::{Member, Shared, place};
 use crate::{atomic, cntr, message, remote, stubs};
@@ -92,7 +92,7 @@ pub(crate) unsafe extern "C" fn open(
             (info.caps, tx.map_or(0, |tx| tx.op_flags), rx.map_or(0, |rx| rx.op_flags))
         };
         let endpoint = Endpoint::open(&shared.options, Arc::clone(&shared.regions))?;
-        shared.bell.watch(endpoint.fd())?;
+        shared.wait_object.watch(endpoint.fd())?;
         let member =
             Member { endpoint, av: None, tx_flags, rx_flags, directed: caps & FI_DIRECTED_RECV != 0, enabled: false };
         let slot = place(&mut shared.lock().members, member);
@@ -147,7 +147,7 @@ unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
                 for (side, flag) in [(Side::Transmit, FI_SEND), (Side::Receive, FI_RECV)] {
                     if flags & flag != 0 {
                         let selective = flags & FI_SELECTIVE_COMPLETION != 0;
-                        state.member(object.slot)?.endpoint.hub().events.bind(side, selective);
+                        state.member(object.slot)?.endpoint.dispatcher().events.bind(side, selective);
                         let queue = state.queues.get_mut(queue).and_then(Option::as_mut).ok_or(Errno::INVAL)?;
                         queue.bind(object.slot, side);
                     }
@@ -157,17 +157,17 @@ unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
                 // SAFETY: its class says that it is a counter.
                 let counter = unsafe { cntr::counter(other.cast()) };
                 let all = [
-                    (FI_SEND, Counted::Send),
-                    (FI_RECV, Counted::Recv),
-                    (FI_READ, Counted::Read),
-                    (FI_WRITE, Counted::Write),
-                    (FI_REMOTE_READ, Counted::RemoteRead),
-                    (FI_REMOTE_WRITE, Counted::RemoteWrite),
+                    (FI_SEND, CounterKind::Send),
+                    (FI_RECV, CounterKind::Recv),
+                    (FI_READ, CounterKind::Read),
+                    (FI_WRITE, CounterKind::Write),
+                    (FI_REMOTE_READ, CounterKind::RemoteRead),
+                    (FI_REMOTE_WRITE, CounterKind::RemoteWrite),
                 ];
                 if flags & (FI_REMOTE_READ | FI_REMOTE_WRITE) != 0 {
-                    object.shared.regions.count();
+                    object.shared.regions.disable_direct();
                 }
-                let events = &mut state.member(object.slot)?.endpoint.hub().events;
+                let events = &mut state.member(object.slot)?.endpoint.dispatcher().events;
                 for (_, counted) in all.into_iter().filter(|(flag, _)| flags & flag != 0) {
                     events.bind_counter(counted, Arc::clone(&counter));
                 }
@@ -190,7 +190,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
                 if member.av.is_none() {
                     return Err(Errno::NOAV);
                 }
-                let events = &member.endpoint.hub().events;
+                let events = &member.endpoint.dispatcher().events;
                 if !events.is_bound(Side::Transmit) && !events.is_bound(Side::Receive) && !events.has_counters() {
                     return Err(Errno::NOCQ);
                 }
@@ -233,8 +233,8 @@ unsafe extern "C" fn cancel(fid: *mut Fid, context: *mut c_void) -> isize {
         // SAFETY: an endpoint of ours.
         let object = unsafe { EpObject::of(fid.cast()) };
         let mut state = object.shared.lock();
-        let hub = state.member(object.slot)?.endpoint.hub();
-        let cancelled = hub.receives.cancel(context, &mut hub.events);
+        let dispatcher = state.member(object.slot)?.endpoint.dispatcher();
+        let cancelled = dispatcher.receives.cancel(context, &mut dispatcher.events);
         if cancelled { Ok(0) } else { Err(Errno(2)) } // FI_ENOENT
     })
 }
@@ -244,7 +244,7 @@ unsafe extern "C" fn getopt(fid: *mut Fid, _level: c_int, option: c_int, value: 
         // SAFETY: an endpoint of ours.
         let object = unsafe { EpObject::of(fid.cast()) };
         let answer = match option {
-            FI_OPT_MIN_MULTI_RECV => object.shared.lock().member(object.slot)?.endpoint.hub().receives.multi_min,
+            FI_OPT_MIN_MULTI_RECV => object.shared.lock().member(object.slot)?.endpoint.dispatcher().receives.multi_min,
             FI_OPT_CM_DATA_SIZE => 0,
             _ => return Err(Errno::NOPROTOOPT),
         };
@@ -264,7 +264,7 @@ unsafe extern "C" fn setopt(fid: *mut Fid, _level: c_int, option: c_int, value: 
         }
         // SAFETY: an endpoint of ours; the value is a number, as its length says.
         let (object, min) = unsafe { (EpObject::of(fid.cast()), value.cast::<usize>().read_unaligned()) };
-        object.shared.lock().member(object.slot)?.endpoint.hub().receives.multi_min = min;
+        object.shared.lock().member(object.slot)?.endpoint.dispatcher().receives.multi_min = min;
         Ok(())
     })
 }

@@ -78,13 +78,13 @@ unsafe extern "C" fn sread(
     number(|| {
         // SAFETY: made in `open` and not closed.
         let eq = unsafe { &*eq.cast::<EqObject>() };
-        let deadline = crate::waiting::deadline(timeout);
+        let deadline = crate::wait_object::deadline(timeout);
         let mut events = eq.events.lock().unwrap_or_else(PoisonError::into_inner);
         while events.is_empty() {
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(Errno::AGAIN);
             }
-            let left = crate::waiting::left(deadline);
+            let left = crate::wait_object::time_left(deadline);
             events = eq.written.wait_timeout(events, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         let (kind, bytes) = events.front().ok_or(Errno::AGAIN)?;

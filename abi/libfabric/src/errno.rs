@@ -44,7 +44,7 @@ impl From<Reason> for Errno {
             Reason::OutOfMemory | Reason::OutOfAddressSpace => Self::NOMEM,
             Reason::OutOfFds => Self::MFILE,
             Reason::TalkForbidden | Reason::SocketDenied | Reason::MxBadKey => Self::ACCES,
-            Reason::ClosedHere => Self::CANCELED,
+            Reason::ClosedLocally => Self::CANCELED,
             Reason::EndpointClosed | Reason::PeerDetached | Reason::MxEndpointClosed => Self::CONNABORTED,
             Reason::DaemonUnreachable | Reason::DaemonNotStarted => Self::NODEV,
             Reason::StillAttached => Self::OPBADSTATE,

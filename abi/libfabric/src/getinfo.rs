@@ -4,11 +4,11 @@
 
 use crate::abi::consts::*;
 use crate::abi::info::{DomainAttr, EpAttr, FabricAttr, Info, RxAttr, TxAttr};
+use crate::engine::iovecs::IOV_LIMIT;
 use crate::engine::name::NAME_BYTES;
-use crate::engine::pieces::PIECES_MAX;
 use crate::engine::send::INJECT_MAX;
 use crate::errno::{Errno, call};
-use isthmus_client::{AttachError, Inquirer, Options};
+use isthmus_client::{AttachError, Options, QueryClient};
 use isthmus_layout::limits::{MESSAGE_BYTES_MAX, SLAB_MESSAGE_BYTES_MAX};
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -58,7 +58,7 @@ const TAG_FORMAT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
 /// Operations a program may count on having under way.
 const QUEUE_SIZE: usize = 2048;
 /// Of each kind of object, more than any program has.
-const PLENTY: usize = 1024;
+const OBJECTS_MAX: usize = 1024;
 const MESSAGE_MAX: usize = MESSAGE_BYTES_MAX as usize;
 /// Up to here operations keep the orders we promise; longer ones overtake each other.
 const ORDER_MAX: usize = SLAB_MESSAGE_BYTES_MAX as usize;
@@ -69,11 +69,11 @@ const DOMAIN_ATTR_BYTES: usize = 512;
 /// How to attach: as the environment says, and with the daemon that lies beside this library, should one have to be started.
 pub(crate) fn options() -> Result<Options, AttachError> {
     let options = Options::from_environment()?;
-    Ok(Options { daemon: beside_us(), ..options })
+    Ok(Options { daemon: installed_daemon(), ..options })
 }
 
 /// The daemon's program, where this library is installed or was built: in its folder, beside it, or in `bin` beside its `lib`.
-fn beside_us() -> Option<PathBuf> {
+fn installed_daemon() -> Option<PathBuf> {
     let mut found = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
     let place = crate::provider::fi_prov_ini as *const c_void;
     // SAFETY: any address may be asked about; the answer is written where there is room for it.
@@ -96,7 +96,7 @@ const TRIES: u32 = 3;
 fn is_reachable() -> bool {
     let Ok(options) = options() else { return false };
     // An attempt may end by a signal of the program's, and a rank that finds no provider ends its whole job.
-    if (0..TRIES).any(|_| Inquirer::connect(&options).is_ok()) {
+    if (0..TRIES).any(|_| QueryClient::connect(&options).is_ok()) {
         return true;
     }
     if options.no_autostart || options.socket.is_some() {
@@ -122,23 +122,23 @@ pub(crate) unsafe extern "C" fn getinfo(
         }
         // SAFETY: null, or hints as libfabric has them.
         let hints = unsafe { hints.as_ref() };
-        let mut wishes = Wishes { version, ..Wishes::default() };
+        let mut requested = RequestedAttrs { version, ..RequestedAttrs::default() };
         if let Some(hints) = hints {
             // SAFETY: as above.
-            unsafe { wishes.read(hints)? };
+            unsafe { requested.read(hints)? };
         }
         if !is_reachable() {
             return Err(Errno::NODATA);
         }
         // SAFETY: writable.
-        unsafe { infos.write(answer(&wishes)?) };
+        unsafe { infos.write(answer(&requested)?) };
         Ok(())
     })
 }
 
 /// What a caller wants of what we leave to it.
 #[derive(Debug, Default)]
-struct Wishes {
+struct RequestedAttrs {
     version: u32,
     threading: c_int,
     control_progress: c_int,
@@ -150,33 +150,33 @@ struct Wishes {
 }
 
 /// What is needed is among what there is.
-fn within(wanted: u64, have: u64) -> Result<(), Errno> {
+fn check_subset(wanted: u64, have: u64) -> Result<(), Errno> {
     if wanted & !have == 0 { Ok(()) } else { Err(Errno::NODATA) }
 }
 
-fn at_most(wanted: usize, have: usize) -> Result<(), Errno> {
+fn check_at_most(wanted: usize, have: usize) -> Result<(), Errno> {
     if wanted <= have { Ok(()) } else { Err(Errno::NODATA) }
 }
 
-fn one_of<T: PartialEq>(wanted: T, have: &[T]) -> Result<(), Errno> {
+fn check_one_of<T: PartialEq>(wanted: T, have: &[T]) -> Result<(), Errno> {
     if have.contains(&wanted) { Ok(()) } else { Err(Errno::NODATA) }
 }
 
 /// # Safety
 ///
 /// `name` is null or a string.
-unsafe fn is_ours(name: *const c_char) -> Result<(), Errno> {
+unsafe fn check_name(name: *const c_char) -> Result<(), Errno> {
     // SAFETY: as promised.
     if name.is_null() || unsafe { CStr::from_ptr(name) } == NAME { Ok(()) } else { Err(Errno::NODATA) }
 }
 
-impl Wishes {
+impl RequestedAttrs {
     /// # Safety
     ///
     /// The hints are as libfabric has them: each part is null or complete.
     unsafe fn read(&mut self, hints: &Info) -> Result<(), Errno> {
-        within(hints.caps, CAPS)?;
-        one_of(hints.addr_format, &[FI_FORMAT_UNSPEC, ADDR_FORMAT])?;
+        check_subset(hints.caps, CAPS)?;
+        check_one_of(hints.addr_format, &[FI_FORMAT_UNSPEC, ADDR_FORMAT])?;
         // SAFETY: as promised.
         let (tx, rx, ep, domain, fabric) = unsafe {
             (
@@ -193,29 +193,29 @@ impl Wishes {
         // SAFETY: as promised.
         domain.map_or(Ok(()), |domain| unsafe { self.read_domain(domain) })?;
         // SAFETY: as promised.
-        fabric.map_or(Ok(()), |fabric| unsafe { is_ours(fabric.name) })
+        fabric.map_or(Ok(()), |fabric| unsafe { check_name(fabric.name) })
     }
 
     fn read_tx(&mut self, tx: &TxAttr) -> Result<(), Errno> {
-        within(tx.caps, TX_CAPS | DOMAIN_CAPS)?;
-        within(tx.op_flags, TX_FLAGS)?;
-        within(tx.msg_order, ORDERS)?;
-        within(tx.comp_order, 0)?;
-        at_most(tx.inject_size, INJECT_MAX)?;
-        at_most(tx.size, QUEUE_SIZE)?;
-        at_most(tx.iov_limit, PIECES_MAX)?;
-        at_most(tx.rma_iov_limit, 1)?;
+        check_subset(tx.caps, TX_CAPS | DOMAIN_CAPS)?;
+        check_subset(tx.op_flags, TX_FLAGS)?;
+        check_subset(tx.msg_order, ORDERS)?;
+        check_subset(tx.comp_order, 0)?;
+        check_at_most(tx.inject_size, INJECT_MAX)?;
+        check_at_most(tx.size, QUEUE_SIZE)?;
+        check_at_most(tx.iov_limit, IOV_LIMIT)?;
+        check_at_most(tx.rma_iov_limit, 1)?;
         self.tx_flags = tx.op_flags;
         Ok(())
     }
 
     fn read_rx(&mut self, rx: &RxAttr) -> Result<(), Errno> {
-        within(rx.caps, RX_CAPS | DOMAIN_CAPS)?;
-        within(rx.op_flags, RX_FLAGS)?;
-        within(rx.msg_order, ORDERS)?;
-        within(rx.comp_order, 0)?;
-        at_most(rx.size, QUEUE_SIZE)?;
-        at_most(rx.iov_limit, PIECES_MAX)?;
+        check_subset(rx.caps, RX_CAPS | DOMAIN_CAPS)?;
+        check_subset(rx.op_flags, RX_FLAGS)?;
+        check_subset(rx.msg_order, ORDERS)?;
+        check_subset(rx.comp_order, 0)?;
+        check_at_most(rx.size, QUEUE_SIZE)?;
+        check_at_most(rx.iov_limit, IOV_LIMIT)?;
         self.rx_flags = rx.op_flags;
         Ok(())
     }
@@ -225,21 +225,21 @@ impl Wishes {
     /// The name is null or a string.
     unsafe fn read_domain(&mut self, domain: &DomainAttr) -> Result<(), Errno> {
         // SAFETY: as promised.
-        unsafe { is_ours(domain.name)? };
+        unsafe { check_name(domain.name)? };
         // Nothing happens outside of calls.
-        one_of(domain.data_progress, &[FI_PROGRESS_UNSPEC, FI_PROGRESS_MANUAL])?;
-        one_of(domain.control_progress, &[FI_PROGRESS_UNSPEC, FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL])?;
-        within(domain.caps, DOMAIN_CAPS)?;
+        check_one_of(domain.data_progress, &[FI_PROGRESS_UNSPEC, FI_PROGRESS_MANUAL])?;
+        check_one_of(domain.control_progress, &[FI_PROGRESS_UNSPEC, FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL])?;
+        check_subset(domain.caps, DOMAIN_CAPS)?;
         if domain.mr_mode == FI_MR_BASIC {
             return Err(Errno::NODATA);
         }
-        at_most(domain.mr_key_size, size_of::<u64>())?;
-        at_most(domain.cq_data_size, size_of::<u64>())?;
-        at_most(domain.max_ep_tx_ctx, 1)?;
-        at_most(domain.max_ep_rx_ctx, 1)?;
-        at_most(domain.max_ep_stx_ctx, 0)?;
-        at_most(domain.max_ep_srx_ctx, 0)?;
-        at_most(domain.mr_iov_limit, 1)?;
+        check_at_most(domain.mr_key_size, size_of::<u64>())?;
+        check_at_most(domain.cq_data_size, size_of::<u64>())?;
+        check_at_most(domain.max_ep_tx_ctx, 1)?;
+        check_at_most(domain.max_ep_rx_ctx, 1)?;
+        check_at_most(domain.max_ep_stx_ctx, 0)?;
+        check_at_most(domain.max_ep_srx_ctx, 0)?;
+        check_at_most(domain.mr_iov_limit, 1)?;
         (self.threading, self.av_type) = (domain.threading, domain.av_type);
         (self.control_progress, self.data_progress) = (domain.control_progress, domain.data_progress);
         // The mode of before 1.5 that is ours stays what it was called; of the later ones we need none.
@@ -250,15 +250,15 @@ impl Wishes {
 }
 
 fn read_ep(ep: &EpAttr) -> Result<(), Errno> {
-    one_of(ep.kind, &[FI_EP_UNSPEC, FI_EP_RDM])?;
-    one_of(ep.protocol, &[0, PROTOCOL])?;
-    at_most(ep.max_msg_size, MESSAGE_MAX)?;
-    at_most(ep.msg_prefix_size, 0)?;
-    at_most(ep.max_order_raw_size, ORDER_MAX)?;
-    at_most(ep.max_order_war_size, ORDER_MAX)?;
-    at_most(ep.max_order_waw_size, ORDER_MAX)?;
-    at_most(ep.tx_ctx_cnt, 1)?;
-    at_most(ep.rx_ctx_cnt, 1)
+    check_one_of(ep.kind, &[FI_EP_UNSPEC, FI_EP_RDM])?;
+    check_one_of(ep.protocol, &[0, PROTOCOL])?;
+    check_at_most(ep.max_msg_size, MESSAGE_MAX)?;
+    check_at_most(ep.msg_prefix_size, 0)?;
+    check_at_most(ep.max_order_raw_size, ORDER_MAX)?;
+    check_at_most(ep.max_order_war_size, ORDER_MAX)?;
+    check_at_most(ep.max_order_waw_size, ORDER_MAX)?;
+    check_at_most(ep.tx_ctx_cnt, 1)?;
+    check_at_most(ep.rx_ctx_cnt, 1)
 }
 
 /// Zeroed memory that `free()` frees.
@@ -285,7 +285,7 @@ fn named() -> Result<*mut c_char, Errno> {
 }
 
 /// What is answered. Where memory runs out half-way the rest of it is lost, and that is the least of the program's sorrows.
-fn answer(wishes: &Wishes) -> Result<*mut Info, Errno> {
+fn answer(requested: &RequestedAttrs) -> Result<*mut Info, Errno> {
     let fabric = FabricAttr {
         fabric: std::ptr::null_mut(),
         name: named()?,
@@ -304,41 +304,41 @@ fn answer(wishes: &Wishes) -> Result<*mut Info, Errno> {
         src_addr: zeroed(NAME_BYTES)?,
         dest_addr: std::ptr::null_mut(),
         handle: std::ptr::null_mut(),
-        tx_attr: boxed(tx_attr(wishes))?,
-        rx_attr: boxed(rx_attr(wishes))?,
+        tx_attr: boxed(tx_attr(requested))?,
+        rx_attr: boxed(rx_attr(requested))?,
         ep_attr: boxed(ep_attr())?,
-        domain_attr: domain_attr(wishes)?,
+        domain_attr: domain_attr(requested)?,
         fabric_attr: boxed(fabric)?,
         nic: std::ptr::null_mut(),
     };
     boxed(info)
 }
 
-fn tx_attr(wishes: &Wishes) -> TxAttr {
+fn tx_attr(requested: &RequestedAttrs) -> TxAttr {
     TxAttr {
         caps: TX_CAPS | DOMAIN_CAPS,
         mode: 0,
-        op_flags: wishes.tx_flags,
+        op_flags: requested.tx_flags,
         msg_order: ORDERS,
         comp_order: 0,
         inject_size: INJECT_MAX,
         size: QUEUE_SIZE,
-        iov_limit: PIECES_MAX,
+        iov_limit: IOV_LIMIT,
         rma_iov_limit: 1,
         tclass: FI_TC_UNSPEC,
     }
 }
 
-fn rx_attr(wishes: &Wishes) -> RxAttr {
+fn rx_attr(requested: &RequestedAttrs) -> RxAttr {
     RxAttr {
         caps: RX_CAPS | DOMAIN_CAPS,
         mode: 0,
-        op_flags: wishes.rx_flags,
+        op_flags: requested.rx_flags,
         msg_order: ORDERS,
         comp_order: 0,
         total_buffered_recv: 0,
         size: QUEUE_SIZE,
-        iov_limit: PIECES_MAX,
+        iov_limit: IOV_LIMIT,
     }
 }
 
@@ -360,29 +360,29 @@ fn ep_attr() -> EpAttr {
     }
 }
 
-fn domain_attr(wishes: &Wishes) -> Result<*mut DomainAttr, Errno> {
+fn domain_attr(requested: &RequestedAttrs) -> Result<*mut DomainAttr, Errno> {
     let or = |wish: c_int, otherwise: c_int| if wish == 0 { otherwise } else { wish };
     const _: () = assert!(FI_THREAD_UNSPEC == 0 && FI_PROGRESS_UNSPEC == 0);
     let attr = DomainAttr {
         domain: std::ptr::null_mut(),
         name: named()?,
-        threading: or(wishes.threading, FI_THREAD_DOMAIN),
-        control_progress: or(wishes.control_progress, FI_PROGRESS_MANUAL),
-        data_progress: or(wishes.data_progress, FI_PROGRESS_MANUAL),
+        threading: or(requested.threading, FI_THREAD_DOMAIN),
+        control_progress: or(requested.control_progress, FI_PROGRESS_MANUAL),
+        data_progress: or(requested.data_progress, FI_PROGRESS_MANUAL),
         resource_mgmt: FI_RM_ENABLED,
-        av_type: wishes.av_type,
-        mr_mode: wishes.mr_mode,
+        av_type: requested.av_type,
+        mr_mode: requested.mr_mode,
         mr_key_size: size_of::<u64>(),
         cq_data_size: size_of::<u64>(),
-        cq_cnt: PLENTY,
-        ep_cnt: PLENTY,
-        tx_ctx_cnt: PLENTY,
-        rx_ctx_cnt: PLENTY,
+        cq_cnt: OBJECTS_MAX,
+        ep_cnt: OBJECTS_MAX,
+        tx_ctx_cnt: OBJECTS_MAX,
+        rx_ctx_cnt: OBJECTS_MAX,
         max_ep_tx_ctx: 1,
         max_ep_rx_ctx: 1,
         max_ep_stx_ctx: 0,
         max_ep_srx_ctx: 0,
-        cntr_cnt: PLENTY,
+        cntr_cnt: OBJECTS_MAX,
         mr_iov_limit: 1,
         caps: DOMAIN_CAPS,
         mode: 0,

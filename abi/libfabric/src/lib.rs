@@ -9,7 +9,7 @@
 //! ```
 //!
 //! An endpoint is `FI_EP_RDM` and a domain of the client library with one client endpoint in it, which has an MX endpoint number, so that
-//! endpoints on other hosts are found by it. What goes over the channel is described in `engine::head`; there is no second
+//! endpoints on other hosts are found by it. What goes over the channel is described in `engine::header`; there is no second
 //! protocol below.
 //!
 //! This crate has no thread and no signal handler; everything happens inside calls. It does not link libfabric: what is shared are
@@ -35,6 +35,6 @@ mod provider;
 mod remote;
 mod shared;
 mod stubs;
-mod waiting;
+mod wait_object;
 
 pub use provider::fi_prov_ini;

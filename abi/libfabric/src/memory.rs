@@ -15,7 +15,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long those who are at it may go on reading or writing a region that is being closed.
-const PATIENCE: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[repr(C)]
 struct MrObject {
@@ -39,7 +39,7 @@ pub(crate) static MR_OPS: MrOps = MrOps { size: size_of::<MrOps>(), reg, regv, r
 
 unsafe fn register(
     domain: *mut Fid,
-    piece: IoVec,
+    iovec: IoVec,
     access: u64,
     offset: u64,
     key: u64,
@@ -51,14 +51,14 @@ unsafe fn register(
     }
     // SAFETY: the domain that this table belongs to.
     let shared = unsafe { DomainObject::shared(domain.cast::<FidDomain>()) };
-    let region = Arc::new(Region::new(piece.base.cast(), piece.len, access));
+    let region = Arc::new(Region::new(iovec.base.cast(), iovec.len, access));
     let mut state = shared.lock(); // So that nobody is served out of memory that is being moved.
-    shared.regions.enter(key, Arc::clone(&region))?;
-    if !shared.options.no_rehoming {
-        // SAFETY: the program keeps registered memory mapped until it is closed, which withdraws it.
+    shared.regions.insert(key, Arc::clone(&region))?;
+    if !shared.options.no_regcache {
+        // SAFETY: the program keeps registered memory mapped until it is closed, which calls `unexpose`.
         unsafe { shared.regions.expose(key, &region) };
         if let Some(arena) = shared.regions.arena() {
-            state.members.iter_mut().flatten().for_each(|member| member.endpoint.domain.share(arena));
+            state.members.iter_mut().flatten().for_each(|member| member.endpoint.domain.share_arena(arena));
         }
     }
     drop(state);
@@ -79,14 +79,14 @@ unsafe extern "C" fn reg(
     mr: *mut *mut FidMr,
     context: *mut c_void,
 ) -> c_int {
-    let piece = IoVec { base: start.cast_mut(), len };
+    let iovec = IoVec { base: start.cast_mut(), len };
     // SAFETY: passed on.
-    call(|| unsafe { register(domain, piece, access, offset, key, mr, context) })
+    call(|| unsafe { register(domain, iovec, access, offset, key, mr, context) })
 }
 
 unsafe extern "C" fn regv(
     domain: *mut Fid,
-    pieces: *const IoVec,
+    iovecs: *const IoVec,
     count: usize,
     access: u64,
     offset: u64,
@@ -99,8 +99,8 @@ unsafe extern "C" fn regv(
         if count != 1 {
             return Err(Errno::INVAL);
         }
-        // SAFETY: one piece is described there; the rest is passed on.
-        unsafe { register(domain, *pieces, access, offset, key, mr, context) }
+        // SAFETY: one iovec is described there; the rest is passed on.
+        unsafe { register(domain, *iovecs, access, offset, key, mr, context) }
     })
 }
 
@@ -111,7 +111,7 @@ unsafe extern "C" fn regattr(domain: *mut Fid, attr: *const MrAttr, _flags: u64,
         if attr.iov_count != 1 {
             return Err(Errno::INVAL);
         }
-        // SAFETY: one piece is described there; the rest is passed on.
+        // SAFETY: one iovec is described there; the rest is passed on.
         unsafe { register(domain, *attr.iov, attr.access, attr.offset, attr.requested_key, mr, attr.context) }
     })
 }
@@ -122,15 +122,19 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         // SAFETY: `fid` is the first field of an object made in `register`, which its owner gives back.
         let object = unsafe { Box::from_raw(fid.cast::<MrObject>()) };
         object.shared.regions.remove(object.key);
-        object.region.withdraw();
-        let deadline = Instant::now() + PATIENCE;
+        object.region.unexpose();
+        let deadline = Instant::now() + CLOSE_TIMEOUT;
         let mut state = object.shared.lock();
-        while state.members.iter().flatten().any(|member| member.endpoint.uses(&object.region)) {
+        while state.members.iter().flatten().any(|member| member.endpoint.is_region_in_use(&object.region)) {
             if Instant::now() >= deadline {
-                state.members.iter_mut().flatten().for_each(|member| member.endpoint.disown(&object.region));
+                state
+                    .members
+                    .iter_mut()
+                    .flatten()
+                    .for_each(|member| member.endpoint.release_borrowed_buffers(&object.region));
                 break;
             }
-            state.turn_all();
+            state.progress_all();
         }
         Ok(())
     })
@@ -144,7 +148,7 @@ unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, _flags: u64) -> c_int 
         if class == FI_CLASS_CNTR {
             // SAFETY: its class says that it is a counter.
             let counter = unsafe { cntr::counter(other.cast()) };
-            object.region.hide();
+            object.region.unpublish();
             *object.region.counter.lock().unwrap_or_else(PoisonError::into_inner) = Some(counter);
         }
         Ok(())

@@ -8,9 +8,9 @@ use crate::abi::requests::{IoVec, Msg, MsgTagged};
 use crate::abi::tables::{MsgOps, TaggedOps};
 use crate::endpoint::EpObject;
 use crate::engine::events::{Event, Side};
-use crate::engine::pieces::Pieces;
-use crate::engine::receive::{Filter, Lane, Receive};
-use crate::engine::send::Letter;
+use crate::engine::iovecs::IoVecs;
+use crate::engine::receive::{Filter, MatchSpace, Receive};
+use crate::engine::send::SendRequest;
 use crate::errno::{Errno, number};
 use crate::shared::Member;
 use std::ffi::c_void;
@@ -41,9 +41,9 @@ enum Flags {
 
 /// # Safety
 ///
-/// `ep` is an endpoint of ours; the program lends the pieces for reading until the send is over.
+/// `ep` is an endpoint of ours; the program lends the buffers for reading until the send is over.
 #[inline]
-unsafe fn post_send(ep: *mut FidEp, to: u64, letter: Letter, flags: Flags, pieces: &Pieces) -> isize {
+unsafe fn post_send(ep: *mut FidEp, to: u64, send_request: SendRequest, flags: Flags, iovecs: &IoVecs) -> isize {
     number(|| {
         // SAFETY: as promised.
         let object = unsafe { EpObject::of(ep) };
@@ -54,14 +54,14 @@ unsafe fn post_send(ep: *mut FidEp, to: u64, letter: Letter, flags: Flags, piece
             Flags::Default(more) => member.tx_flags | more,
         };
         // SAFETY: as promised.
-        unsafe { member.endpoint.send(address, &Letter { flags, ..letter }, pieces)? };
+        unsafe { member.endpoint.send(address, &SendRequest { flags, ..send_request }, iovecs)? };
         Ok(0)
     })
 }
 
 #[inline]
-fn letter(lane: Lane, tag: u64, data: Option<u64>, context: *mut c_void) -> Letter {
-    Letter { lane, tag, data, context, flags: 0 }
+fn make_send_request(space: MatchSpace, tag: u64, data: Option<u64>, context: *mut c_void) -> SendRequest {
+    SendRequest { space, tag, data, context, flags: 0 }
 }
 
 /// CQ data, if the flags say that there is some.
@@ -79,7 +79,15 @@ unsafe extern "C" fn tsend(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the program keeps the rules of the call.
-    unsafe { post_send(ep, to, letter(Lane::Tagged, tag, None, context), Flags::Default(0), &Pieces::one(buf, len)) }
+    unsafe {
+        post_send(
+            ep,
+            to,
+            make_send_request(MatchSpace::Tagged, tag, None, context),
+            Flags::Default(0),
+            &IoVecs::one(buf, len),
+        )
+    }
 }
 
 unsafe extern "C" fn tsendv(
@@ -92,10 +100,10 @@ unsafe extern "C" fn tsendv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the program keeps the rules of the call.
-    match unsafe { Pieces::read(list, count) } {
+    match unsafe { IoVecs::read(list, count) } {
         // SAFETY: as above.
-        Ok(pieces) => unsafe {
-            post_send(ep, to, letter(Lane::Tagged, tag, None, context), Flags::Default(0), &pieces)
+        Ok(iovecs) => unsafe {
+            post_send(ep, to, make_send_request(MatchSpace::Tagged, tag, None, context), Flags::Default(0), &iovecs)
         },
         Err(errno) => -(errno.0 as isize),
     }
@@ -105,10 +113,10 @@ unsafe extern "C" fn tsendmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64)
     // SAFETY: the program keeps the rules of the call: the message is described there.
     unsafe {
         let msg = &*msg;
-        match Pieces::read(msg.iov, msg.iov_count) {
-            Ok(pieces) => {
-                let letter = letter(Lane::Tagged, msg.tag, data(flags, msg.data), msg.context);
-                post_send(ep, msg.addr, letter, Flags::Own(flags), &pieces)
+        match IoVecs::read(msg.iov, msg.iov_count) {
+            Ok(iovecs) => {
+                let send_request = make_send_request(MatchSpace::Tagged, msg.tag, data(flags, msg.data), msg.context);
+                post_send(ep, msg.addr, send_request, Flags::Own(flags), &iovecs)
             }
             Err(errno) => -(errno.0 as isize),
         }
@@ -116,9 +124,9 @@ unsafe extern "C" fn tsendmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64)
 }
 
 unsafe extern "C" fn tinject(ep: *mut FidEp, buf: *const c_void, len: usize, to: u64, tag: u64) -> isize {
-    let letter = letter(Lane::Tagged, tag, None, std::ptr::null_mut());
+    let send_request = make_send_request(MatchSpace::Tagged, tag, None, std::ptr::null_mut());
     // SAFETY: the program keeps the rules of the call.
-    unsafe { post_send(ep, to, letter, Flags::Own(FI_INJECT), &Pieces::one(buf, len)) }
+    unsafe { post_send(ep, to, send_request, Flags::Own(FI_INJECT), &IoVecs::one(buf, len)) }
 }
 
 unsafe extern "C" fn tsenddata(
@@ -131,9 +139,9 @@ unsafe extern "C" fn tsenddata(
     tag: u64,
     context: *mut c_void,
 ) -> isize {
-    let letter = letter(Lane::Tagged, tag, Some(data), context);
+    let send_request = make_send_request(MatchSpace::Tagged, tag, Some(data), context);
     // SAFETY: the program keeps the rules of the call.
-    unsafe { post_send(ep, to, letter, Flags::Default(0), &Pieces::one(buf, len)) }
+    unsafe { post_send(ep, to, send_request, Flags::Default(0), &IoVecs::one(buf, len)) }
 }
 
 unsafe extern "C" fn tinjectdata(
@@ -144,9 +152,9 @@ unsafe extern "C" fn tinjectdata(
     to: u64,
     tag: u64,
 ) -> isize {
-    let letter = letter(Lane::Tagged, tag, Some(data), std::ptr::null_mut());
+    let send_request = make_send_request(MatchSpace::Tagged, tag, Some(data), std::ptr::null_mut());
     // SAFETY: the program keeps the rules of the call.
-    unsafe { post_send(ep, to, letter, Flags::Own(FI_INJECT), &Pieces::one(buf, len)) }
+    unsafe { post_send(ep, to, send_request, Flags::Own(FI_INJECT), &IoVecs::one(buf, len)) }
 }
 
 unsafe extern "C" fn send(
@@ -158,7 +166,15 @@ unsafe extern "C" fn send(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the program keeps the rules of the call.
-    unsafe { post_send(ep, to, letter(Lane::Plain, 0, None, context), Flags::Default(0), &Pieces::one(buf, len)) }
+    unsafe {
+        post_send(
+            ep,
+            to,
+            make_send_request(MatchSpace::Untagged, 0, None, context),
+            Flags::Default(0),
+            &IoVecs::one(buf, len),
+        )
+    }
 }
 
 unsafe extern "C" fn sendv(
@@ -170,9 +186,11 @@ unsafe extern "C" fn sendv(
     context: *mut c_void,
 ) -> isize {
     // SAFETY: the program keeps the rules of the call.
-    match unsafe { Pieces::read(list, count) } {
+    match unsafe { IoVecs::read(list, count) } {
         // SAFETY: as above.
-        Ok(pieces) => unsafe { post_send(ep, to, letter(Lane::Plain, 0, None, context), Flags::Default(0), &pieces) },
+        Ok(iovecs) => unsafe {
+            post_send(ep, to, make_send_request(MatchSpace::Untagged, 0, None, context), Flags::Default(0), &iovecs)
+        },
         Err(errno) => -(errno.0 as isize),
     }
 }
@@ -181,10 +199,10 @@ unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isi
     // SAFETY: the program keeps the rules of the call: the message is described there.
     unsafe {
         let msg = &*msg;
-        match Pieces::read(msg.iov, msg.iov_count) {
-            Ok(pieces) => {
-                let letter = letter(Lane::Plain, 0, data(flags, msg.data), msg.context);
-                post_send(ep, msg.addr, letter, Flags::Own(flags), &pieces)
+        match IoVecs::read(msg.iov, msg.iov_count) {
+            Ok(iovecs) => {
+                let send_request = make_send_request(MatchSpace::Untagged, 0, data(flags, msg.data), msg.context);
+                post_send(ep, msg.addr, send_request, Flags::Own(flags), &iovecs)
             }
             Err(errno) => -(errno.0 as isize),
         }
@@ -192,9 +210,9 @@ unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isi
 }
 
 unsafe extern "C" fn inject(ep: *mut FidEp, buf: *const c_void, len: usize, to: u64) -> isize {
-    let letter = letter(Lane::Plain, 0, None, std::ptr::null_mut());
+    let send_request = make_send_request(MatchSpace::Untagged, 0, None, std::ptr::null_mut());
     // SAFETY: the program keeps the rules of the call.
-    unsafe { post_send(ep, to, letter, Flags::Own(FI_INJECT), &Pieces::one(buf, len)) }
+    unsafe { post_send(ep, to, send_request, Flags::Own(FI_INJECT), &IoVecs::one(buf, len)) }
 }
 
 unsafe extern "C" fn senddata(
@@ -206,88 +224,88 @@ unsafe extern "C" fn senddata(
     to: u64,
     context: *mut c_void,
 ) -> isize {
-    let letter = letter(Lane::Plain, 0, Some(data), context);
+    let send_request = make_send_request(MatchSpace::Untagged, 0, Some(data), context);
     // SAFETY: the program keeps the rules of the call.
-    unsafe { post_send(ep, to, letter, Flags::Default(0), &Pieces::one(buf, len)) }
+    unsafe { post_send(ep, to, send_request, Flags::Default(0), &IoVecs::one(buf, len)) }
 }
 
 unsafe extern "C" fn injectdata(ep: *mut FidEp, buf: *const c_void, len: usize, data: u64, to: u64) -> isize {
-    let letter = letter(Lane::Plain, 0, Some(data), std::ptr::null_mut());
+    let send_request = make_send_request(MatchSpace::Untagged, 0, Some(data), std::ptr::null_mut());
     // SAFETY: the program keeps the rules of the call.
-    unsafe { post_send(ep, to, letter, Flags::Own(FI_INJECT), &Pieces::one(buf, len)) }
+    unsafe { post_send(ep, to, send_request, Flags::Own(FI_INJECT), &IoVecs::one(buf, len)) }
 }
 
 /// What a program says of a receive.
-struct Wanted {
-    lane: Lane,
+struct ReceiveRequest {
+    space: MatchSpace,
     filter: Filter,
     context: *mut c_void,
     /// None: those that calls without flags have.
     flags: Option<u64>,
-    into: Pieces,
+    into: IoVecs,
 }
 
 /// # Safety
 ///
-/// `ep` is an endpoint of ours; the program lends the pieces for writing until the receive is over.
+/// `ep` is an endpoint of ours; the program lends the buffers for writing until the receive is over.
 #[inline]
-unsafe fn post_receive(ep: *mut FidEp, mut wanted: Wanted) -> isize {
+unsafe fn post_receive(ep: *mut FidEp, mut request: ReceiveRequest) -> isize {
     number(|| {
         // SAFETY: as promised.
         let object = unsafe { EpObject::of(ep) };
         let mut state = object.shared.lock();
-        if wanted.filter.source != FI_ADDR_UNSPEC {
-            wanted.filter.source = state.source(object.slot, wanted.filter.source)?;
+        if request.filter.source != FI_ADDR_UNSPEC {
+            request.filter.source = state.source(object.slot, request.filter.source)?;
         }
         let member = state.member(object.slot)?;
-        let flags = wanted.flags.unwrap_or(member.rx_flags);
-        let tell = member.endpoint.hub().events.wants(Side::Receive, flags & FI_COMPLETION != 0);
-        let into = std::mem::replace(&mut wanted.into, Pieces::one(std::ptr::null(), 0));
-        let receive = Receive { context: wanted.context, into, tell, multi: None };
+        let flags = request.flags.unwrap_or(member.rx_flags);
+        let wants_completion = member.endpoint.dispatcher().events.wants(Side::Receive, flags & FI_COMPLETION != 0);
+        let into = std::mem::replace(&mut request.into, IoVecs::one(std::ptr::null(), 0));
+        let receive = Receive { context: request.context, into, wants_completion, multi: None };
         if flags & (FI_PEEK | FI_CLAIM) != 0 {
-            return look(member, &wanted, flags, receive);
+            return peek_or_claim(member, &request, flags, receive);
         }
-        member.endpoint.receive(wanted.lane, wanted.filter, receive, flags & FI_MULTI_RECV != 0);
+        member.endpoint.receive(request.space, request.filter, receive, flags & FI_MULTI_RECV != 0);
         // A message of this endpoint to itself may have been waited for.
-        member.endpoint.answer_all();
+        member.endpoint.send_replies();
         Ok(0)
     })
 }
 
 /// Peeks at a message, claims it, receives or discards one that was claimed.
-fn look(member: &mut Member, wanted: &Wanted, flags: u64, receive: Receive) -> Result<isize, Errno> {
+fn peek_or_claim(member: &mut Member, request: &ReceiveRequest, flags: u64, receive: Receive) -> Result<isize, Errno> {
     let endpoint = &mut member.endpoint;
-    let context = wanted.context;
+    let context = request.context;
     if flags & FI_PEEK == 0 {
-        let held = endpoint.hub().holding.take_claimed(context as usize).ok_or(Errno::INVAL)?;
+        let unexpected = endpoint.dispatcher().unexpected.take_claimed(context as usize).ok_or(Errno::INVAL)?;
         if flags & FI_DISCARD != 0 {
-            endpoint.discard(&held);
-            endpoint.hub().events.tell(Side::Receive, Event { len: 0, ..held.meta.event(context) });
+            endpoint.discard(&unexpected);
+            endpoint.dispatcher().events.report(Side::Receive, Event { len: 0, ..unexpected.meta.event(context) });
         } else {
-            endpoint.give(held, receive);
+            endpoint.deliver_held(unexpected, receive);
         }
         return Ok(0);
     }
-    if endpoint.hub().holding.find(wanted.lane, &wanted.filter).is_none() {
-        endpoint.turn();
+    if endpoint.dispatcher().unexpected.find(request.space, &request.filter).is_none() {
+        endpoint.progress();
     }
-    let hub = endpoint.hub();
-    let event = match hub.holding.find(wanted.lane, &wanted.filter) {
-        Some(held) => held.meta.event(context),
+    let dispatcher = endpoint.dispatcher();
+    let event = match dispatcher.unexpected.find(request.space, &request.filter) {
+        Some(unexpected) => unexpected.meta.event(context),
         None => {
-            let event = Event::of(context, crate::abi::consts::FI_RECV | wanted.lane.flag());
-            Event { error: Errno::NOMSG.0, tag: wanted.filter.tag, ..event }
+            let event = Event::of(context, crate::abi::consts::FI_RECV | request.space.flag());
+            Event { error: Errno::NOMSG.0, tag: request.filter.tag, ..event }
         }
     };
     if event.error == 0 && flags & (FI_CLAIM | FI_DISCARD) != 0 {
-        let held = hub.holding.take(wanted.lane, &wanted.filter).ok_or(Errno::NOMSG)?;
+        let unexpected = dispatcher.unexpected.take(request.space, &request.filter).ok_or(Errno::NOMSG)?;
         if flags & FI_CLAIM != 0 {
-            hub.holding.claim(context as usize, held);
+            dispatcher.unexpected.claim(context as usize, unexpected);
         } else {
-            endpoint.discard(&held);
+            endpoint.discard(&unexpected);
         }
     }
-    endpoint.hub().events.tell(Side::Receive, event);
+    endpoint.dispatcher().events.report(Side::Receive, event);
     Ok(0)
 }
 
@@ -302,9 +320,10 @@ unsafe extern "C" fn trecv(
     context: *mut c_void,
 ) -> isize {
     let filter = Filter { source, tag, ignore };
-    let wanted = Wanted { lane: Lane::Tagged, filter, context, flags: None, into: Pieces::one(buf, len) };
+    let request =
+        ReceiveRequest { space: MatchSpace::Tagged, filter, context, flags: None, into: IoVecs::one(buf, len) };
     // SAFETY: the program keeps the rules of the call.
-    unsafe { post_receive(ep, wanted) }
+    unsafe { post_receive(ep, request) }
 }
 
 unsafe extern "C" fn trecvv(
@@ -319,9 +338,11 @@ unsafe extern "C" fn trecvv(
 ) -> isize {
     let filter = Filter { source, tag, ignore };
     // SAFETY: the program keeps the rules of the call.
-    match unsafe { Pieces::read(list, count) } {
+    match unsafe { IoVecs::read(list, count) } {
         // SAFETY: as above.
-        Ok(into) => unsafe { post_receive(ep, Wanted { lane: Lane::Tagged, filter, context, flags: None, into }) },
+        Ok(into) => unsafe {
+            post_receive(ep, ReceiveRequest { space: MatchSpace::Tagged, filter, context, flags: None, into })
+        },
         Err(errno) => -(errno.0 as isize),
     }
 }
@@ -331,10 +352,13 @@ unsafe extern "C" fn trecvmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64)
     unsafe {
         let msg = &*msg;
         let filter = Filter { source: msg.addr, tag: msg.tag, ignore: msg.ignore };
-        match Pieces::read(msg.iov, msg.iov_count) {
+        match IoVecs::read(msg.iov, msg.iov_count) {
             Ok(into) => {
                 let flags = Some(flags);
-                post_receive(ep, Wanted { lane: Lane::Tagged, filter, context: msg.context, flags, into })
+                post_receive(
+                    ep,
+                    ReceiveRequest { space: MatchSpace::Tagged, filter, context: msg.context, flags, into },
+                )
             }
             Err(errno) => -(errno.0 as isize),
         }
@@ -354,10 +378,10 @@ unsafe extern "C" fn recv(
     source: u64,
     context: *mut c_void,
 ) -> isize {
-    let into = Pieces::one(buf, len);
-    let wanted = Wanted { lane: Lane::Plain, filter: from(source), context, flags: None, into };
+    let into = IoVecs::one(buf, len);
+    let request = ReceiveRequest { space: MatchSpace::Untagged, filter: from(source), context, flags: None, into };
     // SAFETY: the program keeps the rules of the call.
-    unsafe { post_receive(ep, wanted) }
+    unsafe { post_receive(ep, request) }
 }
 
 unsafe extern "C" fn recvv(
@@ -370,9 +394,11 @@ unsafe extern "C" fn recvv(
 ) -> isize {
     let filter = from(source);
     // SAFETY: the program keeps the rules of the call.
-    match unsafe { Pieces::read(list, count) } {
+    match unsafe { IoVecs::read(list, count) } {
         // SAFETY: as above.
-        Ok(into) => unsafe { post_receive(ep, Wanted { lane: Lane::Plain, filter, context, flags: None, into }) },
+        Ok(into) => unsafe {
+            post_receive(ep, ReceiveRequest { space: MatchSpace::Untagged, filter, context, flags: None, into })
+        },
         Err(errno) => -(errno.0 as isize),
     }
 }
@@ -381,10 +407,13 @@ unsafe extern "C" fn recvmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isi
     // SAFETY: the program keeps the rules of the call: the receive is described there.
     unsafe {
         let msg = &*msg;
-        match Pieces::read(msg.iov, msg.iov_count) {
+        match IoVecs::read(msg.iov, msg.iov_count) {
             Ok(into) => {
                 let (filter, flags) = (from(msg.addr), Some(flags));
-                post_receive(ep, Wanted { lane: Lane::Plain, filter, context: msg.context, flags, into })
+                post_receive(
+                    ep,
+                    ReceiveRequest { space: MatchSpace::Untagged, filter, context: msg.context, flags, into },
+                )
             }
             Err(errno) => -(errno.0 as isize),
         }

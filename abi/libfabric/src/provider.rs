@@ -16,12 +16,12 @@ const FI_VERSION: u32 = version(99, 0);
 
 /// Storage that libfabric writes to.
 #[repr(transparent)]
-struct Static(UnsafeCell<Provider>);
+struct ProviderCell(UnsafeCell<Provider>);
 
 // SAFETY: only libfabric touches it once it has the pointer, and it does so under its own lock.
-unsafe impl Sync for Static {}
+unsafe impl Sync for ProviderCell {}
 
-static PROVIDER: Static = Static(UnsafeCell::new(Provider {
+static PROVIDER: ProviderCell = ProviderCell(UnsafeCell::new(Provider {
     version: VERSION,
     fi_version: FI_VERSION,
     context: [std::ptr::null_mut(); 4],

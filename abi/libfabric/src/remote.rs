@@ -5,8 +5,8 @@ use crate::abi::objects::FidEp;
 use crate::abi::requests::{IoVec, MsgRma, RmaIov};
 use crate::abi::tables::RmaOps;
 use crate::endpoint::EpObject;
-use crate::engine::pieces::Pieces;
-use crate::engine::request::Demand;
+use crate::engine::iovecs::IoVecs;
+use crate::engine::request::RmaRequest;
 use crate::errno::{Errno, number};
 use std::ffi::c_void;
 
@@ -15,7 +15,7 @@ pub(crate) static RMA_OPS: RmaOps =
 
 /// What a call says of the far side.
 #[derive(Clone, Copy)]
-pub(crate) struct Far {
+pub(crate) struct RemoteAddr {
     pub(crate) to: u64,
     pub(crate) offset: u64,
     pub(crate) key: u64,
@@ -23,42 +23,48 @@ pub(crate) struct Far {
 
 /// What a call says of itself. Flags are the call's own, or None for those that calls without have.
 #[derive(Clone, Copy)]
-pub(crate) struct Terms {
+pub(crate) struct OpFlags {
     pub(crate) context: *mut c_void,
     pub(crate) flags: Option<u64>,
     pub(crate) data: Option<u64>,
 }
 
-pub(crate) const fn plain(context: *mut c_void) -> Terms {
-    Terms { context, flags: None, data: None }
+pub(crate) const fn default_flags(context: *mut c_void) -> OpFlags {
+    OpFlags { context, flags: None, data: None }
 }
 
-pub(crate) const INJECTED: Terms = Terms { context: std::ptr::null_mut(), flags: Some(FI_INJECT), data: None };
+pub(crate) const INJECTED: OpFlags = OpFlags { context: std::ptr::null_mut(), flags: Some(FI_INJECT), data: None };
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum RmaOp {
     Write,
     Read,
 }
 
 /// # Safety
 ///
-/// `ep` is an endpoint of ours; the program lends the pieces until the operation is over.
-unsafe fn request(ep: *mut FidEp, way: Way, far: Far, terms: Terms, pieces: Result<Pieces, Errno>) -> isize {
+/// `ep` is an endpoint of ours; the program lends the buffers until the operation is over.
+unsafe fn request(
+    ep: *mut FidEp,
+    rma_op: RmaOp,
+    remote_addr: RemoteAddr,
+    op_flags: OpFlags,
+    iovecs: Result<IoVecs, Errno>,
+) -> isize {
     number(|| {
-        let pieces = pieces?;
+        let iovecs = iovecs?;
         // SAFETY: as promised.
         let object = unsafe { EpObject::of(ep) };
         let mut state = object.shared.lock();
-        let (member, to) = state.route(object.slot, far.to)?;
-        let Terms { context, flags, data } = terms;
+        let (member, to) = state.route(object.slot, remote_addr.to)?;
+        let OpFlags { context, flags, data } = op_flags;
         let flags = flags.unwrap_or(member.tx_flags);
-        let demand = Demand { to, offset: far.offset, key: far.key, context, flags, data };
-        match way {
+        let rma_request = RmaRequest { to, offset: remote_addr.offset, key: remote_addr.key, context, flags, data };
+        match rma_op {
             // SAFETY: as promised.
-            Way::Write => unsafe { member.endpoint.write(&demand, &pieces)? },
+            RmaOp::Write => unsafe { member.endpoint.write(&rma_request, &iovecs)? },
             // SAFETY: as promised.
-            Way::Read => unsafe { member.endpoint.read(&demand, pieces)? },
+            RmaOp::Read => unsafe { member.endpoint.read(&rma_request, iovecs)? },
         }
         Ok(0)
     })
@@ -74,9 +80,9 @@ unsafe extern "C" fn read(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    let far = Far { to, offset, key };
+    let remote_addr = RemoteAddr { to, offset, key };
     // SAFETY: the program keeps the rules of the call.
-    unsafe { request(ep, Way::Read, far, plain(context), Ok(Pieces::one(buf, len))) }
+    unsafe { request(ep, RmaOp::Read, remote_addr, default_flags(context), Ok(IoVecs::one(buf, len))) }
 }
 
 unsafe extern "C" fn readv(
@@ -89,14 +95,14 @@ unsafe extern "C" fn readv(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    let far = Far { to, offset, key };
+    let remote_addr = RemoteAddr { to, offset, key };
     // SAFETY: the program keeps the rules of the call.
-    unsafe { request(ep, Way::Read, far, plain(context), Pieces::read(list, count)) }
+    unsafe { request(ep, RmaOp::Read, remote_addr, default_flags(context), IoVecs::read(list, count)) }
 }
 
 unsafe extern "C" fn readmsg(ep: *mut FidEp, msg: *const MsgRma, flags: u64) -> isize {
     // SAFETY: the program keeps the rules of the call.
-    unsafe { request_msg(ep, Way::Read, msg, flags) }
+    unsafe { request_msg(ep, RmaOp::Read, msg, flags) }
 }
 
 unsafe extern "C" fn write(
@@ -109,9 +115,9 @@ unsafe extern "C" fn write(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    let far = Far { to, offset, key };
+    let remote_addr = RemoteAddr { to, offset, key };
     // SAFETY: the program keeps the rules of the call.
-    unsafe { request(ep, Way::Write, far, plain(context), Ok(Pieces::one(buf, len))) }
+    unsafe { request(ep, RmaOp::Write, remote_addr, default_flags(context), Ok(IoVecs::one(buf, len))) }
 }
 
 unsafe extern "C" fn writev(
@@ -124,40 +130,48 @@ unsafe extern "C" fn writev(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    let far = Far { to, offset, key };
+    let remote_addr = RemoteAddr { to, offset, key };
     // SAFETY: the program keeps the rules of the call.
-    unsafe { request(ep, Way::Write, far, plain(context), Pieces::read(list, count)) }
+    unsafe { request(ep, RmaOp::Write, remote_addr, default_flags(context), IoVecs::read(list, count)) }
 }
 
 unsafe extern "C" fn writemsg(ep: *mut FidEp, msg: *const MsgRma, flags: u64) -> isize {
     // SAFETY: the program keeps the rules of the call.
-    unsafe { request_msg(ep, Way::Write, msg, flags) }
+    unsafe { request_msg(ep, RmaOp::Write, msg, flags) }
 }
 
 /// # Safety
 ///
 /// As for [`request`]; the operation is described at `msg`.
-unsafe fn request_msg(ep: *mut FidEp, way: Way, msg: *const MsgRma, flags: u64) -> isize {
+unsafe fn request_msg(ep: *mut FidEp, rma_op: RmaOp, msg: *const MsgRma, flags: u64) -> isize {
     // SAFETY: as promised.
     let msg = unsafe { &*msg };
     // SAFETY: as promised.
-    let pieces = unsafe { Pieces::read(msg.iov, msg.iov_count) };
+    let iovecs = unsafe { IoVecs::read(msg.iov, msg.iov_count) };
     if msg.rma_iov_count != 1 {
         return -(Errno::INVAL.0 as isize);
     }
     // SAFETY: one place is described there.
     let RmaIov { addr, len, key } = unsafe { *msg.rma_iov };
-    let fits = |pieces: Pieces| if pieces.len() == len { Ok(pieces) } else { Err(Errno::INVAL) };
-    let far = Far { to: msg.addr, offset: addr, key };
+    let fits = |iovecs: IoVecs| if iovecs.len() == len { Ok(iovecs) } else { Err(Errno::INVAL) };
+    let remote_addr = RemoteAddr { to: msg.addr, offset: addr, key };
     let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some(msg.data);
     // SAFETY: as promised.
-    unsafe { request(ep, way, far, Terms { context: msg.context, flags: Some(flags), data }, pieces.and_then(fits)) }
+    unsafe {
+        request(
+            ep,
+            rma_op,
+            remote_addr,
+            OpFlags { context: msg.context, flags: Some(flags), data },
+            iovecs.and_then(fits),
+        )
+    }
 }
 
 unsafe extern "C" fn inject(ep: *mut FidEp, buf: *const c_void, len: usize, to: u64, offset: u64, key: u64) -> isize {
-    let far = Far { to, offset, key };
+    let remote_addr = RemoteAddr { to, offset, key };
     // SAFETY: the program keeps the rules of the call.
-    unsafe { request(ep, Way::Write, far, INJECTED, Ok(Pieces::one(buf, len))) }
+    unsafe { request(ep, RmaOp::Write, remote_addr, INJECTED, Ok(IoVecs::one(buf, len))) }
 }
 
 unsafe extern "C" fn writedata(
@@ -171,10 +185,10 @@ unsafe extern "C" fn writedata(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    let far = Far { to, offset, key };
-    let terms = Terms { data: Some(data), ..plain(context) };
+    let remote_addr = RemoteAddr { to, offset, key };
+    let op_flags = OpFlags { data: Some(data), ..default_flags(context) };
     // SAFETY: the program keeps the rules of the call.
-    unsafe { request(ep, Way::Write, far, terms, Ok(Pieces::one(buf, len))) }
+    unsafe { request(ep, RmaOp::Write, remote_addr, op_flags, Ok(IoVecs::one(buf, len))) }
 }
 
 unsafe extern "C" fn injectdata(
@@ -186,7 +200,9 @@ unsafe extern "C" fn injectdata(
     offset: u64,
     key: u64,
 ) -> isize {
-    let far = Far { to, offset, key };
+    let remote_addr = RemoteAddr { to, offset, key };
     // SAFETY: the program keeps the rules of the call.
-    unsafe { request(ep, Way::Write, far, Terms { data: Some(data), ..INJECTED }, Ok(Pieces::one(buf, len))) }
+    unsafe {
+        request(ep, RmaOp::Write, remote_addr, OpFlags { data: Some(data), ..INJECTED }, Ok(IoVecs::one(buf, len)))
+    }
 }

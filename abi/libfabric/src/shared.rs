@@ -14,9 +14,9 @@ use crate::cq::Queue;
 use crate::engine::endpoint::Endpoint;
 use crate::engine::regions::Regions;
 use crate::errno::Errno;
-use crate::waiting::Bell;
+use crate::wait_object::WaitObject;
 use isthmus_client::{EndpointAddress, Options};
-use isthmus_shm::bias::{Biased, Guard};
+use isthmus_shm::biased_lock::{BiasedLock, BiasedLockGuard};
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -49,12 +49,12 @@ pub(crate) struct State {
 }
 
 /// A place of a list for something new.
-pub(crate) fn place<T>(list: &mut Vec<Option<T>>, thing: T) -> usize {
+pub(crate) fn place<T>(list: &mut Vec<Option<T>>, value: T) -> usize {
     let free = list.iter().position(Option::is_none).unwrap_or_else(|| {
         list.push(None);
         list.len() - 1
     });
-    list[free] = Some(thing);
+    list[free] = Some(value);
     free
 }
 
@@ -75,7 +75,7 @@ impl State {
             None => {
                 let av = member.av.and_then(|av| self.avs.get(av)?.as_ref()).ok_or(Errno::NOAV)?;
                 let name = av.name(index).ok_or(Errno::INVAL)?;
-                let address = member.endpoint.look_for(index, name, av.first(index))?;
+                let address = member.endpoint.resolve_remote(index, name, av.first(index))?;
                 Ok((member, address))
             }
         }
@@ -94,8 +94,8 @@ impl State {
     }
 
     /// Everything happens that can, at every endpoint.
-    pub(crate) fn turn_all(&mut self) {
-        self.members.iter_mut().flatten().for_each(|member| _ = member.endpoint.turn());
+    pub(crate) fn progress_all(&mut self) {
+        self.members.iter_mut().flatten().for_each(|member| _ = member.endpoint.progress());
     }
 
     /// Has descriptors tell of everything from now on. False if there is something already.
@@ -111,8 +111,8 @@ impl State {
 /// What the objects of a domain share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    state: Biased<State>,
-    pub(crate) bell: Bell,
+    state: BiasedLock<State>,
+    pub(crate) wait_object: WaitObject,
     pub(crate) regions: Arc<Regions>,
     pub(crate) options: Options,
     /// Of the API that the program was built with.
@@ -121,8 +121,8 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(options: Options, api_version: u32) -> Result<Self, Errno> {
-        let (state, regions) = (Biased::new(State::default()), Arc::default());
-        Ok(Self { state, bell: Bell::new()?, regions, options, api_version })
+        let (state, regions) = (BiasedLock::new(State::default()), Arc::default());
+        Ok(Self { state, wait_object: WaitObject::new()?, regions, options, api_version })
     }
 
     /// The lock. One that a panic left behind is taken all the same: what was begun then fails, the rest goes on.
@@ -134,25 +134,25 @@ impl Shared {
     /// Has a look, if nobody else is inside; `look` changes nothing that anybody waits for. False where there was none, and where it found
     /// a defect of ours.
     #[inline]
-    pub(crate) fn glance(&self, look: impl FnOnce(&mut State) -> bool) -> bool {
+    pub(crate) fn try_inspect(&self, look: impl FnOnce(&mut State) -> bool) -> bool {
         let Some(mut state) = self.state.try_lock() else { return false };
         catch_unwind(AssertUnwindSafe(|| look(&mut state))).unwrap_or(false)
     }
 
     #[inline]
-    fn hold(&self) -> Guard<'_, State> {
+    fn hold(&self) -> BiasedLockGuard<'_, State> {
         self.state.try_lock().unwrap_or_else(|| self.state.lock())
     }
 }
 
 /// The lock, held.
 pub(crate) struct Locked<'a> {
-    guard: Guard<'a, State>,
+    guard: BiasedLockGuard<'a, State>,
     shared: &'a Shared,
 }
 
 impl<'a> Locked<'a> {
-    /// Lets go of the lock, and rings for nobody.
+    /// Releases the lock without a wake-up.
     fn release(self) -> &'a Shared {
         let this = ManuallyDrop::new(self);
         // SAFETY: nobody uses or drops `this` any more, so the guard is only here.
@@ -160,7 +160,7 @@ impl<'a> Locked<'a> {
         this.shared
     }
 
-    /// Lets go of the lock, after which whoever holds it rings the bell for a program that sleeps on the descriptor.
+    /// Releases the lock. The next holder then wakes a program that sleeps on the descriptor.
     pub(crate) fn watch(mut self) {
         self.watched = true;
         self.release(); // What this thread has done it knows.
@@ -169,10 +169,10 @@ impl<'a> Locked<'a> {
     /// Sleeps until something happens or `limit` is over, without the lock. Endpoints were armed before.
     pub(crate) fn sleep(mut self, limit: Duration) -> Self {
         self.sleepers += 1;
-        // The bell is one for all, and who hears it first silences it.
+        // All sleepers share one wait object, and the first that wakes clears it.
         let limit = if self.sleepers > 1 { limit.min(Duration::from_millis(10)) } else { limit };
         let shared = self.release();
-        shared.bell.sleep(limit);
+        shared.wait_object.sleep(limit);
         let mut again = shared.lock();
         again.sleepers -= 1;
         again
@@ -200,7 +200,7 @@ impl Drop for Locked<'_> {
     fn drop(&mut self) {
         if self.sleepers > 0 || self.watched {
             self.watched = false;
-            self.shared.bell.ring();
+            self.shared.wait_object.wake();
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::codes::Return;
 use crate::errors::{Failure, call};
-use isthmus_client::{Domain, Inquirer, MxBoard, MxReport, Options, Reason};
+use isthmus_client::{Domain, MxBoard, MxBoards, Options, QueryClient, Reason};
 use std::ffi::{CStr, c_char};
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ pub(crate) fn check() -> Result<(), Failure> {
 }
 
 /// All boards and peers.
-pub(crate) fn report() -> Result<MxReport, Failure> {
+pub(crate) fn report() -> Result<MxBoards, Failure> {
     let options = options()?;
-    match Inquirer::connect(&options).and_then(|mut inquirer| inquirer.mx()) {
+    match QueryClient::connect(&options).and_then(|mut inquirer| inquirer.mx()) {
         // Whoever attaches may start a daemon.
         Err(refusal) if refusal.reason == Reason::DaemonUnreachable && !options.no_autostart => {
             let mut domain = Domain::attach_with(&options)?;

@@ -1,10 +1,10 @@
 //! Requests that are over: test, wait, peek.
 
 use crate::codes::{Return, StatusNumber};
-use crate::errors::{Failure, call, tell};
+use crate::errors::{Failure, call, call_error_handler};
 use crate::receive::filter;
 use crate::table::{self, Locked};
-use crate::types::{Address, EndpointHandle, RequestHandle, Status};
+use crate::types::{EndpointHandle, MxEndpointAddr, MxStatus, RequestHandle};
 use crate::{boards, wait};
 use isthmus_mx::{RequestId, StatusCode};
 use std::ffi::c_void;
@@ -12,15 +12,15 @@ use std::ffi::c_void;
 impl Locked {
     /// As programs see it.
     #[inline(always)]
-    pub(crate) fn status(&self, status: &isthmus_mx::Status) -> Status {
-        as_programs_see(self.handle(), status)
+    pub(crate) fn status(&self, status: &isthmus_mx::Status) -> MxStatus {
+        to_c_status(self.handle(), status)
     }
 
     /// What a program learns of a request that is over, and is no more thereby.
     #[inline(always)]
-    fn test(&mut self, request: RequestId) -> Result<Option<Status>, Failure> {
+    fn test(&mut self, request: RequestId) -> Result<Option<MxStatus>, Failure> {
         let endpoint = self.handle();
-        self.test_as(request, |status| as_programs_see(endpoint, status))
+        self.test_as(request, |status| to_c_status(endpoint, status))
     }
 
     #[inline(always)]
@@ -35,10 +35,11 @@ impl Locked {
 
 /// What a program learns, of an endpoint's request or of a message that waits there.
 #[inline(always)]
-fn as_programs_see(endpoint: EndpointHandle, status: &isthmus_mx::Status) -> Status {
+fn to_c_status(endpoint: EndpointHandle, status: &isthmus_mx::Status) -> MxStatus {
     let source = status.source;
-    let source = source.map_or(Address::default(), |source| Address { stuff: [endpoint as u64, source.to_bits()] });
-    Status {
+    let source = source
+        .map_or(MxEndpointAddr::default(), |source| MxEndpointAddr { stuff: [endpoint as u64, source.to_bits()] });
+    MxStatus {
         code: StatusNumber(status.code.number()),
         source,
         match_info: status.match_info,
@@ -68,7 +69,7 @@ pub(crate) unsafe fn read(request: *const RequestHandle) -> Result<RequestHandle
 ///
 /// `status` and `result` are null or writable.
 #[inline(always)]
-pub(crate) unsafe fn answer(found: Option<Status>, status: *mut Status, result: *mut u32) -> Result<(), Failure> {
+pub(crate) unsafe fn answer(found: Option<MxStatus>, status: *mut MxStatus, result: *mut u32) -> Result<(), Failure> {
     // SAFETY: as promised.
     unsafe {
         boards::put(result, u32::from(found.is_some()))?;
@@ -86,9 +87,9 @@ pub(crate) unsafe fn answer(found: Option<Status>, status: *mut Status, result: 
 /// `request`, `status` and `result` are null or writable.
 #[inline(always)]
 unsafe fn answer_request(
-    found: Option<Status>,
+    found: Option<MxStatus>,
     request: *mut RequestHandle,
-    status: *mut Status,
+    status: *mut MxStatus,
     result: *mut u32,
 ) -> Result<(), Failure> {
     // SAFETY: as promised.
@@ -102,22 +103,22 @@ unsafe fn answer_request(
 
 /// How a call ends whose request may have ended with an error. Then the handler hears of that, which is no error of the call.
 #[inline]
-fn ended(name: &'static str, endpoint: EndpointHandle, code: u32, answer: Return) -> Return {
+fn report_if_failed(name: &'static str, endpoint: EndpointHandle, code: u32, answer: Return) -> Return {
     if code != 0 && answer == Return::SUCCESS {
-        tell_status(name, endpoint, code);
+        report_status(name, endpoint, code);
     }
     answer
 }
 
 #[cold]
-fn tell_status(name: &'static str, endpoint: EndpointHandle, code: u32) {
+fn report_status(name: &'static str, endpoint: EndpointHandle, code: u32) {
     if let Some(code) = StatusCode::ALL.get(code as usize) {
-        tell(endpoint, format!("{name}: a request has ended with an error"), Return::of_status(*code));
+        call_error_handler(endpoint, format!("{name}: a request has ended with an error"), Return::of_status(*code));
     }
 }
 
 #[inline]
-fn code_of(found: &Option<Status>) -> u32 {
+fn code_of(found: &Option<MxStatus>) -> u32 {
     found.as_ref().map_or(0, |found| found.code.0)
 }
 
@@ -130,7 +131,7 @@ fn code_of(found: &Option<Status>) -> u32 {
 pub unsafe extern "C" fn mx_test(
     endpoint: EndpointHandle,
     request: *mut RequestHandle,
-    status: *mut Status,
+    status: *mut MxStatus,
     result: *mut u32,
 ) -> Return {
     let mut code = 0;
@@ -141,14 +142,14 @@ pub unsafe extern "C" fn mx_test(
         let id = locked.request_id(handle)?;
         let tell = |seen: &isthmus_mx::Status| {
             // SAFETY: as the caller promised.
-            unsafe { answer_request(Some(as_programs_see(endpoint, seen)), request, status, result)? };
+            unsafe { answer_request(Some(to_c_status(endpoint, seen)), request, status, result)? };
             Ok::<_, Failure>(seen.code.number())
         };
         let mut over = locked.test_as(id, tell)?;
-        if over.is_none() && !locked.is_still() {
-            let idle = locked.look();
-            if idle.is_some() || locked.calls_handler() {
-                locked = wait::looked(locked, idle)?;
+        if over.is_none() && !locked.is_progress_disabled() {
+            let idle = locked.poll();
+            if idle.is_some() || locked.must_call_handler() {
+                locked = wait::after_poll(locked, idle)?;
             }
             over = locked.test_as(id, tell)?;
         }
@@ -160,7 +161,7 @@ pub unsafe extern "C" fn mx_test(
         locked.leave();
         Ok(())
     });
-    ended("mx_test", endpoint, code, answer)
+    report_if_failed("mx_test", endpoint, code, answer)
 }
 
 /// The same, waiting for it.
@@ -173,7 +174,7 @@ pub unsafe extern "C" fn mx_wait(
     endpoint: EndpointHandle,
     request: *mut RequestHandle,
     timeout_ms: u32,
-    status: *mut Status,
+    status: *mut MxStatus,
     result: *mut u32,
 ) -> Return {
     let mut code = 0;
@@ -189,7 +190,7 @@ pub unsafe extern "C" fn mx_wait(
         // SAFETY: as the caller promised.
         unsafe { answer_request(found, request, status, result) }
     });
-    ended("mx_wait", endpoint, code, answer)
+    report_if_failed("mx_wait", endpoint, code, answer)
 }
 
 /// The request that was over first of those that fit.
@@ -202,7 +203,7 @@ pub unsafe extern "C" fn mx_test_any(
     endpoint: EndpointHandle,
     match_info: u64,
     match_mask: u64,
-    status: *mut Status,
+    status: *mut MxStatus,
     result: *mut u32,
 ) -> Return {
     let mut code = 0;
@@ -211,7 +212,7 @@ pub unsafe extern "C" fn mx_test_any(
         let mut locked = table::lock(endpoint)?;
         let mut found = locked.engine().test_any(filter);
         if found.is_none() {
-            locked = wait::look(locked)?;
+            locked = wait::poll(locked)?;
             found = locked.engine().test_any(filter);
         }
         let found = found.map(|found| locked.status(&found));
@@ -220,7 +221,7 @@ pub unsafe extern "C" fn mx_test_any(
         // SAFETY: as the caller promised.
         unsafe { self::answer(found, status, result) }
     });
-    ended("mx_test_any", endpoint, code, answer)
+    report_if_failed("mx_test_any", endpoint, code, answer)
 }
 
 /// The same, waiting for one.
@@ -234,7 +235,7 @@ pub unsafe extern "C" fn mx_wait_any(
     timeout_ms: u32,
     match_info: u64,
     match_mask: u64,
-    status: *mut Status,
+    status: *mut MxStatus,
     result: *mut u32,
 ) -> Return {
     let mut code = 0;
@@ -251,7 +252,7 @@ pub unsafe extern "C" fn mx_wait_any(
         // SAFETY: as the caller promised.
         unsafe { self::answer(found, status, result) }
     });
-    ended("mx_wait_any", endpoint, code, answer)
+    report_if_failed("mx_wait_any", endpoint, code, answer)
 }
 
 fn peek(locked: &mut Locked) -> Option<RequestHandle> {
@@ -282,7 +283,7 @@ pub unsafe extern "C" fn mx_ipeek(endpoint: EndpointHandle, request: *mut Reques
         let mut locked = table::lock(endpoint)?;
         let mut found = peek(&mut locked);
         if found.is_none() {
-            locked = wait::look(locked)?;
+            locked = wait::poll(locked)?;
             found = peek(&mut locked);
         }
         drop(locked);

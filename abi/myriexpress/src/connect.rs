@@ -4,92 +4,92 @@
 //! that is being started again, and endpoints that we know and it does not know yet.
 
 use crate::codes::Return;
-use crate::endpoint::Place;
+use crate::endpoint::MxAddress;
 use crate::errors::{Failure, call};
-use crate::matching::{Held, status_of};
+use crate::matcher::{MessageSource, status_of};
 use crate::table::{self, Locked};
-use crate::types::{Address, EndpointHandle, RequestHandle};
+use crate::types::{EndpointHandle, MxEndpointAddr, RequestHandle};
 use crate::wait::{self, Ended};
 use crate::{boards, errors};
 use isthmus_client::{EndpointAddress, MxConnecting, Reason, Refusal};
-use isthmus_mx::PartnerIndex;
+use isthmus_mx::PartnerId;
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::time::Instant;
 
 /// Milliseconds between questions while there is no daemon.
-const AGAIN_MS: u32 = 100;
+const RETRY_MS: u32 = 100;
 
 /// How long an endpoint that we know may take to show itself to a new daemon, and how often that is asked, in milliseconds.
-const RETURN_MS: u32 = 1000;
-const RETURNED_MS: u32 = 20;
+const RECONNECT_MS: u32 = 1000;
+const RECONNECT_POLL_MS: u32 = 20;
 
 /// Longest that a daemon is waited for by those who wait for ever, in milliseconds: as long as MX sends again.
-const PATIENCE_MS: u32 = 500_000;
+const CONNECT_TIMEOUT_MAX_MS: u32 = 500_000;
 
 /// How long what is under way may take to end before a partner is forgotten, in milliseconds.
 const LINGER_MS: u32 = 250;
 
 /// A connect that was begun.
-enum Begun {
+enum ConnectStart {
     /// To the endpoint itself.
     Own,
     /// The daemon is to answer.
-    Asked(MxConnecting),
+    Requested(MxConnecting),
 }
 
 impl Locked {
     /// Asks for the partner that has this number on that board.
-    fn begin(&mut self, place: Place, key: u32) -> Result<Begun, Refusal> {
+    fn begin(&mut self, place: MxAddress, key: u32) -> Result<ConnectStart, Refusal> {
         if place == self.place {
-            return Ok(Begun::Own);
+            return Ok(ConnectStart::Own);
         }
         let connecting = self.domain.mx_connect_start(place.nic, place.number, key)?;
-        self.matching().connecting.insert(connecting, None);
-        Ok(Begun::Asked(connecting))
+        self.matcher().connecting.insert(connecting, None);
+        Ok(ConnectStart::Requested(connecting))
     }
 
     /// The answer, if it is one that the daemon gives at once: about its own boards, and about those that it does not know.
-    fn answer_at_once(&mut self, connecting: MxConnecting, place: Place) -> Option<Result<PartnerIndex, Refusal>> {
+    fn immediate_answer(&mut self, connecting: MxConnecting, place: MxAddress) -> Option<Result<PartnerId, Refusal>> {
         let own = self.own;
         let own = self.engine().address_of(own).ok()?;
-        let _ = self.domain.mx_who(own); // It answers in order, so what it had to say before is here.
-        if !self.is_still() {
-            self.turn();
+        let _ = self.domain.mx_resolve(own); // It answers in order, so what it had to say before is here.
+        if !self.is_progress_disabled() {
+            self.progress_once();
         }
-        let answer = self.matching().answers.remove(&connecting)?;
-        Some(answer.and_then(|address| self.met(address, place)))
+        let answer = self.matcher().answers.remove(&connecting)?;
+        Some(answer.and_then(|address| self.add_partner(address, place)))
     }
 
     /// The partner at an address, which is that place.
-    fn met(&mut self, address: EndpointAddress, place: Place) -> Result<PartnerIndex, Refusal> {
-        self.places.insert(address, place);
+    fn add_partner(&mut self, address: EndpointAddress, place: MxAddress) -> Result<PartnerId, Refusal> {
+        self.partner_addresses.insert(address, place);
         self.engine().partner(address).map_err(|_| Reason::OutOfMemory.into())
     }
 
     /// True if we know who is there, and have not heard that it went.
-    fn believes_in(&mut self, place: Place) -> bool {
-        let gone = std::mem::take(&mut self.matching().gone);
-        self.places.retain(|address, _| !gone.contains(&address.domain));
-        self.places.values().any(|known| *known == place)
+    fn is_known_at(&mut self, place: MxAddress) -> bool {
+        let gone = std::mem::take(&mut self.matcher().gone);
+        self.partner_addresses.retain(|address, _| !gone.contains(&address.domain));
+        self.partner_addresses.values().any(|known| *known == place)
     }
 
-    fn address(&self, partner: PartnerIndex) -> Address {
-        Address { stuff: [self.handle() as u64, partner.to_bits()] }
+    fn address(&self, partner: PartnerId) -> MxEndpointAddr {
+        MxEndpointAddr { stuff: [self.handle() as u64, partner.to_bits()] }
     }
 
     /// Where a partner is.
-    fn place_of(&mut self, partner: PartnerIndex) -> Result<Place, Failure> {
+    fn partner_place(&mut self, partner: PartnerId) -> Result<MxAddress, Failure> {
         let address = self.engine().address_of(partner).map_err(|_| Return::BAD_ENDPOINT)?;
         if partner == self.own {
             return Ok(self.place);
         }
-        if let Some(place) = self.places.get(&address) {
+        if let Some(place) = self.partner_addresses.get(&address) {
             return Ok(*place);
         }
-        let (nic, number) = self.domain.mx_who(address)?;
-        let place = Place { nic, number };
-        self.places.insert(address, place);
+        let (nic, number) = self.domain.mx_resolve(address)?;
+        let place = MxAddress { nic, number };
+        self.partner_addresses.insert(address, place);
         Ok(place)
     }
 }
@@ -97,27 +97,27 @@ impl Locked {
 /// Asks for a partner and waits for the answer.
 fn find(
     mut locked: Locked,
-    place: Place,
+    place: MxAddress,
     key: u32,
     limit_ms: u32,
-) -> Result<(Result<PartnerIndex, Refusal>, Locked), Failure> {
+) -> Result<(Result<PartnerId, Refusal>, Locked), Failure> {
     let connecting = match locked.begin(place, key) {
-        Ok(Begun::Own) => return Ok((Ok(locked.own), locked)),
-        Ok(Begun::Asked(connecting)) => connecting,
+        Ok(ConnectStart::Own) => return Ok((Ok(locked.own), locked)),
+        Ok(ConnectStart::Requested(connecting)) => connecting,
         Err(refusal) => return Ok((Err(refusal), locked)),
     };
-    let (ended, mut locked) = wait::until(locked, limit_ms, |locked| locked.matching().answers.remove(&connecting))?;
-    locked.matching().connecting.remove(&connecting);
+    let (ended, mut locked) = wait::until(locked, limit_ms, |locked| locked.matcher().answers.remove(&connecting))?;
+    locked.matcher().connecting.remove(&connecting);
     let found = match ended {
-        Ended::Found(Ok(address)) => locked.met(address, place),
+        Ended::Found(Ok(address)) => locked.add_partner(address, place),
         Ended::Found(Err(refusal)) => Err(refusal),
         Ended::TimedOut | Ended::Woken => return Err(Return::TIMEOUT.into()),
     };
     Ok((found, locked))
 }
 
-fn is_daemon_away(refusal: &Refusal) -> bool {
-    matches!(refusal.reason, Reason::DaemonGone | Reason::DaemonUnreachable)
+fn is_daemon_unreachable(refusal: &Refusal) -> bool {
+    matches!(refusal.reason, Reason::DaemonConnectionLost | Reason::DaemonUnreachable)
 }
 
 /// Connects.
@@ -132,13 +132,13 @@ pub unsafe extern "C" fn mx_connect(
     endpoint_id: u32,
     key: u32,
     timeout_ms: u32,
-    address: *mut Address,
+    address: *mut MxEndpointAddr,
 ) -> Return {
     call("mx_connect", endpoint, || {
-        let place = Place { nic: nic_id, number: endpoint_id };
+        let place = MxAddress { nic: nic_id, number: endpoint_id };
         let mut locked = table::lock(endpoint)?;
-        let limit = if timeout_ms == 0 { PATIENCE_MS } else { timeout_ms };
-        let (deadline, returned) = (wait::deadline(limit), wait::deadline(RETURN_MS.min(limit)));
+        let limit = if timeout_ms == 0 { CONNECT_TIMEOUT_MAX_MS } else { timeout_ms };
+        let (deadline, returned) = (wait::deadline(limit), wait::deadline(RECONNECT_MS.min(limit)));
         let left_ms = || deadline.map_or(0, |deadline| deadline.saturating_duration_since(Instant::now()).as_millis());
         let is_over = |deadline: Option<Instant>| deadline.is_some_and(|deadline| Instant::now() >= deadline);
         let partner = loop {
@@ -146,12 +146,12 @@ pub unsafe extern "C" fn mx_connect(
             (found, locked) = find(locked, place, key, left_ms().clamp(1, limit.into()) as u32)?;
             let again_ms = match found {
                 Ok(partner) => break partner,
-                Err(refusal) if is_daemon_away(&refusal) => AGAIN_MS,
+                Err(refusal) if is_daemon_unreachable(&refusal) => RETRY_MS,
                 Err(refusal) if refusal.reason == Reason::MxEndpointClosed => {
-                    if !locked.believes_in(place) || is_over(returned) {
+                    if !locked.is_known_at(place) || is_over(returned) {
                         return Err(refusal.into());
                     }
-                    RETURNED_MS
+                    RECONNECT_POLL_MS
                 }
                 Err(refusal) => return Err(refusal.into()),
             };
@@ -186,10 +186,10 @@ pub unsafe extern "C" fn mx_iconnect(
 ) -> Return {
     call("mx_iconnect", endpoint, || {
         let mut locked = table::lock(endpoint)?;
-        let place = Place { nic: nic_id, number: endpoint_id };
+        let place = MxAddress { nic: nic_id, number: endpoint_id };
         let answered = match locked.begin(place, key) {
-            Ok(Begun::Own) => Ok(Ok(locked.own)),
-            Ok(Begun::Asked(connecting)) => locked.answer_at_once(connecting, place).ok_or(connecting),
+            Ok(ConnectStart::Own) => Ok(Ok(locked.own)),
+            Ok(ConnectStart::Requested(connecting)) => locked.immediate_answer(connecting, place).ok_or(connecting),
             Err(refusal) => Ok(Err(refusal)),
         };
         if let Ok(Err(refusal)) = &answered
@@ -202,19 +202,19 @@ pub unsafe extern "C" fn mx_iconnect(
         match answered {
             Ok(outcome) => {
                 engine.connected(posted, outcome.map_err(|refusal| status_of(refusal.reason)));
-                locked.matching().events += 1;
+                locked.matcher().events += 1;
             }
-            Err(connecting) => drop(locked.matching().connecting.insert(connecting, Some(posted))),
+            Err(connecting) => drop(locked.matcher().connecting.insert(connecting, Some(posted))),
         }
         // SAFETY: as the caller promised.
-        unsafe { locked.hand_out(posted, request) };
+        unsafe { locked.store_request(posted, request) };
         wait::progress(locked).map(drop)
     })
 }
 
 /// Forgets a partner: requests to it end, messages of it that nobody took are dropped.
 #[unsafe(no_mangle)]
-pub extern "C" fn mx_disconnect(endpoint: EndpointHandle, address: Address) -> Return {
+pub extern "C" fn mx_disconnect(endpoint: EndpointHandle, address: MxEndpointAddr) -> Return {
     call("mx_disconnect", endpoint, || {
         let mut locked = wait::progress(table::lock(endpoint)?)?;
         let partner = locked.partner(address)?;
@@ -224,25 +224,25 @@ pub extern "C" fn mx_disconnect(endpoint: EndpointHandle, address: Address) -> R
         }
         // What is under way uses memory that the program has back when its requests are over, so it gets a moment to end.
         let (_, mut locked) = wait::until(locked, LINGER_MS, |locked| (!locked.domain.has_unsent()).then_some(()))?;
-        let all = std::mem::take(&mut locked.matching().asked);
-        let (asked, others): (VecDeque<_>, VecDeque<_>) =
-            all.into_iter().partition(|asked| asked.envelope.source == partner);
-        locked.matching().asked = others;
-        for asked in asked {
-            if let Held::Peer(state) = asked.held {
-                locked.refuse(asked.envelope, state);
+        let all = std::mem::take(&mut locked.matcher().handler_pending);
+        let (pending, others): (VecDeque<_>, VecDeque<_>) =
+            all.into_iter().partition(|pending| pending.envelope.source == partner);
+        locked.matcher().handler_pending = others;
+        for pending in pending {
+            if let MessageSource::Peer(state) = pending.source {
+                locked.refuse(pending.envelope, state);
             }
         }
         // The requests that are not over end now, and with that the program has its memory back.
-        locked.domain.disown(at.domain);
-        let severed = locked.engine().disconnect(partner);
-        let matching = locked.matching();
-        matching.abandon(&severed.requests);
-        matching.events += 1;
-        locked.places.remove(&at);
-        for held in severed.messages {
-            if let Held::Peer(state) = held.message {
-                locked.refuse_from(at, held.envelope, state);
+        locked.domain.release_borrowed_buffers(at.domain);
+        let disconnected = locked.engine().disconnect(partner);
+        let matcher = locked.matcher();
+        matcher.abandon(&disconnected.requests);
+        matcher.events += 1;
+        locked.partner_addresses.remove(&at);
+        for unexpected in disconnected.messages {
+            if let MessageSource::Peer(state) = unexpected.message {
+                locked.refuse_from(at, unexpected.envelope, state);
             }
         }
         Ok(())
@@ -256,7 +256,7 @@ pub extern "C" fn mx_disconnect(endpoint: EndpointHandle, address: Address) -> R
 /// `nic_id` and `endpoint_id` are null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mx_decompose_endpoint_addr(
-    address: Address,
+    address: MxEndpointAddr,
     nic_id: *mut u64,
     endpoint_id: *mut u32,
 ) -> Return {
@@ -273,7 +273,7 @@ pub unsafe extern "C" fn mx_decompose_endpoint_addr(
 /// `nic_id`, `endpoint_id` and `session_id` are null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mx_decompose_endpoint_addr2(
-    address: Address,
+    address: MxEndpointAddr,
     nic_id: *mut u64,
     endpoint_id: *mut u32,
     session_id: *mut u32,
@@ -288,14 +288,14 @@ pub unsafe extern "C" fn mx_decompose_endpoint_addr2(
 ///
 /// All three are null or writable.
 unsafe fn decompose(
-    address: Address,
+    address: MxEndpointAddr,
     nic_id: *mut u64,
     endpoint_id: *mut u32,
     session_id: *mut u32,
 ) -> Result<(), Failure> {
     let mut locked = table::lock(address.stuff[0] as usize)?;
     let partner = locked.partner(address)?;
-    let place = locked.place_of(partner)?;
+    let place = locked.partner_place(partner)?;
     // A domain's number is never used again, and an endpoint is a domain of its own.
     let session = locked.engine().address_of(partner).map_or(0, |at| at.domain.number());
     drop(locked);
@@ -309,7 +309,7 @@ unsafe fn decompose(
 
 /// Sets the program's word about an address.
 #[unsafe(no_mangle)]
-pub extern "C" fn mx_set_endpoint_addr_context(address: Address, context: *mut c_void) -> Return {
+pub extern "C" fn mx_set_endpoint_addr_context(address: MxEndpointAddr, context: *mut c_void) -> Return {
     call("mx_set_endpoint_addr_context", address.stuff[0] as usize, || {
         let mut locked = table::lock(address.stuff[0] as usize)?;
         let partner = locked.partner(address)?;
@@ -324,7 +324,7 @@ pub extern "C" fn mx_set_endpoint_addr_context(address: Address, context: *mut c
 ///
 /// `context` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_get_endpoint_addr_context(address: Address, context: *mut *mut c_void) -> Return {
+pub unsafe extern "C" fn mx_get_endpoint_addr_context(address: MxEndpointAddr, context: *mut *mut c_void) -> Return {
     call("mx_get_endpoint_addr_context", address.stuff[0] as usize, || {
         let mut locked = table::lock(address.stuff[0] as usize)?;
         let partner = locked.partner(address)?;
@@ -336,7 +336,7 @@ pub unsafe extern "C" fn mx_get_endpoint_addr_context(address: Address, context:
 }
 
 /// Calls that never did anything in any library.
-macro_rules! never {
+macro_rules! unsupported {
     ($($(#[$doc:meta])* $name:ident;)*) => {
         $(
             $(#[$doc])*
@@ -345,7 +345,7 @@ macro_rules! never {
                 endpoint: EndpointHandle,
                 _local: *mut c_void,
                 _length: u32,
-                _destination: Address,
+                _destination: MxEndpointAddr,
                 _remote: u64,
                 _context: *mut c_void,
                 _request: *mut RequestHandle,
@@ -359,7 +359,7 @@ macro_rules! never {
     };
 }
 
-never! {
+unsupported! {
     /// Answers an error.
     mx_iput;
     /// Answers an error.

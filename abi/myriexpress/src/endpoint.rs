@@ -1,11 +1,11 @@
 //! An open endpoint: its domain, which is its alone, and who waits for what.
 
-use crate::changes::Changes;
+use crate::change_count::ChangeCount;
 use crate::environment::Settings;
-use crate::matching::Matching;
+use crate::matcher::MxMatcher;
 use crate::types::UnexpectedHandler;
-use isthmus_client::{Domain, EndpointAddress, Idle, Wait, Waiting};
-use isthmus_mx::{Engine, PartnerIndex};
+use isthmus_client::{AdaptiveSpin, Domain, EndpointAddress, PollBackoff, WaitMode};
+use isthmus_mx::{Engine, PartnerId};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec};
 use rustix::fd::OwnedFd;
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// Where an endpoint is, as programs know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct MxAddress {
     pub(crate) nic: u64,
     pub(crate) number: u32,
 }
@@ -48,115 +48,115 @@ pub(crate) enum Leader {
 /// An endpoint.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
-    pub(crate) domain: Domain<Matching>,
+    pub(crate) domain: Domain<MxMatcher>,
     pub(crate) settings: &'static Settings,
     pub(crate) board: u32,
-    pub(crate) place: Place,
+    pub(crate) place: MxAddress,
     /// This endpoint as a partner of itself.
-    pub(crate) own: PartnerIndex,
+    pub(crate) own: PartnerId,
     /// Where partners are that somebody asked for.
-    pub(crate) places: HashMap<EndpointAddress, Place>,
+    pub(crate) partner_addresses: HashMap<EndpointAddress, MxAddress>,
     pub(crate) handler: Option<Handler>,
     /// The thread that the handler runs on.
     pub(crate) in_handler: Option<ThreadId>,
     /// `mx_disable_progression()`.
-    pub(crate) still: bool,
-    pub(crate) waiting: Waiting,
+    pub(crate) progress_disabled: bool,
+    pub(crate) waiting: AdaptiveSpin,
     /// What a program that polls does about finding nothing.
-    pub(crate) idle: Idle,
+    pub(crate) idle: PollBackoff,
     pub(crate) leader: Leader,
     /// Threads that sleep: a leader, and those who rely on it.
     pub(crate) sleepers: u32,
     /// Events that those who sleep have heard of.
-    told: u64,
+    reported_events: u64,
     /// Calls of `mx_wakeup()`.
     pub(crate) wakeups: u64,
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) wake_fd: Arc<WakeFd>,
 }
 
 impl Endpoint {
     pub(crate) fn new(
-        domain: Domain<Matching>,
+        domain: Domain<MxMatcher>,
         settings: &'static Settings,
         board: u32,
-        place: Place,
-        own: PartnerIndex,
-        wait: Wait,
+        place: MxAddress,
+        own: PartnerId,
+        wait: WaitMode,
     ) -> Result<Self, Errno> {
-        let bell = Arc::new(Bell::new(&domain)?);
+        let wake_fd = Arc::new(WakeFd::new(&domain)?);
         Ok(Self {
             domain,
             settings,
             board,
             place,
             own,
-            places: HashMap::new(),
+            partner_addresses: HashMap::new(),
             handler: None,
             in_handler: None,
-            still: false,
-            waiting: Waiting::new(wait),
-            idle: Idle::default(),
+            progress_disabled: false,
+            waiting: AdaptiveSpin::new(wait),
+            idle: PollBackoff::default(),
             leader: Leader::None,
             sleepers: 0,
-            told: 0,
+            reported_events: 0,
             wakeups: 0,
-            bell,
+            wake_fd,
         })
     }
 
     #[inline]
-    pub(crate) fn matching(&mut self) -> &mut Matching {
+    pub(crate) fn matcher(&mut self) -> &mut MxMatcher {
         self.domain.matcher_mut()
     }
 
     #[inline]
-    pub(crate) fn engine(&mut self) -> &mut Engine<crate::matching::Parts> {
+    pub(crate) fn engine(&mut self) -> &mut Engine<crate::matcher::MxTypes> {
         &mut self.domain.matcher_mut().engine
     }
 
-    /// One turn of the wheel: what there is to do is done, until something is over.
+    /// Makes progress once: what there is to do is done, until something is over.
     #[inline]
-    pub(crate) fn turn(&mut self) {
-        self.matching().begin();
+    pub(crate) fn progress_once(&mut self) {
+        self.matcher().begin();
         self.domain.progress();
-        self.matching().end_turn();
+        self.matcher().finish_iteration();
     }
 
     /// Has the descriptor tell of everything from now on. False if there is something already.
     pub(crate) fn arm(&mut self) -> bool {
-        self.matching().begin_to_wait();
+        self.matcher().prepare_wait();
         self.domain.arm()
     }
 
     /// True while nothing is to happen by itself.
     #[inline]
-    pub(crate) fn is_still(&self) -> bool {
-        self.still || self.in_handler.is_some()
+    pub(crate) fn is_progress_disabled(&self) -> bool {
+        self.progress_disabled || self.in_handler.is_some()
     }
 
     /// True while the handler of unexpected messages is to be called.
     #[inline]
-    pub(crate) fn calls_handler(&self) -> bool {
-        !self.domain.matcher().asked.is_empty() && !self.is_still()
+    pub(crate) fn must_call_handler(&self) -> bool {
+        !self.domain.matcher().handler_pending.is_empty() && !self.is_progress_disabled()
     }
 
-    /// One turn for a program that polls. How long to sleep, if that is the thing to do as it has found nothing.
+    /// One progress call for a program that polls. How long to sleep, if that is the thing to do as it has found nothing.
     #[inline]
-    pub(crate) fn look(&mut self) -> Option<Duration> {
+    pub(crate) fn poll(&mut self) -> Option<Duration> {
         let events = self.events();
-        self.turn();
+        self.progress_once();
         if self.events() == events {
-            return self.idle.nothing();
+            return self.idle.on_empty_poll();
         }
-        self.found();
+        self.on_work();
         None
     }
 
     /// A program that polls has found something.
     #[inline]
-    pub(crate) fn found(&mut self) {
-        let brought = self.domain.brought();
-        self.idle.found(brought);
+    pub(crate) fn on_work(&mut self) {
+        let brought = self.domain.daemon_records();
+        self.idle.on_work(brought);
     }
 
     pub(crate) fn events(&self) -> u64 {
@@ -164,9 +164,9 @@ impl Endpoint {
     }
 
     /// True once after something happened: somebody has to be told.
-    pub(crate) fn has_news(&mut self) -> bool {
+    pub(crate) fn take_event_flag(&mut self) -> bool {
         let events = self.events();
-        std::mem::replace(&mut self.told, events) != events
+        std::mem::replace(&mut self.reported_events, events) != events
     }
 
     /// True if threads sleep that rely on the one that leads.
@@ -177,33 +177,33 @@ impl Endpoint {
     /// Wakes the one that leads, if it sleeps.
     pub(crate) fn wake_leader(&self) {
         if self.leader == Leader::Asleep {
-            self.bell.ring();
+            self.wake_fd.wake();
         }
     }
 
     /// Tells those who sleep if anything happened, and sees to it that whoever sleeps on the descriptor is woken by what comes.
     #[cold]
-    pub(crate) fn tell(&mut self, changes: &Changes) {
+    pub(crate) fn notify(&mut self, change_count: &ChangeCount) {
         let asleep = self.leader == Leader::Asleep;
-        let must_look = asleep && (self.is_still() || !self.arm());
-        let news = self.has_news();
-        if news && self.has_followers() {
-            changes.tell();
+        let must_look = asleep && (self.is_progress_disabled() || !self.arm());
+        let has_event = self.take_event_flag();
+        if has_event && self.has_followers() {
+            change_count.notify();
         }
-        if news || must_look {
+        if has_event || must_look {
             self.wake_leader();
         }
     }
 }
 
-/// Marks events of the nudge in the domain's set, which takes no notice of them.
-const NUDGE: u64 = 2;
+/// Marks events of the eventfd in the domain's set. The client library ignores them.
+const WAKE_EVENT: u64 = 2;
 
 /// What ended the leader's sleep.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Woken {
-    /// The daemon has news.
-    pub(crate) news: bool,
+pub(crate) struct WakeReason {
+    /// The daemon has sent a notification.
+    pub(crate) has_daemon_event: bool,
     /// A signal came.
     pub(crate) interrupted: bool,
 }
@@ -212,42 +212,42 @@ pub(crate) struct Woken {
 ///
 /// ```text
 ///   domain's epoll set ◄── doorbells, the daemon's socket, a timer
-///                      ◄── nudge: another thread has done something
+///                      ◄── eventfd: another thread has done something
 /// ```
 #[derive(Debug)]
-pub(crate) struct Bell {
+pub(crate) struct WakeFd {
     /// A descriptor of ours for the domain's set.
     set: OwnedFd,
-    nudge: OwnedFd,
+    eventfd: OwnedFd,
 }
 
-impl Bell {
-    fn new(domain: &Domain<Matching>) -> Result<Self, Errno> {
-        let nudge = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+impl WakeFd {
+    fn new(domain: &Domain<MxMatcher>) -> Result<Self, Errno> {
+        let eventfd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let set = rustix::io::fcntl_dupfd_cloexec(domain.fd(), 3)?;
         // Level-triggered: another thread's look at the set must not take what is meant for the one that sleeps.
-        epoll::add(&set, &nudge, EventData::new_u64(NUDGE), EventFlags::IN)?;
-        Ok(Self { set, nudge })
+        epoll::add(&set, &eventfd, EventData::new_u64(WAKE_EVENT), EventFlags::IN)?;
+        Ok(Self { set, eventfd })
     }
 
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake(&self) {
         // Refused where the counter is full: then it is readable, which is all that is wanted.
-        let _ = rustix::io::write(&self.nudge, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.eventfd, &1_u64.to_ne_bytes());
     }
 
-    /// Sleeps until the domain has something, the bell rings, or `limit` is over.
-    pub(crate) fn sleep(&self, limit: Option<Duration>) -> Woken {
+    /// Sleeps until the domain has something, another thread calls [`Self::wake`], or `limit` is over.
+    pub(crate) fn sleep(&self, limit: Option<Duration>) -> WakeReason {
         let mut events = [const { MaybeUninit::uninit() }; 8];
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         match epoll::wait(&self.set, &mut events[..], limit.as_ref()) {
             Ok((happened, _)) => {
                 let by = |tag| happened.iter().any(|event| event.data.u64() == tag);
-                if by(NUDGE) {
-                    let _ = rustix::io::read(&self.nudge, &mut [0; 8]);
+                if by(WAKE_EVENT) {
+                    let _ = rustix::io::read(&self.eventfd, &mut [0; 8]);
                 }
-                Woken { news: by(Domain::<Matching>::NEWS), interrupted: false }
+                WakeReason { has_daemon_event: by(Domain::<MxMatcher>::NOTIFICATIONS), interrupted: false }
             }
-            Err(errno) => Woken { news: false, interrupted: errno == Errno::INTR },
+            Err(errno) => WakeReason { has_daemon_event: false, interrupted: errno == Errno::INTR },
         }
     }
 }

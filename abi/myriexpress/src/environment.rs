@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 pub(crate) const EAGER_MAX: u32 = 32 * 1024;
 
 /// Sends of an endpoint that may be over before their bytes have left, unless the environment says otherwise.
-const EARLY_MAX: u32 = 512;
+const COPIED_SENDS_MAX: u32 = 512;
 
 /// Least that the environment can make of it: what needs no room in a slab is always sent at once.
 const EAGER_MIN: u32 = 128;
@@ -23,7 +23,7 @@ pub(crate) struct Settings {
     /// Large buffers that are used again are moved onto shared pages.
     pub(crate) rcache: bool,
     /// Somebody wants the cache, also where it is off unless that is said.
-    pub(crate) rcache_asked: bool,
+    pub(crate) rcache_forced: bool,
     /// Sends to the endpoint itself end as others do, not only when they are matched.
     pub(crate) no_self: bool,
     /// Messages go through the daemon.
@@ -31,7 +31,7 @@ pub(crate) struct Settings {
     /// Longest message that is sent at once.
     pub(crate) eager_max: u32,
     /// Sends that may be over for the program before their bytes have left.
-    pub(crate) early_max: u32,
+    pub(crate) copied_sends_max: u32,
     /// Waits never sleep.
     pub(crate) wait_spins: bool,
     /// A signal ends a wait as its timeout does.
@@ -61,12 +61,12 @@ impl Settings {
         Self {
             // The cache needs nobody's help to be right, so it is on unless somebody does not want it.
             rcache: number(Some("MX_RCACHE"), "OMX_RCACHE").is_none_or(|value| value != 0),
-            rcache_asked: flag(Some("MX_RCACHE"), "OMX_RCACHE"),
+            rcache_forced: flag(Some("MX_RCACHE"), "OMX_RCACHE"),
             no_self: flag(Some("MX_DISABLE_SELF"), "OMX_DISABLE_SELF"),
             no_channels: flag(Some("MX_DISABLE_SHMEM"), "OMX_DISABLE_SHARED"),
             eager_max: thresholds.into_iter().flatten().min().unwrap_or(EAGER_MAX),
-            early_max: number(Some("MX_ZOMBIE_SEND"), "OMX_ZOMBIE_SEND")
-                .map_or(EARLY_MAX, |value| u32::try_from(value).unwrap_or(0)),
+            copied_sends_max: number(Some("MX_ZOMBIE_SEND"), "OMX_ZOMBIE_SEND")
+                .map_or(COPIED_SENDS_MAX, |value| u32::try_from(value).unwrap_or(0)),
             wait_spins: flag(None, "OMX_WAITSPIN"),
             wait_ends_by_signal: flag(None, "OMX_WAITINTR"),
             contexts: (read.variable)("OMX_CTXIDS").as_deref().and_then(context_ids),
@@ -143,12 +143,12 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_is_on_unless_somebody_does_not_want_it() {
+    fn registration_cache_is_on_unless_a_variable_disables_it() {
         assert!(with(&[]).rcache);
         assert!(with(&[("MX_RCACHE", "2")]).rcache);
         assert!(!with(&[("MX_RCACHE", "0")]).rcache);
         let asked = [None, Some("0"), Some("1")]
-            .map(|value| with(&value.map(|value| ("MX_RCACHE", value)).into_iter().collect::<Vec<_>>()).rcache_asked);
+            .map(|value| with(&value.map(|value| ("MX_RCACHE", value)).into_iter().collect::<Vec<_>>()).rcache_forced);
         assert_eq!(asked, [false, false, true]);
         assert!(!with(&[("MX_RCACHE", "")]).rcache);
         assert!(with(&[("MX_RCACHE", "0"), ("OMX_RCACHE", "1")]).rcache);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn thresholds_stay_between_what_is_possible() {
+    fn thresholds_are_clamped_to_the_supported_range() {
         for (text, bytes) in [("0", 128), ("-1", 128), ("4096", 4096), ("1000000", EAGER_MAX)] {
             assert_eq!(with(&[("OMX_RNDV_THRESHOLD", text)]).eager_max, bytes);
         }

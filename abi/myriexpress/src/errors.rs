@@ -46,23 +46,23 @@ impl From<AttachError> for Failure {
 /// A reason as a number of MX.
 pub(crate) fn code_of(reason: Reason) -> Return {
     match reason {
-        Reason::DaemonUnreachable | Reason::DaemonNotStarted | Reason::DaemonGone | Reason::NotIsthmus => {
+        Reason::DaemonUnreachable | Reason::DaemonNotStarted | Reason::DaemonConnectionLost | Reason::NotIsthmus => {
             Return::NO_DRIVER
         }
         Reason::SocketDenied | Reason::SocketUntrusted | Reason::AttachForbidden | Reason::TalkForbidden => {
             Return::NO_PERM
         }
-        Reason::VersionTooOld | Reason::VersionTooNew | Reason::VersionOtherMajor | Reason::NotInVersion => {
+        Reason::VersionTooOld | Reason::VersionTooNew | Reason::VersionOtherMajor | Reason::UnsupportedRequest => {
             Return::BAD_KERNEL_VERSION
         }
-        Reason::MxNoBoard => Return::BOARD_UNKNOWN,
-        Reason::MxNoNic => Return::NIC_NOT_FOUND,
-        Reason::MxEndpointBeyond => Return::BAD_ENDPOINT_ID,
+        Reason::MxBoardUnknown => Return::BOARD_UNKNOWN,
+        Reason::MxNicUnknown => Return::NIC_NOT_FOUND,
+        Reason::MxEndpointOutOfRange => Return::BAD_ENDPOINT_ID,
         Reason::MxEndpointTaken => Return::BUSY,
-        Reason::MxEndpointClosed | Reason::MxSevered => Return::CONNECTION_FAILED,
+        Reason::MxEndpointClosed | Reason::MxDisconnected => Return::CONNECTION_FAILED,
         Reason::MxUnreachable => Return::TIMEOUT,
         Reason::MxBadKey => Return::BAD_CONNECTION_KEY,
-        Reason::MxNoNumber => Return::HOST_NOT_FOUND,
+        Reason::MxNumberMissing => Return::HOST_NOT_FOUND,
         Reason::StillAttached => Return::BAD_ENDPOINT,
         _ => Return::NO_RESOURCES,
     }
@@ -141,8 +141,8 @@ pub(crate) fn call_at_any_time(
     let succeeds = AssertUnwindSafe(|| body().map_err(|found| failure = Some(found)).is_ok());
     match catch_unwind(succeeds) {
         Ok(true) => Return::SUCCESS,
-        Ok(false) => failed(name, endpoint, failure.unwrap_or_else(|| Return::BAD_BAD_BAD.into())),
-        Err(_) => failed(name, endpoint, Return::BAD_BAD_BAD.into()),
+        Ok(false) => report_failure(name, endpoint, failure.unwrap_or_else(|| Return::BAD_BAD_BAD.into())),
+        Err(_) => report_failure(name, endpoint, Return::BAD_BAD_BAD.into()),
     }
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn call(name: &'static str, endpoint: EndpointHandle, body: impl FnOn
 }
 
 /// A call whose errors no handler hears of.
-pub(crate) fn quiet(body: impl FnOnce() -> Result<(), Failure>) -> Return {
+pub(crate) fn call_without_handler(body: impl FnOnce() -> Result<(), Failure>) -> Return {
     let checked = || library::check().map_err(Failure::from).and_then(|()| body());
     match catch_unwind(AssertUnwindSafe(checked)) {
         Ok(Ok(())) => Return::SUCCESS,
@@ -166,17 +166,17 @@ pub(crate) fn quiet(body: impl FnOnce() -> Result<(), Failure>) -> Return {
 }
 
 #[cold]
-fn failed(name: &str, endpoint: EndpointHandle, failure: Failure) -> Return {
+fn report_failure(name: &str, endpoint: EndpointHandle, failure: Failure) -> Return {
     let message = match &failure.detail {
         Some(detail) => format!("{name} ({detail})"),
         None => name.to_owned(),
     };
-    tell(endpoint, message, failure.code)
+    call_error_handler(endpoint, message, failure.code)
 }
 
 /// Has the handler hear of an error. Neither a lock nor anything else that has to be given back is held: a handler may jump away.
 #[cold]
-pub(crate) fn tell(endpoint: EndpointHandle, message: String, code: Return) -> Return {
+pub(crate) fn call_error_handler(endpoint: EndpointHandle, message: String, code: Return) -> Return {
     let own = table::slot(endpoint).and_then(|slot| slot.error_handler());
     let handler = own.or_else(|| from_pointer(HANDLER.load(Ordering::Acquire))).unwrap_or_else(default_handler);
     let message = CString::new(message).unwrap_or_default();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_handler_before_comes_back_and_the_new_one_decides() {
+    fn set_error_handler_returns_the_previous_handler() {
         let first = mx_set_error_handler(Some(MX_ERRORS_RETURN));
         assert_eq!(to_pointer(first), to_pointer(MX_ERRORS_ARE_FATAL));
         assert_eq!(call_at_any_time("mx_test", 0, || Err(Return::FAILURE.into())), Return::FAILURE);

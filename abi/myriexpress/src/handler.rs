@@ -9,9 +9,9 @@
 use crate::codes::Return;
 use crate::endpoint::{Endpoint, Handler};
 use crate::errors::{Failure, call};
-use crate::matching::{Asked, Held, INDEX, Receive};
+use crate::matcher::{HandlerPending, INDEX, MessageSource, Receive};
 use crate::table::{self, Locked};
-use crate::types::{Address, EndpointHandle, MatchingCallback, UnexpectedHandler};
+use crate::types::{EndpointHandle, MatchingCallback, MxEndpointAddr, UnexpectedHandler};
 use crate::wait;
 use isthmus_client::{EndpointAddress, Envelope, Unexpected, UnexpectedState};
 use isthmus_mx::{RequestId, StatusCode};
@@ -23,33 +23,38 @@ const FINISHED: u32 = 1;
 /// Calls the handler for each message that waits for that.
 #[cold]
 pub(crate) fn run(mut locked: Locked) -> Result<Locked, Failure> {
-    while let Some(asked) = locked.matching().asked.front() {
-        let (serial, envelope) = (asked.serial, asked.envelope);
+    while let Some(pending) = locked.matcher().handler_pending.front() {
+        let (serial, envelope) = (pending.serial, pending.envelope);
         let endpoint = &mut *locked;
-        if endpoint.finds_receive(serial) {
+        if endpoint.match_now(serial) {
             continue;
         }
         let Some(handler) = endpoint.handler else {
-            endpoint.give_up(serial);
+            endpoint.keep_unexpected(serial);
             continue;
         };
         let data = data_of(endpoint, serial);
-        let source = Address { stuff: [locked.handle() as u64, envelope.source.to_bits()] };
+        let source = MxEndpointAddr { stuff: [locked.handle() as u64, envelope.source.to_bits()] };
         locked.in_handler = Some(std::thread::current().id());
-        let (after, action) = locked.without(|| call_handler(handler, source, envelope, data))?;
+        let (after, action) = locked.unlocked(|| call_handler(handler, source, envelope, data))?;
         locked = after;
         locked.in_handler = None;
         locked.wake_all();
         if action == FINISHED {
-            locked.drop_asked(serial);
-        } else if !locked.finds_receive(serial) {
-            locked.give_up(serial);
+            locked.drop_handler_pending(serial);
+        } else if !locked.match_now(serial) {
+            locked.keep_unexpected(serial);
         }
     }
     Ok(locked)
 }
 
-fn call_handler(handler: Handler, source: Address, envelope: isthmus_mx::Envelope, data: *mut c_void) -> u32 {
+fn call_handler(
+    handler: Handler,
+    source: MxEndpointAddr,
+    envelope: isthmus_mx::MatchEnvelope,
+    data: *mut c_void,
+) -> u32 {
     let Handler { function, context } = handler;
     // SAFETY: the program's function, with what it was registered to get. `data` stays where it is: only whoever runs handlers
     // takes whole messages out of the queue, and that is us.
@@ -58,11 +63,11 @@ fn call_handler(handler: Handler, source: Address, envelope: isthmus_mx::Envelop
 
 /// All bytes of a message, where they are here.
 fn data_of(endpoint: &mut Endpoint, serial: u64) -> *mut c_void {
-    let asked = endpoint.matching().asked.iter_mut().find(|asked| asked.serial == serial);
-    match asked.map(|asked| &mut asked.held) {
-        Some(Held::Peer(UnexpectedState::Whole(bytes)) | Held::Own { bytes, one_piece: true, .. }) => {
-            bytes.as_mut_ptr().cast()
-        }
+    let pending = endpoint.matcher().handler_pending.iter_mut().find(|pending| pending.serial == serial);
+    match pending.map(|pending| &mut pending.source) {
+        Some(
+            MessageSource::Peer(UnexpectedState::Whole(bytes)) | MessageSource::Own { bytes, is_contiguous: true, .. },
+        ) => bytes.as_mut_ptr().cast(),
         _ => std::ptr::null_mut(),
     }
 }
@@ -70,40 +75,42 @@ fn data_of(endpoint: &mut Endpoint, serial: u64) -> *mut c_void {
 impl Endpoint {
     /// Gives a message that the handler is to be asked about to a receive that waits for it, if there is one. True also if the
     /// message has gone.
-    fn finds_receive(&mut self, serial: u64) -> bool {
-        let matching = self.matching();
-        let Some(asked) = matching.asked.iter().find(|asked| asked.serial == serial) else { return true };
-        let Some(matched) = matching.engine.arrive(&asked.envelope) else { return false };
-        if let Some(Asked { envelope, held, .. }) = matching.take_asked(serial) {
-            self.give(matched.request, matched.receive, envelope, held);
+    fn match_now(&mut self, serial: u64) -> bool {
+        let matcher = self.matcher();
+        let Some(pending) = matcher.handler_pending.iter().find(|pending| pending.serial == serial) else {
+            return true;
+        };
+        let Some(matched) = matcher.engine.arrive(&pending.envelope) else { return false };
+        if let Some(HandlerPending { envelope, source, .. }) = matcher.take_handler_pending(serial) {
+            self.deliver_held(matched.request, matched.receive, envelope, source);
         }
         true
     }
 
     /// Keeps a message as unexpected.
-    fn give_up(&mut self, serial: u64) {
-        let matching = self.matching();
-        if let Some(Asked { envelope, held, .. }) = matching.take_asked(serial) {
-            matching.events += 1;
+    fn keep_unexpected(&mut self, serial: u64) {
+        let matcher = self.matcher();
+        if let Some(HandlerPending { envelope, source, .. }) = matcher.take_handler_pending(serial) {
+            matcher.events += 1;
             // There is no room for more of them, or the partner was disconnected: the message is dropped.
-            let _ = matching.engine.hold(envelope, held);
+            let _ = matcher.engine.hold(envelope, source);
         }
     }
 
     /// The program has done with a message.
-    fn drop_asked(&mut self, serial: u64) {
-        let Some(Asked { envelope, held, .. }) = self.matching().take_asked(serial) else { return };
-        match held {
-            Held::Own { bytes, send, .. } => {
+    fn drop_handler_pending(&mut self, serial: u64) {
+        let Some(HandlerPending { envelope, source, .. }) = self.matcher().take_handler_pending(serial) else { return };
+        match source {
+            MessageSource::Own { bytes, send, .. } => {
                 let send = send.map(|send| self.engine().sent(send, StatusCode::Success, bytes.len() as u32));
-                self.matching().events += u64::from(send.is_some());
+                self.matcher().events += u64::from(send.is_some());
             }
-            Held::Peer(state) => self.refuse(envelope, state),
+            MessageSource::Peer(state) => self.refuse(envelope, state),
         }
     }
 
     /// A message that no receive will take is dropped where it is.
-    pub(crate) fn refuse(&mut self, envelope: isthmus_mx::Envelope, state: UnexpectedState) {
+    pub(crate) fn refuse(&mut self, envelope: isthmus_mx::MatchEnvelope, state: UnexpectedState) {
         if let Ok(from) = self.engine().address_of(envelope.source) {
             self.refuse_from(from, envelope, state);
         }
@@ -113,32 +120,40 @@ impl Endpoint {
     pub(crate) fn refuse_from(
         &mut self,
         from: EndpointAddress,
-        envelope: isthmus_mx::Envelope,
+        envelope: isthmus_mx::MatchEnvelope,
         state: UnexpectedState,
     ) {
         let (tag, len) = (envelope.match_info, u64::from(envelope.msg_length));
-        self.domain.consume(&Unexpected { envelope: Envelope { from, to: INDEX, tag, len }, state });
+        self.domain.discard_held(&Unexpected { envelope: Envelope { from, to: INDEX, tag, len }, state });
     }
 
     /// Brings a message to a receive that was found for it.
-    pub(crate) fn give(&mut self, request: RequestId, receive: Receive, envelope: isthmus_mx::Envelope, held: Held) {
-        let state = match held {
-            Held::Own { bytes, send, .. } => return self.matching().deliver_own(request, &receive, &bytes, send),
-            Held::Peer(state) => state,
+    pub(crate) fn deliver_held(
+        &mut self,
+        request: RequestId,
+        receive: Receive,
+        envelope: isthmus_mx::MatchEnvelope,
+        source: MessageSource,
+    ) {
+        let state = match source {
+            MessageSource::Own { bytes, send, .. } => {
+                return self.matcher().deliver_own(request, &receive, &bytes, send);
+            }
+            MessageSource::Peer(state) => state,
         };
-        let Some(envelope) = self.outer(envelope) else {
+        let Some(envelope) = self.client_envelope(envelope) else {
             self.engine().received(request, StatusCode::EndpointUnreachable, 0);
             return;
         };
         if matches!(state, UnexpectedState::Arriving) {
-            return self.matching().wait_whole(envelope.from, request, receive);
+            return self.matcher().wait_for_rest(envelope.from, request, receive);
         }
-        let posted = self.matching().lend(request, receive, u32::try_from(envelope.len).unwrap_or(u32::MAX));
-        self.domain.give(posted, Unexpected { envelope, state });
+        let posted = self.matcher().posted_receive(request, receive, u32::try_from(envelope.len).unwrap_or(u32::MAX));
+        self.domain.deliver_held(posted, Unexpected { envelope, state });
     }
 
     /// An envelope as the client library knows it.
-    fn outer(&mut self, envelope: isthmus_mx::Envelope) -> Option<Envelope> {
+    fn client_envelope(&mut self, envelope: isthmus_mx::MatchEnvelope) -> Option<Envelope> {
         let from = self.engine().address_of(envelope.source).ok()?;
         Some(Envelope { from, to: INDEX, tag: envelope.match_info, len: u64::from(envelope.msg_length) })
     }
@@ -165,7 +180,7 @@ pub extern "C" fn mx_register_unexp_handler(
     call("mx_register_unexp_handler", endpoint, || {
         let mut locked = table::lock(endpoint)?;
         locked.handler = handler.map(|function| Handler { function, context });
-        locked.matching().asks = handler.is_some();
+        locked.matcher().has_handler = handler.is_some();
         Ok(())
     })
 }
@@ -188,7 +203,7 @@ pub extern "C" fn mx_register_unexp_callback(
 pub extern "C" fn mx_disable_progression(endpoint: EndpointHandle) -> Return {
     call("mx_disable_progression", endpoint, || {
         let mut locked = lock_outside_of_handlers(endpoint)?;
-        locked.still = true;
+        locked.progress_disabled = true;
         locked.wake_all();
         Ok(())
     })
@@ -199,7 +214,7 @@ pub extern "C" fn mx_disable_progression(endpoint: EndpointHandle) -> Return {
 pub extern "C" fn mx_reenable_progression(endpoint: EndpointHandle) -> Return {
     call("mx_reenable_progression", endpoint, || {
         let mut locked = table::lock(endpoint)?;
-        locked.still = false;
+        locked.progress_disabled = false;
         locked.wake_all();
         wait::progress(locked).map(drop)
     })

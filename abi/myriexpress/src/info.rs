@@ -5,7 +5,7 @@ use crate::environment::{EAGER_MAX, Settings};
 use crate::errors::{Failure, call};
 use crate::types::EndpointHandle;
 use crate::{boards, table};
-use isthmus_client::MxReport;
+use isthmus_client::MxBoards;
 use std::ffi::c_void;
 
 /// `MX_MAX_STR_LEN`.
@@ -29,9 +29,9 @@ const COUNTERS: [(&str, Counter); 4] = [
     ("boards that can be reached", |report, _| report.peers.len() as u32),
 ];
 
-type Counter = fn(&MxReport, u32) -> u32;
+type Counter = fn(&MxBoards, u32) -> u32;
 
-fn board_of(report: &MxReport, number: u32) -> Option<&isthmus_client::MxBoard> {
+fn board_of(report: &MxBoards, number: u32) -> Option<&isthmus_client::MxBoard> {
     report.boards.iter().find(|board| board.number == number)
 }
 
@@ -81,13 +81,13 @@ impl Key {
     }
 
     /// Whether the answer is about one board.
-    fn is_of_a_board(self) -> bool {
+    fn needs_board(self) -> bool {
         use Key::{CopySendMax, EndpointsMax, NicCount, NicIds, PioSendMax, Requests};
         !matches!(self, NicCount | NicIds | EndpointsMax | Requests | PioSendMax | CopySendMax)
     }
 
     /// The answer, as it lies in memory.
-    fn answer(self, report: &MxReport, board: u32) -> Vec<u8> {
+    fn answer(self, report: &MxBoards, board: u32) -> Vec<u8> {
         let number = |value: u32| value.to_ne_bytes().to_vec();
         let here = board_of(report, board);
         match self {
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn mx_get_info(
             table::lock(endpoint)?.board
         };
         let report = boards::report()?;
-        if key.is_of_a_board() && board_of(&report, board).is_none() {
+        if key.needs_board() && board_of(&report, board).is_none() {
             return Err(Return::BOARD_UNKNOWN.into());
         }
         let mut answer = key.answer(&report, board);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_told_as_people_write_them() {
+    fn mac_addresses_are_formatted_with_colons() {
         assert_eq!(mac(0x0200_dead_beef), "02:00:de:ad:be:ef");
     }
 }

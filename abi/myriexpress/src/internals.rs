@@ -2,7 +2,7 @@
 
 use crate::boards;
 use crate::codes::Return;
-use crate::errors::quiet;
+use crate::errors::call_without_handler;
 use crate::types::MapperState;
 use std::ffi::{c_int, c_void};
 
@@ -20,7 +20,7 @@ const MAPPER: [u8; 6] = [0x02, b'i', b's', b't', b'h', b'm'];
 /// `handle` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mx_open_board(board_number: c_int, handle: *mut c_int) -> Return {
-    quiet(|| {
+    call_without_handler(|| {
         let number = u32::try_from(board_number).map_err(|_| Return::BOARD_UNKNOWN)?;
         boards::board(number)?;
         // SAFETY: null or writable by the caller's promise.
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn mx_open_board(board_number: c_int, handle: *mut c_int) 
 /// `state` is null, or can be read and written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mx__get_mapper_state(handle: c_int, state: *mut MapperState) -> Return {
-    quiet(|| {
+    call_without_handler(|| {
         // SAFETY: null, or ours to read and write by the caller's promise.
         let state = unsafe { state.as_mut() }.ok_or(Return::BAD_INFO_VAL)?;
         let report = boards::report()?;

@@ -6,9 +6,9 @@
 //!                                          └── isthmus_mx::Engine ──┘  matching: what the one asks, the other decides
 //!
 //!   library, errors, codes, environment ── initialisation; error handlers; texts; variables
-//!   table, endpoint, wait, changes ── handles, locks, who leads of those who wait
+//!   table, endpoint, wait, change_count ── handles, locks, who leads of those who wait
 //!   open, connect, boards, info ────────── endpoints, addresses, names
-//!   send, receive, segments, matching ──── messages
+//!   send, receive, segments, matcher ───── messages
 //!   completion, requests, handler ──────── what becomes of requests; unexpected messages; times in which nothing happens
 //!   raw, internals ─────────────────────── what tools and middleware call
 //! ```
@@ -24,7 +24,7 @@
 //! libmyriexpress.so`.
 
 mod boards;
-mod changes;
+mod change_count;
 mod codes;
 mod completion;
 mod connect;
@@ -35,7 +35,7 @@ mod handler;
 mod info;
 mod internals;
 mod library;
-mod matching;
+mod matcher;
 mod open;
 mod raw;
 mod receive;
@@ -71,6 +71,6 @@ pub use receive::{mx_iprobe, mx_irecv, mx_probe};
 pub use requests::{mx_buffered, mx_cancel, mx_context, mx_forget, mx_ibuffered, mx_set_request_timeout};
 pub use send::{mx_isend, mx_issend};
 pub use types::{
-    Address, ContextId, EndpointHandle, ErrorHandler, MapperState, MatchingCallback, Parameter, ParameterValue,
-    RequestHandle, Segment, Status, UnexpectedHandler,
+    ContextId, EndpointHandle, ErrorHandler, MapperState, MatchingCallback, MxEndpointAddr, MxStatus, Parameter,
+    ParameterValue, RequestHandle, Segment, UnexpectedHandler,
 };

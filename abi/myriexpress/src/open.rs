@@ -1,15 +1,15 @@
 //! Opening and closing endpoints.
 
 use crate::codes::Return;
-use crate::endpoint::{Endpoint, Place};
+use crate::endpoint::{Endpoint, MxAddress};
 use crate::environment::Settings;
 use crate::errors::{Failure, call};
-use crate::matching::{INDEX, Matching};
-use crate::table::{self, Reserved};
-use crate::types::{Address, EndpointHandle, ErrorHandler, Parameter};
+use crate::matcher::{INDEX, MxMatcher};
+use crate::table::{self, ReservedSlot};
+use crate::types::{EndpointHandle, ErrorHandler, MxEndpointAddr, Parameter};
 use crate::{handler, library};
-use isthmus_client::{AttachError, Domain, EndpointAddress, Options, Reason, Wait};
-use isthmus_mx::Contexts;
+use isthmus_client::{AttachError, Domain, EndpointAddress, Options, Reason, WaitMode};
+use isthmus_mx::ContextIdBits;
 use rustix::thread::CpuSet;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const LINGER: Duration = Duration::from_millis(250);
 #[derive(Default)]
 struct Parameters {
     error_handler: Option<ErrorHandler>,
-    contexts: Option<Contexts>,
+    contexts: Option<ContextIdBits>,
 }
 
 impl Parameters {
@@ -47,7 +47,7 @@ impl Parameters {
                 2 => {
                     // SAFETY: as above.
                     let id = unsafe { parameter.val.context_id };
-                    read.contexts = Some(Contexts::new(id.bits, id.shift).map_err(|_| Return::BAD_PARAM_VAL)?);
+                    read.contexts = Some(ContextIdBits::new(id.bits, id.shift).map_err(|_| Return::BAD_PARAM_VAL)?);
                 }
                 _ => return Err(Return::BAD_PARAM_NAME.into()),
             }
@@ -86,21 +86,21 @@ pub unsafe extern "C" fn mx_open_endpoint(
 fn open(board: u32, number: u32, key: u32, parameters: &Parameters) -> Result<EndpointHandle, Failure> {
     library::begin()?;
     let settings = Settings::of_process();
-    let place = Reserved::new()?;
-    let from_environment = settings.contexts.and_then(|(bits, shift)| Contexts::new(bits, shift).ok());
-    let contexts = parameters.contexts.or(from_environment).unwrap_or(Contexts::NONE);
+    let place = ReservedSlot::new()?;
+    let from_environment = settings.contexts.and_then(|(bits, shift)| ContextIdBits::new(bits, shift).ok());
+    let contexts = parameters.contexts.or(from_environment).unwrap_or(ContextIdBits::NONE);
     let number = if number == ANY { settings.any_endpoint } else { Some(number) };
     let options = options(settings)?;
     let mut domain = attach(&options, contexts)?;
     domain.open(Some(INDEX), "mx")?;
     let claimed = domain.mx_open((board != ANY).then_some(board), number, key, INDEX);
     let claimed = claimed.map_err(|refusal| match refusal.reason {
-        Reason::MxEndpointBeyond => Return::BAD_ENDPOINT.into(),
+        Reason::MxEndpointOutOfRange => Return::BAD_ENDPOINT.into(),
         _ => Failure::from(refusal),
     })?;
     let address = EndpointAddress { domain: domain.id(), endpoint: INDEX };
     let own = domain.matcher_mut().engine.partner(address).map_err(|_| Return::NO_RESOURCES)?;
-    let at = Place { nic: claimed.nic, number: claimed.endpoint };
+    let at = MxAddress { nic: claimed.nic, number: claimed.endpoint };
     let opened = Endpoint::new(domain, settings, claimed.board, at, own, options.wait);
     let opened = opened.map_err(|_| Return::NO_RESOURCES)?;
     settings.binding.as_deref().into_iter().for_each(|binding| bind(binding, claimed.endpoint));
@@ -108,14 +108,14 @@ fn open(board: u32, number: u32, key: u32, parameters: &Parameters) -> Result<En
 }
 
 /// Attaches. A name that the environment gives can only be the first endpoint's.
-fn attach(options: &Options, contexts: Contexts) -> Result<Domain<Matching>, Failure> {
+fn attach(options: &Options, contexts: ContextIdBits) -> Result<Domain<MxMatcher>, Failure> {
     let mut seed = [0; 8];
     rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty()).map_err(|_| Return::NO_RESOURCES)?;
-    let matching = || Matching::new(contexts, u64::from_ne_bytes(seed));
-    match Domain::attach_matching(options, matching()) {
+    let matcher = || MxMatcher::new(contexts, u64::from_ne_bytes(seed));
+    match Domain::attach_matching(options, matcher()) {
         Err(error) if error.reason() == Some(Reason::NameTaken) => {
             let nameless = Options { name: None, ..options.clone() };
-            Ok(Domain::attach_matching(&nameless, matching())?)
+            Ok(Domain::attach_matching(&nameless, matcher())?)
         }
         attached => Ok(attached?),
     }
@@ -123,11 +123,11 @@ fn attach(options: &Options, contexts: Contexts) -> Result<Domain<Matching>, Fai
 
 fn options(settings: &Settings) -> Result<Options, Failure> {
     let mut options = Options::from_environment().map_err(AttachError::from)?;
-    options.no_rehoming |= !settings.rcache;
-    options.rehoming_in_guests |= settings.rcache_asked;
+    options.no_regcache |= !settings.rcache;
+    options.regcache_in_guests |= settings.rcache_forced;
     options.no_channels |= settings.no_channels;
     if settings.wait_spins {
-        options.wait = Wait::Spin;
+        options.wait = WaitMode::Spin;
     }
     Ok(options)
 }
@@ -154,7 +154,7 @@ pub extern "C" fn mx_close_endpoint(endpoint: EndpointHandle) -> Return {
 
 fn close(endpoint: EndpointHandle) -> Result<(), Failure> {
     let mut locked = handler::lock_to_close(endpoint)?;
-    locked.matching().end();
+    locked.matcher().end();
     locked.wake_all();
     if let Some(mut closed) = locked.take() {
         closed.domain.leave(LINGER, |_| {});
@@ -186,10 +186,10 @@ pub extern "C" fn mx_wakeup(endpoint: EndpointHandle) -> Return {
 ///
 /// `address` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_get_endpoint_addr(endpoint: EndpointHandle, address: *mut Address) -> Return {
+pub unsafe extern "C" fn mx_get_endpoint_addr(endpoint: EndpointHandle, address: *mut MxEndpointAddr) -> Return {
     call("mx_get_endpoint_addr", endpoint, || {
         let locked = table::lock(endpoint)?;
-        let own = Address { stuff: [endpoint as u64, locked.own.to_bits()] };
+        let own = MxEndpointAddr { stuff: [endpoint as u64, locked.own.to_bits()] };
         // SAFETY: null or writable by the caller's promise.
         unsafe { crate::boards::put(address, own) }
     })

@@ -2,7 +2,7 @@
 //! asked for is asked of an endpoint that is not open. As ever with these calls, no error handler hears of it.
 
 use crate::codes::Return;
-use crate::errors::quiet;
+use crate::errors::call_without_handler;
 use crate::types::{EndpointHandle, Parameter};
 use crate::{boards, internals};
 use std::ffi::{c_char, c_int, c_void};
@@ -19,7 +19,7 @@ pub unsafe extern "C" fn mx_raw_open_endpoint(
     parameters_count: u32,
     _endpoint: *mut EndpointHandle,
 ) -> Return {
-    quiet(|| {
+    call_without_handler(|| {
         if parameters.is_null() && parameters_count > 0 {
             return Err(Return::BAD_PARAM_LIST.into());
         }
@@ -35,19 +35,19 @@ pub extern "C" fn mx_raw_handle(_endpoint: EndpointHandle) -> c_int {
 }
 
 /// Calls that all answer the same: nothing behind their pointers is touched.
-macro_rules! refused {
+macro_rules! unsupported_calls {
     ($($(#[$doc:meta])* $name:ident($($argument:ty),*);)*) => {
         $(
             $(#[$doc])*
             #[unsafe(no_mangle)]
             pub extern "C" fn $name(_: EndpointHandle $(, _: $argument)*) -> Return {
-                quiet(|| Err(Return::BAD_ENDPOINT.into()))
+                call_without_handler(|| Err(Return::BAD_ENDPOINT.into()))
             }
         )*
     };
 }
 
-refused! {
+unsupported_calls! {
     /// Closes it.
     mx_raw_close_endpoint();
     /// Sends a frame.

@@ -3,12 +3,12 @@
 use crate::codes::Return;
 use crate::completion::answer;
 use crate::errors::{Failure, call};
-use crate::matching::{Held, Receive};
-use crate::segments::Pieces;
+use crate::matcher::{MessageSource, Receive};
+use crate::segments::SegmentList;
 use crate::table::{self, Locked};
-use crate::types::{EndpointHandle, RequestHandle, Segment, Status};
+use crate::types::{EndpointHandle, MxStatus, RequestHandle, Segment};
 use crate::wait;
-use isthmus_mx::{Filter, PostError, Posted, RequestId};
+use isthmus_mx::{Filter, PostError, PostOutcome, RequestId};
 use std::ffi::c_void;
 
 /// Posts a receive.
@@ -29,28 +29,35 @@ pub unsafe extern "C" fn mx_irecv(
 ) -> Return {
     call("mx_irecv", endpoint, || {
         // SAFETY: as the caller promised.
-        let pieces = unsafe { Pieces::read(segments, segments_count)? };
+        let segment_list = unsafe { SegmentList::read(segments, segments_count)? };
         let filter = filter(match_info, match_mask)?;
         let mut locked = table::lock(endpoint)?;
-        let posted = locked.engine().post_receive(filter, context as usize, pieces.len(), pieces.receive());
-        let id = match posted.map_err(refused)? {
-            Posted::Waiting(id) => id,
-            Posted::Found { request, receive, held } => give(&mut locked, request, receive, held),
+        let posted = locked.engine().post_receive(filter, context as usize, segment_list.len(), segment_list.receive());
+        let id = match posted.map_err(post_error_code)? {
+            PostOutcome::Waiting(id) => id,
+            PostOutcome::Found { request, receive, unexpected } => {
+                deliver_held(&mut locked, request, receive, unexpected)
+            }
         };
         // SAFETY: as the caller promised.
-        unsafe { locked.hand_out(id, request) };
+        unsafe { locked.store_request(id, request) };
         locked.leave();
         Ok(())
     })
 }
 
 #[inline(never)]
-fn give(locked: &mut Locked, request: RequestId, receive: Receive, held: isthmus_mx::Held<Held>) -> RequestId {
-    locked.give(request, receive, held.envelope, held.message);
+fn deliver_held(
+    locked: &mut Locked,
+    request: RequestId,
+    receive: Receive,
+    unexpected: isthmus_mx::UnexpectedMessage<MessageSource>,
+) -> RequestId {
+    locked.deliver_held(request, receive, unexpected.envelope, unexpected.message);
     request
 }
 
-fn refused(error: PostError) -> Return {
+fn post_error_code(error: PostError) -> Return {
     match error {
         PostError::MaskSplitsContext => Return::BAD_MATCHING_FOR_CONTEXT_ID_MASK,
         PostError::Full(_) => Return::NO_RESOURCES,
@@ -73,12 +80,12 @@ pub unsafe extern "C" fn mx_iprobe(
     endpoint: EndpointHandle,
     match_info: u64,
     match_mask: u64,
-    status: *mut Status,
+    status: *mut MxStatus,
     result: *mut u32,
 ) -> Return {
     call("mx_iprobe", endpoint, || {
         let filter = filter(match_info, match_mask)?;
-        let mut locked = wait::look(table::lock(endpoint)?)?;
+        let mut locked = wait::poll(table::lock(endpoint)?)?;
         let found = probe(&mut locked, filter);
         // SAFETY: as the caller promised.
         unsafe { answer(found, status, result) }
@@ -96,7 +103,7 @@ pub unsafe extern "C" fn mx_probe(
     timeout_ms: u32,
     match_info: u64,
     match_mask: u64,
-    status: *mut Status,
+    status: *mut MxStatus,
     result: *mut u32,
 ) -> Return {
     call("mx_probe", endpoint, || {
@@ -108,7 +115,7 @@ pub unsafe extern "C" fn mx_probe(
     })
 }
 
-fn probe(locked: &mut Locked, filter: Filter) -> Option<Status> {
+fn probe(locked: &mut Locked, filter: Filter) -> Option<MxStatus> {
     let status = locked.engine().probe(filter)?;
     Some(locked.status(&status))
 }

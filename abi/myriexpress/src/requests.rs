@@ -60,7 +60,7 @@ pub unsafe extern "C" fn mx_ibuffered(
         let id = unsafe { read(request) }.and_then(|handle| locked.request_id(handle));
         let mut found = id.as_ref().ok().and_then(|id| is_buffered(&mut locked, *id));
         if let (Some(false), Ok(id)) = (found, id) {
-            locked = wait::look(locked)?;
+            locked = wait::poll(locked)?;
             found = is_buffered(&mut locked, id);
         }
         drop(locked);

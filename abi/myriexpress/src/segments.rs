@@ -1,8 +1,8 @@
-//! The pieces of the program's memory that a message lies in.
+//! The segments of program memory that hold a message.
 
 use crate::codes::Return;
 use crate::errors::Failure;
-use crate::matching::Receive;
+use crate::matcher::Receive;
 use crate::types::Segment;
 
 /// `MX_MAX_SEGMENTS`.
@@ -10,15 +10,15 @@ const SEGMENTS_MAX: u32 = 256;
 
 /// Segments of a call, which were checked.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Pieces<'a> {
+pub(crate) enum SegmentList<'a> {
     /// None, or one.
     One { start: *mut u8, len: u32 },
     /// Several, and how long they are together.
     Many { segments: &'a [Segment], len: u32 },
 }
 
-impl<'a> Pieces<'a> {
-    const NOTHING: Self = Self::One { start: std::ptr::dangling_mut(), len: 0 };
+impl<'a> SegmentList<'a> {
+    const EMPTY: Self = Self::One { start: std::ptr::dangling_mut(), len: 0 };
 
     /// # Safety
     ///
@@ -26,25 +26,25 @@ impl<'a> Pieces<'a> {
     #[inline]
     pub(crate) unsafe fn read(list: *const Segment, count: u32) -> Result<Self, Failure> {
         match count {
-            0 => Ok(Self::NOTHING),
+            0 => Ok(Self::EMPTY),
             _ if list.is_null() => Err(Return::BAD_SEG_LIST.into()),
             1 => {
                 // SAFETY: not null, so readable as promised.
                 let segment = unsafe { list.read() };
                 if segment.segment_length == 0 {
-                    return Ok(Self::NOTHING); // It may be nowhere.
+                    return Ok(Self::EMPTY); // It may be nowhere.
                 }
                 check(&segment)?;
                 Ok(Self::One { start: segment.segment_ptr.cast(), len: segment.segment_length })
             }
             // SAFETY: as above, and not longer than what was promised.
-            2..=SEGMENTS_MAX => Self::several(unsafe { std::slice::from_raw_parts(list, count as usize) }),
+            2..=SEGMENTS_MAX => Self::many(unsafe { std::slice::from_raw_parts(list, count as usize) }),
             _ => Err(Return::BAD_SEG_CNT.into()),
         }
     }
 
     #[cold]
-    fn several(segments: &'a [Segment]) -> Result<Self, Failure> {
+    fn many(segments: &'a [Segment]) -> Result<Self, Failure> {
         let mut len = 0_u32;
         for segment in segments {
             check(segment)?;
@@ -97,7 +97,7 @@ impl<'a> Pieces<'a> {
 ///
 /// # Safety
 ///
-/// As for [`Pieces::read`]; what the segments point to can be read, and nobody writes it, during `'a`.
+/// As for [`SegmentList::read`]; what the segments point to can be read, and nobody writes it, during `'a`.
 #[inline(always)]
 pub(crate) unsafe fn short<'a>(list: *const Segment, count: u32, most: u32) -> Option<&'a [u8]> {
     if count == 0 {
@@ -135,9 +135,9 @@ fn check(segment: &Segment) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    fn read(segments: &[Segment]) -> Result<Pieces<'_>, Return> {
+    fn read(segments: &[Segment]) -> Result<SegmentList<'_>, Return> {
         // SAFETY: the segments are a slice.
-        unsafe { Pieces::read(segments.as_ptr(), segments.len() as u32) }.map_err(|failure| failure.code)
+        unsafe { SegmentList::read(segments.as_ptr(), segments.len() as u32) }.map_err(|failure| failure.code)
     }
 
     #[test]
@@ -145,8 +145,8 @@ mod tests {
         let nowhere = |segment_length| Segment { segment_ptr: std::ptr::null_mut(), segment_length };
         // SAFETY: null is allowed.
         unsafe {
-            assert!(Pieces::read(std::ptr::null(), 0).is_ok());
-            assert_eq!(Pieces::read(std::ptr::null(), 1).unwrap_err().code, Return::BAD_SEG_LIST);
+            assert!(SegmentList::read(std::ptr::null(), 0).is_ok());
+            assert_eq!(SegmentList::read(std::ptr::null(), 1).unwrap_err().code, Return::BAD_SEG_LIST);
         }
         assert_eq!(read(&[nowhere(0)]).unwrap().len(), 0);
         assert_eq!(read(&[nowhere(1)]).unwrap_err(), Return::BAD_SEG_MEM);

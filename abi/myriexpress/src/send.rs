@@ -9,21 +9,21 @@
 
 use crate::codes::Return;
 use crate::errors::{Failure, call};
-use crate::matching::{Held, INDEX};
-use crate::segments::{self, Pieces};
+use crate::matcher::{INDEX, MessageSource};
+use crate::segments::{self, SegmentList};
 use crate::table::{self, Locked};
-use crate::types::{Address, EndpointHandle, RequestHandle, Segment};
+use crate::types::{EndpointHandle, MxEndpointAddr, RequestHandle, Segment};
 use crate::wait;
 use isthmus_client::{Buffer, Completion, EndpointAddress, Matcher, Message, Outcome, Token};
-use isthmus_mx::{PartnerIndex, RequestId};
+use isthmus_mx::{PartnerId, RequestId};
 use std::ffi::c_void;
 
 /// Longest message that is sent without a request, if there is room for it.
 const INLINE_MAX: u32 = 128;
 
 /// What a program says of a send, but its bytes.
-struct Letter {
-    to: PartnerIndex,
+struct SendRequest {
+    to: PartnerId,
     match_info: u64,
     context: usize,
     sync: bool,
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn mx_isend(
     endpoint: EndpointHandle,
     segments: *const Segment,
     segments_count: u32,
-    destination: Address,
+    destination: MxEndpointAddr,
     match_info: u64,
     context: *mut c_void,
     request: *mut RequestHandle,
@@ -49,13 +49,14 @@ pub unsafe extern "C" fn mx_isend(
         let mut locked = table::lock(endpoint)?;
         let to = locked.partner(destination)?;
         // SAFETY: as the caller promised.
-        if unsafe { send_at_once(&mut locked, segments, segments_count, to, match_info, context as usize, request)? } {
+        if unsafe { try_send_inline(&mut locked, segments, segments_count, to, match_info, context as usize, request)? }
+        {
             locked.leave();
             return Ok(());
         }
-        let letter = Letter { to, match_info, context: context as usize, sync: false };
+        let send_request = SendRequest { to, match_info, context: context as usize, sync: false };
         // SAFETY: as the caller promised.
-        unsafe { send(locked, Pieces::read(segments, segments_count)?, &letter, request) }
+        unsafe { send(locked, SegmentList::read(segments, segments_count)?, &send_request, request) }
     })
 }
 
@@ -69,28 +70,28 @@ pub unsafe extern "C" fn mx_issend(
     endpoint: EndpointHandle,
     segments: *const Segment,
     segments_count: u32,
-    destination: Address,
+    destination: MxEndpointAddr,
     match_info: u64,
     context: *mut c_void,
     request: *mut RequestHandle,
 ) -> Return {
     call("mx_issend", endpoint, || {
         // SAFETY: as the caller promised.
-        let pieces = unsafe { Pieces::read(segments, segments_count)? };
+        let segment_list = unsafe { SegmentList::read(segments, segments_count)? };
         let locked = table::lock(endpoint)?;
         let to = locked.partner(destination)?;
-        let letter = Letter { to, match_info, context: context as usize, sync: true };
+        let send_request = SendRequest { to, match_info, context: context as usize, sync: true };
         // SAFETY: as the caller promised.
-        unsafe { send(locked, pieces, &letter, request) }
+        unsafe { send(locked, segment_list, &send_request, request) }
     })
 }
 
 impl Locked {
     /// The partner of an address of this endpoint's.
     #[inline(always)]
-    pub(crate) fn partner(&self, address: Address) -> Result<PartnerIndex, Failure> {
+    pub(crate) fn partner(&self, address: MxEndpointAddr) -> Result<PartnerId, Failure> {
         let own = address.stuff[0] == self.handle() as u64;
-        PartnerIndex::from_bits(address.stuff[1]).filter(|_| own).ok_or_else(|| Return::BAD_ENDPOINT.into())
+        PartnerId::from_bits(address.stuff[1]).filter(|_| own).ok_or_else(|| Return::BAD_ENDPOINT.into())
     }
 
     /// Hands a request out; one that nobody has a place for is forgotten.
@@ -99,7 +100,7 @@ impl Locked {
     ///
     /// `place` is null or writable.
     #[inline(always)]
-    pub(crate) unsafe fn hand_out(&mut self, request: RequestId, place: *mut RequestHandle) {
+    pub(crate) unsafe fn store_request(&mut self, request: RequestId, place: *mut RequestHandle) {
         if place.is_null() {
             // It is there: it was posted a moment ago.
             let _ = self.engine().forget(request);
@@ -117,11 +118,11 @@ impl Locked {
 ///
 /// As for [`mx_isend`].
 #[inline(always)]
-unsafe fn send_at_once(
+unsafe fn try_send_inline(
     locked: &mut Locked,
     segments: *const Segment,
     segments_count: u32,
-    to: PartnerIndex,
+    to: PartnerId,
     match_info: u64,
     context: usize,
     request: *mut RequestHandle,
@@ -135,9 +136,9 @@ unsafe fn send_at_once(
         return Ok(false);
     }
     if !request.is_null() {
-        let matching = endpoint.matching();
-        let sent = matching.engine.post_sent(to, match_info, context, bytes.len() as u32);
-        matching.events += 1;
+        let matcher = endpoint.matcher();
+        let sent = matcher.engine.post_sent(to, match_info, context, bytes.len() as u32);
+        matcher.events += 1;
         // SAFETY: not null, so writable as promised.
         unsafe { request.write(table::request_handle(handle, sent.map_err(|_| Return::NO_RESOURCES)?)) };
     }
@@ -150,17 +151,17 @@ unsafe fn send_at_once(
 #[inline(never)]
 unsafe fn send(
     mut locked: Locked,
-    pieces: Pieces<'_>,
-    letter: &Letter,
+    segment_list: SegmentList<'_>,
+    send_request: &SendRequest,
     request: *mut RequestHandle,
 ) -> Result<(), Failure> {
-    let address = locked.engine().address_of(letter.to).map_err(|_| Return::BAD_ENDPOINT)?;
-    if letter.to == locked.own {
+    let address = locked.engine().address_of(send_request.to).map_err(|_| Return::BAD_ENDPOINT)?;
+    if send_request.to == locked.own {
         // SAFETY: passed on.
-        return unsafe { send_to_ourselves(locked, pieces, letter, request) };
+        return unsafe { send_to_self(locked, segment_list, send_request, request) };
     }
     // SAFETY: passed on.
-    unsafe { post(locked, pieces, letter, address, request) }
+    unsafe { post(locked, segment_list, send_request, address, request) }
 }
 
 /// A send to somebody else that may have to wait.
@@ -170,24 +171,24 @@ unsafe fn send(
 /// As for [`mx_isend`].
 unsafe fn post(
     mut locked: Locked,
-    pieces: Pieces<'_>,
-    letter: &Letter,
+    segment_list: SegmentList<'_>,
+    send_request: &SendRequest,
     address: EndpointAddress,
     request: *mut RequestHandle,
 ) -> Result<(), Failure> {
-    let &Letter { to, match_info, context, sync } = letter;
-    let len = pieces.len();
+    let &SendRequest { to, match_info, context, sync } = send_request;
+    let len = segment_list.len();
     let sync = sync || len > locked.settings.eager_max;
-    let lends = sync && matches!(pieces, Pieces::One { .. });
-    let buffer = match pieces {
+    let lends = sync && matches!(segment_list, SegmentList::One { .. });
+    let buffer = match segment_list {
         // SAFETY: the program lent the bytes until the request is over.
-        Pieces::One { start, len } if sync => unsafe { Buffer::lent(start, len as usize) },
+        SegmentList::One { start, len } if sync => unsafe { Buffer::from_raw_parts(start, len as usize) },
         // What is short is copied: the program has its memory back, whenever there is room.
         // SAFETY: the program lends the bytes for reading.
-        _ => Buffer::from(unsafe { pieces.gather()? }),
+        _ => Buffer::from(unsafe { segment_list.gather()? }),
     };
-    let early_max = locked.settings.early_max;
-    let early = if sync { None } else { locked.matching().early_token(early_max) };
+    let early_max = locked.settings.copied_sends_max;
+    let early = if sync { None } else { locked.matcher().copied_send_token(early_max) };
     let posted = match early {
         Some(_) => locked.engine().post_sent(to, match_info, context, len),
         None => locked.engine().post_send(to, match_info, context, len),
@@ -196,17 +197,17 @@ unsafe fn post(
     if !lends {
         locked.engine().set_buffered(posted);
     }
-    locked.matching().events += 1;
+    locked.matcher().events += 1;
     let token = early.unwrap_or(Token::new(posted.to_bits()));
     let message = Message { token, from: INDEX, to: address, tag: match_info, buffer, sync };
     if let Err((refusal, buffer)) = locked.domain.post(message) {
         let outcome = Outcome::Failed(refusal.reason);
-        locked.matching().complete(Completion { token, endpoint: INDEX, buffer, outcome });
+        locked.matcher().complete(Completion { token, endpoint: INDEX, buffer, outcome });
         let _ = locked.engine().forget(posted);
         return Err(refusal.into());
     }
     // SAFETY: passed on.
-    unsafe { locked.hand_out(posted, request) };
+    unsafe { locked.store_request(posted, request) };
     wait::progress(locked).map(drop)
 }
 
@@ -214,18 +215,18 @@ unsafe fn post(
 ///
 /// As for [`mx_isend`].
 #[inline(never)]
-unsafe fn send_to_ourselves(
+unsafe fn send_to_self(
     mut locked: Locked,
-    pieces: Pieces<'_>,
-    letter: &Letter,
+    segment_list: SegmentList<'_>,
+    send_request: &SendRequest,
     request: *mut RequestHandle,
 ) -> Result<(), Failure> {
-    let &Letter { to, match_info, context, sync } = letter;
-    let len = pieces.len();
+    let &SendRequest { to, match_info, context, sync } = send_request;
+    let len = segment_list.len();
     // Without the way through the library it is a message as any other: what is short is over when it is copied.
     let at_once = locked.settings.no_self && !sync && len <= locked.settings.eager_max;
     // SAFETY: the program lends the bytes for reading.
-    let bytes = unsafe { pieces.gather()? };
+    let bytes = unsafe { segment_list.gather()? };
     let engine = locked.engine();
     let sent = if at_once {
         engine.post_sent(to, match_info, context, len)
@@ -235,15 +236,15 @@ unsafe fn send_to_ourselves(
     let sent = sent.map_err(|_| Return::NO_RESOURCES)?;
     engine.set_buffered(sent);
     let send = (!at_once).then_some(sent);
-    let envelope = isthmus_mx::Envelope { source: to, match_info, msg_length: len };
-    let matching = locked.matching();
-    if let Some(matched) = matching.engine.arrive(&envelope) {
-        matching.deliver_own(matched.request, &matched.receive, &bytes, send);
+    let envelope = isthmus_mx::MatchEnvelope { source: to, match_info, msg_length: len };
+    let matcher = locked.matcher();
+    if let Some(matched) = matcher.engine.arrive(&envelope) {
+        matcher.deliver_own(matched.request, &matched.receive, &bytes, send);
     } else {
-        let one_piece = matches!(pieces, Pieces::One { .. });
-        matching.keep(envelope, Held::Own { bytes, send, one_piece });
+        let is_contiguous = matches!(segment_list, SegmentList::One { .. });
+        matcher.keep(envelope, MessageSource::Own { bytes, send, is_contiguous });
     }
     // SAFETY: passed on.
-    unsafe { locked.hand_out(sent, request) };
+    unsafe { locked.store_request(sent, request) };
     wait::run_handlers(locked).map(drop)
 }

@@ -7,14 +7,14 @@
 //!
 //! Whatever a program passes as a handle is looked up and compared, never followed.
 
-use crate::changes::Changes;
+use crate::change_count::ChangeCount;
 use crate::codes::Return;
 use crate::endpoint::Endpoint;
 use crate::errors::{Failure, from_pointer, to_pointer};
 use crate::library;
 use crate::types::{EndpointHandle, ErrorHandler, RequestHandle};
 use isthmus_mx::RequestId;
-use isthmus_shm::bias::{Biased, Guard};
+use isthmus_shm::biased_lock::{BiasedLock, BiasedLockGuard};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -45,9 +45,9 @@ pub(crate) struct Slot {
     taken: AtomicBool,
     uses: AtomicUsize,
     error_handler: AtomicPtr<()>,
-    endpoint: Biased<Option<Box<Endpoint>>>,
+    endpoint: BiasedLock<Option<Box<Endpoint>>>,
     /// Told when something happened that a sleeper may be waiting for.
-    changes: Changes,
+    change_count: ChangeCount,
     /// Threads that wait for the lock.
     queued: AtomicU32,
 }
@@ -59,8 +59,8 @@ impl Slot {
             taken: AtomicBool::new(false),
             uses: AtomicUsize::new(0),
             error_handler: AtomicPtr::new(std::ptr::null_mut()),
-            endpoint: Biased::new(None),
-            changes: Changes::new(),
+            endpoint: BiasedLock::new(None),
+            change_count: ChangeCount::new(),
             queued: AtomicU32::new(0),
         }
     }
@@ -71,20 +71,20 @@ impl Slot {
     }
 
     /// True while another thread wants the lock.
-    pub(crate) fn is_wanted(&self) -> bool {
+    pub(crate) fn is_contended(&self) -> bool {
         self.queued.load(Ordering::Relaxed) > 0
     }
 
     #[inline(always)]
-    fn lock(&'static self) -> Guard<'static, Option<Box<Endpoint>>> {
+    fn lock(&'static self) -> BiasedLockGuard<'static, Option<Box<Endpoint>>> {
         match self.endpoint.try_lock() {
             Some(guard) => guard,
-            None => self.lock_slowly(),
+            None => self.lock_contended(),
         }
     }
 
     #[cold]
-    fn lock_slowly(&'static self) -> Guard<'static, Option<Box<Endpoint>>> {
+    fn lock_contended(&'static self) -> BiasedLockGuard<'static, Option<Box<Endpoint>>> {
         self.queued.fetch_add(1, Ordering::Relaxed);
         let locked = self.endpoint.lock();
         self.queued.fetch_sub(1, Ordering::Relaxed);
@@ -106,7 +106,7 @@ pub(crate) struct Locked {
     handle: EndpointHandle,
     slot: &'static Slot,
     /// None only while this is dropped.
-    guard: Option<Guard<'static, Option<Box<Endpoint>>>>,
+    guard: Option<BiasedLockGuard<'static, Option<Box<Endpoint>>>>,
 }
 
 /// Locks the endpoint of a handle.
@@ -116,14 +116,14 @@ pub(crate) fn lock(handle: EndpointHandle) -> Result<Locked, Failure> {
     let slot = slot(handle).ok_or(Return::BAD_ENDPOINT)?;
     let guard = slot.lock();
     if slot.endpoint.is_poisoned() || slot.handle.load(Ordering::Relaxed) != handle {
-        return Err(refuse(Locked { handle, slot, guard: Some(guard) }).into());
+        return Err(unusable_code(Locked { handle, slot, guard: Some(guard) }).into());
     }
     Ok(Locked { handle, slot, guard: Some(guard) })
 }
 
 /// Why an endpoint cannot be used that is locked already.
 #[cold]
-fn refuse(locked: Locked) -> Return {
+fn unusable_code(locked: Locked) -> Return {
     if locked.slot.endpoint.is_poisoned() { Return::BAD_BAD_BAD } else { Return::BAD_ENDPOINT }
 }
 
@@ -158,9 +158,9 @@ pub(crate) fn request_handle(endpoint: EndpointHandle, request: RequestId) -> Re
 
 /// A slot for an endpoint that is being opened.
 #[derive(Debug)]
-pub(crate) struct Reserved(&'static Slot);
+pub(crate) struct ReservedSlot(&'static Slot);
 
-impl Reserved {
+impl ReservedSlot {
     pub(crate) fn new() -> Result<Self, Failure> {
         let free = |slot: &&Slot| slot.taken.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         TABLE.iter().find(free).map(Self).ok_or_else(|| Return::BUSY.into())
@@ -185,7 +185,7 @@ impl Reserved {
     }
 }
 
-impl Drop for Reserved {
+impl Drop for ReservedSlot {
     fn drop(&mut self) {
         self.0.taken.store(false, Ordering::Release);
     }
@@ -193,7 +193,7 @@ impl Drop for Reserved {
 
 /// What a child of a fork has of its parent is not its own: no handle means anything, and the slots, whose locks may be held by
 /// threads that do not exist, are left alone for ever.
-pub(crate) fn disown() {
+pub(crate) fn release_borrowed_buffers() {
     for slot in &TABLE {
         slot.handle.store(0, Ordering::Release);
     }
@@ -229,22 +229,22 @@ impl Locked {
         self.slot.handle.store(0, Ordering::Release);
         OPEN.fetch_sub(1, Ordering::Relaxed);
         self.slot.error_handler.store(std::ptr::null_mut(), Ordering::Release);
-        self.slot.changes.tell();
+        self.slot.change_count.notify();
         self.slot.taken.store(false, Ordering::Release);
         endpoint
     }
 
     /// Lets go of the lock for the time of `meanwhile`. An error if the endpoint is closed by then.
-    pub(crate) fn without<R>(self, meanwhile: impl FnOnce() -> R) -> Result<(Self, R), Failure> {
+    pub(crate) fn unlocked<R>(self, meanwhile: impl FnOnce() -> R) -> Result<(Self, R), Failure> {
         let handle = self.handle;
         drop(self);
         let answer = meanwhile();
         Ok((lock(handle)?, answer))
     }
 
-    /// As [`Self::without`] for a leader that goes to sleep: the domain is armed, and stays so.
-    pub(crate) fn asleep<R>(mut self, meanwhile: impl FnOnce() -> R) -> Result<(Self, R), Failure> {
-        self.tell_followers();
+    /// As [`Self::unlocked`] for a leader that goes to sleep: the domain is armed, and stays so.
+    pub(crate) fn unlocked_asleep<R>(mut self, meanwhile: impl FnOnce() -> R) -> Result<(Self, R), Failure> {
+        self.notify_followers();
         self.guard = None;
         let answer = meanwhile();
         Ok((lock(self.handle)?, answer))
@@ -252,55 +252,55 @@ impl Locked {
 
     /// Sleeps until somebody tells of a change, or `limit` is over. An error if the endpoint is closed by then.
     pub(crate) fn sleep(mut self, limit: Option<Duration>) -> Result<Self, Failure> {
-        let (events, calls) = (self.events(), self.calls_handler());
-        self.tell();
-        if self.events() != events || self.calls_handler() != calls {
+        let (events, calls) = (self.events(), self.must_call_handler());
+        self.notify();
+        if self.events() != events || self.must_call_handler() != calls {
             return Ok(self); // That may be what we are about to sleep for, and nobody would tell us again.
         }
         let (slot, handle) = (self.slot, self.handle);
-        let seen = slot.changes.count();
+        let seen = slot.change_count.count();
         self.guard = None;
-        slot.changes.wait(seen, limit);
+        slot.change_count.wait(seen, limit);
         // As any other that wants the lock: whoever leads without ever sleeping sees that, and lets us in.
         lock(handle)
     }
 
     /// Wakes all who sleep.
     pub(crate) fn wake_all(&self) {
-        self.slot.changes.tell();
+        self.slot.change_count.notify();
         self.wake_leader();
     }
 
     /// Wakes those who follow the one that leads.
     pub(crate) fn wake_followers(&self) {
-        self.slot.changes.tell();
+        self.slot.change_count.notify();
     }
 
     /// Tells those who follow the one that leads if anything happened.
-    pub(crate) fn tell_followers(&mut self) {
-        if self.has_followers() && self.has_news() {
-            self.slot.changes.tell();
+    pub(crate) fn notify_followers(&mut self) {
+        if self.has_followers() && self.take_event_flag() {
+            self.slot.change_count.notify();
         }
     }
 
     /// Tells those who sleep what happened.
     #[inline(always)]
-    fn tell(&mut self) {
+    fn notify(&mut self) {
         if let Some(endpoint) = self.guard.as_mut().and_then(|guard| guard.as_deref_mut())
             && endpoint.sleepers > 0
         {
-            Self::tell_sleepers(endpoint, &self.slot.changes);
+            Self::notify_sleepers(endpoint, &self.slot.change_count);
         }
     }
 
     #[cold]
-    fn tell_sleepers(endpoint: &mut Endpoint, changes: &Changes) {
+    fn notify_sleepers(endpoint: &mut Endpoint, change_count: &ChangeCount) {
         if std::thread::panicking() {
             // Each one that wakes finds the lock poisoned.
-            endpoint.bell.ring();
-            changes.tell();
+            endpoint.wake_fd.wake();
+            change_count.notify();
         } else {
-            endpoint.tell(changes);
+            endpoint.notify(change_count);
         }
     }
 }
@@ -310,7 +310,7 @@ impl Locked {
     #[inline(always)]
     pub(crate) fn leave(self) {
         let mut this = std::mem::ManuallyDrop::new(self);
-        this.tell();
+        this.notify();
         drop(this.guard.take());
     }
 }
@@ -318,7 +318,7 @@ impl Locked {
 impl Drop for Locked {
     #[inline(always)]
     fn drop(&mut self) {
-        self.tell();
+        self.notify();
     }
 }
 

@@ -12,7 +12,7 @@ pub type RequestHandle = usize;
 /// `mx_endpoint_addr_t`: the handle of the endpoint that knows it, and the engine's name for the partner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Address {
+pub struct MxEndpointAddr {
     /// Nothing that a program looks into.
     pub stuff: [u64; 2],
 }
@@ -30,11 +30,11 @@ pub struct Segment {
 /// `mx_status_t`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Status {
+pub struct MxStatus {
     /// How it ended.
     pub code: StatusNumber,
     /// The sender, the destination, or the new address.
-    pub source: Address,
+    pub source: MxEndpointAddr,
     /// Of the message.
     pub match_info: u64,
     /// Bytes of the message.
@@ -107,7 +107,7 @@ pub type ErrorHandler = unsafe extern "C-unwind" fn(message: *mut c_char, code: 
 /// `mx_unexp_handler_t`; answers `MX_RECV_CONTINUE` or `MX_RECV_FINISHED`.
 pub type UnexpectedHandler = unsafe extern "C-unwind" fn(
     context: *mut c_void,
-    source: Address,
+    source: MxEndpointAddr,
     match_info: u64,
     length: u32,
     data: *mut c_void,

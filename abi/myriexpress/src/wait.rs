@@ -16,53 +16,53 @@ use crate::endpoint::Leader;
 use crate::errors::Failure;
 use crate::handler;
 use crate::table::{self, Locked};
-use isthmus_client::Wait;
+use isthmus_client::WaitMode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Has everything happen that can, unless nothing is to happen now; handlers of the program's are called.
 #[inline(always)]
 pub(crate) fn progress(mut locked: Locked) -> Result<Locked, Failure> {
-    if locked.is_still() {
+    if locked.is_progress_disabled() {
         return Ok(locked);
     }
-    locked.turn();
+    locked.progress_once();
     run_handlers(locked)
 }
 
 /// As [`progress`] for a program that polls: where it polls in vain, it may be sleeping that helps.
 #[inline(always)]
-pub(crate) fn look(mut locked: Locked) -> Result<Locked, Failure> {
-    if locked.is_still() {
+pub(crate) fn poll(mut locked: Locked) -> Result<Locked, Failure> {
+    if locked.is_progress_disabled() {
         return Ok(locked);
     }
-    let idle = locked.look();
-    looked(locked, idle)
+    let idle = locked.poll();
+    after_poll(locked, idle)
 }
 
 /// What follows on a look by a program that polls: a sleep of so long, or calls of its handler.
 #[inline]
-pub(crate) fn looked(locked: Locked, idle: Option<Duration>) -> Result<Locked, Failure> {
+pub(crate) fn after_poll(locked: Locked, idle: Option<Duration>) -> Result<Locked, Failure> {
     match idle {
         None => run_handlers(locked),
-        Some(limit) => doze(locked, limit),
+        Some(limit) => sleep_until_event(locked, limit),
     }
 }
 
 /// Sleeps until something comes, for so long at most, if nobody else can want us to look elsewhere meanwhile: another thread that
 /// waits on the endpoint, or the program at another endpoint.
 #[cold]
-fn doze(mut locked: Locked, limit: Duration) -> Result<Locked, Failure> {
-    let elsewhere = table::has_several() || locked.waiting.wait() == Wait::Spin;
+fn sleep_until_event(mut locked: Locked, limit: Duration) -> Result<Locked, Failure> {
+    let elsewhere = table::has_several() || locked.waiting.wait() == WaitMode::Spin;
     if elsewhere || locked.leader != Leader::None || locked.sleepers > 0 {
         return Ok(locked);
     }
     let events = locked.events();
-    (locked, _) = rest(locked, events, Some(limit))?;
+    (locked, _) = leader_sleep(locked, events, Some(limit))?;
     if locked.events() != events {
-        locked.found();
+        locked.on_work();
     }
-    resign(&mut locked, true);
+    give_up_lead(&mut locked, true);
     run_handlers(locked)
 }
 
@@ -89,13 +89,13 @@ pub(crate) fn deadline(timeout_ms: u32) -> Option<Instant> {
     (timeout_ms != 0).then(|| Instant::now() + Duration::from_millis(u64::from(timeout_ms)))
 }
 
-/// Waits until `look` finds something.
+/// Waits until `check` finds something.
 pub(crate) fn until<T>(
     mut locked: Locked,
     timeout_ms: u32,
-    mut look: impl FnMut(&mut Locked) -> Option<T>,
+    mut check: impl FnMut(&mut Locked) -> Option<T>,
 ) -> Result<(Ended<T>, Locked), Failure> {
-    if let Some(found) = look(&mut locked) {
+    if let Some(found) = check(&mut locked) {
         return Ok((Ended::Found(found), locked));
     }
     let deadline = deadline(timeout_ms);
@@ -104,27 +104,27 @@ pub(crate) fn until<T>(
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let mut interrupted = false;
-        if !locked.is_still() && (leads || locked.leader == Leader::None) {
+        if !locked.is_progress_disabled() && (leads || locked.leader == Leader::None) {
             (leads, locked.leader) = (true, Leader::Awake);
             (locked, interrupted) = lead(locked, left)?;
             locked = run_handlers(locked)?;
         } else {
-            leads = resign(&mut locked, leads);
+            leads = give_up_lead(&mut locked, leads);
             locked.sleepers += 1;
             locked = locked.sleep(left)?;
             locked.sleepers -= 1;
         }
-        let ended = match look(&mut locked) {
+        let ended = match check(&mut locked) {
             Some(found) => Ended::Found(found),
             None if locked.wakeups != wakeups => Ended::Woken,
             None if interrupted || left.is_some_and(|left| left.is_zero()) => Ended::TimedOut,
             None => {
                 // It was for somebody else. A leader that never sleeps lets go of the lock for nobody who does not ask.
-                locked.tell_followers();
+                locked.notify_followers();
                 continue;
             }
         };
-        resign(&mut locked, leads);
+        give_up_lead(&mut locked, leads);
         return Ok((ended, locked));
     }
 }
@@ -132,11 +132,11 @@ pub(crate) fn until<T>(
 /// Calls the program's handler for what waits for that, unless nothing is to happen now.
 #[inline]
 pub(crate) fn run_handlers(locked: Locked) -> Result<Locked, Failure> {
-    if locked.calls_handler() { handler::run(locked) } else { Ok(locked) }
+    if locked.must_call_handler() { handler::run(locked) } else { Ok(locked) }
 }
 
 /// Gives up the lead, if we have it. Those who sleep look who takes it.
-fn resign(locked: &mut Locked, leads: bool) -> bool {
+fn give_up_lead(locked: &mut Locked, leads: bool) -> bool {
     if leads {
         locked.leader = Leader::None;
         if locked.sleepers > 0 {
@@ -152,15 +152,15 @@ fn lead(mut locked: Locked, left: Option<Duration>) -> Result<(Locked, bool), Fa
     let events = locked.events();
     let mut waiting = locked.waiting.clone();
     let happened = waiting.spin(|| {
-        locked.turn();
-        locked.events() != events || slot.is_wanted()
+        locked.progress_once();
+        locked.events() != events || slot.is_contended()
     });
-    let spins = waiting.wait() == Wait::Spin;
+    let spins = waiting.wait() == WaitMode::Spin;
     locked.waiting = waiting;
-    if slot.is_wanted() {
+    if slot.is_contended() {
         // We would have the lock again before anybody noticed that it was free.
-        let (locked, ()) = locked.without(|| {
-            while slot.is_wanted() {
+        let (locked, ()) = locked.unlocked(|| {
+            while slot.is_contended() {
                 std::thread::yield_now();
             }
         })?;
@@ -169,25 +169,25 @@ fn lead(mut locked: Locked, left: Option<Duration>) -> Result<(Locked, bool), Fa
     if happened || spins || left.is_some_and(|left| left.is_zero()) {
         return Ok((locked, false));
     }
-    rest(locked, events, left)
+    leader_sleep(locked, events, left)
 }
 
 /// The leader sleeps, unless there is something already: more events than so many. True if a signal ended the sleep and is to end
 /// the wait.
-fn rest(mut locked: Locked, events: u64, left: Option<Duration>) -> Result<(Locked, bool), Failure> {
+fn leader_sleep(mut locked: Locked, events: u64, left: Option<Duration>) -> Result<(Locked, bool), Failure> {
     if !locked.arm() || locked.events() != events {
         return Ok((locked, false));
     }
-    let bell = Arc::clone(&locked.bell);
+    let wake_fd = Arc::clone(&locked.wake_fd);
     let ends_by_signal = locked.settings.wait_ends_by_signal;
     locked.leader = Leader::Asleep;
     locked.sleepers += 1;
-    let (mut locked, woken) = locked.asleep(|| bell.sleep(left))?;
+    let (mut locked, woken) = locked.unlocked_asleep(|| wake_fd.sleep(left))?;
     locked.sleepers -= 1;
     locked.leader = Leader::Awake;
-    if !locked.is_still() {
-        locked.domain.woken(woken.news);
-        locked.turn(); // What woke us is most often what we wait for.
+    if !locked.is_progress_disabled() {
+        locked.domain.woke_up(woken.has_daemon_event);
+        locked.progress_once(); // What woke us is most often what we wait for.
     }
     Ok((locked, woken.interrupted && ends_by_signal))
 }

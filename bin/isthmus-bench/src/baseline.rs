@@ -1,7 +1,7 @@
 //! What this project's figures are held against, measured in the same run on the same machine.
 //!
 //! - the floor, which nobody can go below: [`CacheLine`], [`copy::CrossCore`], [`copy::OneCore`], [`copy::TwoCopies`], and eventfds for sleepers; and where a copy
-//!   had better not go: [`copy::Behind`];
+//!   had better not go: [`copy::OffsetCopy`];
 //! - what every program has: TCP, Unix sockets, pipes, each waiting both ways;
 //! - what others reach between processes: `process_vm_readv`, and UCX and MPIs where they are installed ([`ucx`], [`crate::mpi`]).
 
@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use crate::case::{Case, LinkCase};
 use crate::job::{Buffers, Wait};
-use crate::mpi::{Mpi, Ranks, Stock, Transport};
+use crate::mpi::{Mpi, Ranks, SystemMpis, Transport};
 use crate::path::Path;
 
 pub(crate) use cache_line::CacheLine;
@@ -30,9 +30,9 @@ pub(crate) fn all(copy_size: usize) -> Vec<Box<dyn Case>> {
         Box::new(LinkCase::bandwidth(Path::Cma, Wait::Poll, 1 << 20, Buffers::Warm)),
         Box::new(LinkCase::bandwidth(Path::Cma, Wait::Poll, 1 << 20, Buffers::Cold)),
     ];
-    for by in [copy::By::Library, copy::By::Window] {
+    for by in [copy::CopyRoutine::Library, copy::CopyRoutine::SharedMapping] {
         for distance in [0, 1, 15, 16, 31, 32, 64, 2048] {
-            cases.push(Box::new(copy::Behind { distance, by }));
+            cases.push(Box::new(copy::OffsetCopy { distance, by }));
         }
     }
     for path in [Path::Tcp, Path::Unix, Path::Seqpacket, Path::Pipe] {
@@ -56,8 +56,10 @@ pub(crate) fn all(copy_size: usize) -> Vec<Box<dyn Case>> {
 
 /// Half a round trip between ranks of each MPI, over its own shared memory.
 pub(crate) fn mpis(size: usize) -> impl Iterator<Item = Box<dyn Case>> {
-    let stock = Rc::new(Stock::default());
-    Mpi::ALL.into_iter().map(move |mpi| Box::new(Ranks::half_rtt(&stock, (mpi, Transport::Own), size)) as Box<dyn Case>)
+    let system_mpi = Rc::new(SystemMpis::default());
+    Mpi::ALL
+        .into_iter()
+        .map(move |mpi| Box::new(Ranks::half_rtt(&system_mpi, (mpi, Transport::Own), size)) as Box<dyn Case>)
 }
 
 #[cfg(test)]

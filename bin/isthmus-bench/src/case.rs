@@ -8,9 +8,9 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
 
-use crate::hosts::{self, Between, Stages};
+use crate::hosts::{self, HostPairs, WireSpec};
 use crate::job::{Buffers, Wait, Work};
-use crate::pair::{Bench, Found, Task};
+use crate::pair::{Bench, PairResult, Task};
 use crate::path::Path;
 use crate::stats::{median, spread};
 
@@ -22,7 +22,7 @@ pub(crate) trait Case {
     /// The unit of the number; cases that are compared have the same.
     fn unit(&self) -> Unit;
 
-    /// Measures once. An error means that it should have worked; what this machine does not have is [`Reading::Absent`].
+    /// Measures once. An error means that it should have worked; what this machine does not have is [`Reading::Unavailable`].
     fn run(&self, bench: &Bench) -> Result<Reading>;
 }
 
@@ -68,7 +68,7 @@ pub(crate) enum Reading {
         cpu_ns_per_message: Option<f64>,
     },
     /// Cannot be measured here, and why.
-    Absent(String),
+    Unavailable(String),
 }
 
 impl Reading {
@@ -83,14 +83,14 @@ pub(crate) struct Samples {
     pub(crate) values: Vec<f64>,
     pub(crate) cpu_ns_per_message: Vec<f64>,
     /// Why there are no values, or fewer than there should be.
-    pub(crate) trouble: Option<Trouble>,
+    pub(crate) no_value: Option<NoValue>,
 }
 
 /// Why a case has no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum NoValue {
     /// This machine does not have it.
-    Absent(String),
+    Unavailable(String),
     /// It should have worked.
     Failed(String),
 }
@@ -114,8 +114,8 @@ impl Samples {
                 self.values.push(value);
                 self.cpu_ns_per_message.extend(cpu_ns_per_message);
             }
-            Ok(Reading::Absent(why)) => self.trouble = Some(Trouble::Absent(why)),
-            Err(error) => self.trouble = Some(Trouble::Failed(format!("{error:#}"))),
+            Ok(Reading::Unavailable(why)) => self.no_value = Some(NoValue::Unavailable(why)),
+            Err(error) => self.no_value = Some(NoValue::Failed(format!("{error:#}"))),
         }
     }
 }
@@ -125,7 +125,7 @@ pub(crate) fn interleave(cases: &[&dyn Case], bench: &Bench, mut progress: impl 
     let mut samples = vec![Samples::default(); cases.len()];
     for run in 0..bench.runs {
         for (case, samples) in cases.iter().zip(&mut samples) {
-            if samples.trouble.is_none() {
+            if samples.no_value.is_none() {
                 progress(run, &case.name());
                 samples.take(case.run(bench));
             }
@@ -141,16 +141,16 @@ pub(crate) struct LinkCase {
     task: Task,
     quantity: Quantity,
     /// The hosts that its sides are on, if not both on this one.
-    away: Option<Away>,
+    two_hosts: Option<TwoHosts>,
     /// How much longer than usual it is measured.
-    times_longer: u32,
+    time_factor: u32,
 }
 
 /// Sides on different hosts.
 #[derive(Clone, Debug)]
-struct Away {
-    stages: Rc<Stages>,
-    between: Between,
+struct TwoHosts {
+    host_pairs: Rc<HostPairs>,
+    between: WireSpec,
     /// So many pairs at once, by turns in either direction.
     pairs: usize,
 }
@@ -173,7 +173,7 @@ enum Quantity {
 
 impl LinkCase {
     const fn new(name: String, task: Task, quantity: Quantity) -> Self {
-        Self { name, task, quantity, away: None, times_longer: 1 }
+        Self { name, task, quantity, two_hosts: None, time_factor: 1 }
     }
 
     /// Half a round trip of messages of this size.
@@ -234,9 +234,9 @@ impl LinkCase {
     }
 
     /// The same from one host to another.
-    pub(crate) fn between(mut self, stages: &Rc<Stages>, between: Between) -> Self {
+    pub(crate) fn between(mut self, host_pairs: &Rc<HostPairs>, between: WireSpec) -> Self {
         self.name.push_str(&format!(".{}", between.name));
-        self.away = Some(Away { stages: Rc::clone(stages), between, pairs: 1 });
+        self.two_hosts = Some(TwoHosts { host_pairs: Rc::clone(host_pairs), between, pairs: 1 });
         self
     }
 
@@ -250,41 +250,41 @@ impl LinkCase {
     /// So many pairs at once between two hosts, by turns in either direction: what all of them carry.
     pub(crate) fn aggregate(mut self, pairs: usize) -> Self {
         self.name.push_str(&format!(".{pairs}pairs"));
-        if let Some(away) = &mut self.away {
-            away.pairs = pairs;
+        if let Some(two_hosts) = &mut self.two_hosts {
+            two_hosts.pairs = pairs;
         }
         self.quantity = Quantity::Aggregate;
         self
     }
 
     /// The same, measured so many times longer than usual: for what takes long to become steady.
-    pub(crate) const fn longer(mut self, times: u32) -> Self {
-        self.times_longer = times;
+    pub(crate) const fn with_time_factor(mut self, times: u32) -> Self {
+        self.time_factor = times;
         self
     }
 
     /// What its pairs found; an error within says why this machine has no such thing.
-    fn measure(&self, bench: &Bench) -> Result<Result<Vec<Found>, String>> {
-        let bench = &Bench { budget: bench.budget * self.times_longer, ..bench.clone() };
-        let Some(Away { stages, between, pairs }) = &self.away else {
+    fn measure(&self, bench: &Bench) -> Result<Result<Vec<PairResult>, String>> {
+        let bench = &Bench { budget: bench.budget * self.time_factor, ..bench.clone() };
+        let Some(TwoHosts { host_pairs, between, pairs }) = &self.two_hosts else {
             return Ok(Ok(vec![bench.pair(&self.task)?]));
         };
-        if let Some(why) = hosts::absent(self.task.path) {
+        if let Some(why) = hosts::unavailable_reason(self.task.path) {
             return Ok(Err(why));
         }
-        let stage = match stages.on(between)? {
-            Ok(stage) => stage,
+        let host_pair = match host_pairs.on(between)? {
+            Ok(host_pair) => host_pair,
             Err(why) => return Ok(Err(why)),
         };
-        let found = stage.pairs(bench, &self.task, *pairs, *pairs > 1);
+        let found = host_pair.pairs(bench, &self.task, *pairs, *pairs > 1);
         if found.is_err() {
-            stages.forget(between);
+            host_pairs.forget(between);
         }
         found.map(Ok)
     }
 
     /// The number that is wanted.
-    fn value(&self, all: &[Found]) -> Result<f64> {
+    fn value(&self, all: &[PairResult]) -> Result<f64> {
         let found = all.first().context("one pair gives one result")?;
         let size = self.task.work.size() as f64;
         Ok(match self.quantity {
@@ -302,9 +302,9 @@ impl LinkCase {
     }
 
     /// Whether the path can do this at all.
-    pub(crate) fn is_possible(&self) -> bool {
+    pub(crate) fn is_supported(&self) -> bool {
         let knows = |option: &String| self.task.path.options().contains(&option.as_str());
-        self.task.path.can(self.task.work, self.task.setup.wait) && self.task.setup.options.keys().all(knows)
+        self.task.path.supports(self.task.work, self.task.setup.wait) && self.task.setup.options.keys().all(knows)
     }
 }
 
@@ -323,21 +323,21 @@ impl Case for LinkCase {
     }
 
     fn run(&self, bench: &Bench) -> Result<Reading> {
-        if let Some(why) = self.task.path.absent() {
-            return Ok(Reading::Absent(why));
+        if let Some(why) = self.task.path.unavailable_reason() {
+            return Ok(Reading::Unavailable(why));
         }
         let found = match self.measure(bench)? {
             Ok(found) => found,
-            Err(why) => return Ok(Reading::Absent(why)),
+            Err(why) => return Ok(Reading::Unavailable(why)),
         };
-        let each: Vec<f64> = found.iter().filter_map(Found::cpu_ns_per_message).collect();
+        let each: Vec<f64> = found.iter().filter_map(PairResult::cpu_ns_per_message).collect();
         Ok(Reading::Value { value: self.value(&found)?, cpu_ns_per_message: median(&each) })
     }
 }
 
 /// From the begin of the first pair to the end of the last one.
-fn span_ns(all: &[Found]) -> Result<f64> {
-    let intervals = all.iter().map(Found::interval_ns).collect::<Option<Vec<_>>>();
+fn span_ns(all: &[PairResult]) -> Result<f64> {
+    let intervals = all.iter().map(PairResult::interval_ns).collect::<Option<Vec<_>>>();
     let intervals = intervals.context("a pair does not say when it was measured")?;
     let (begin, end) = (intervals.iter().map(|at| at.0).min(), intervals.iter().map(|at| at.1).max());
     let span = end.zip(begin).map_or(0, |(end, begin)| end.saturating_sub(begin));

@@ -8,21 +8,21 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use isthmus_link::raw::NOTE_BYTES;
+use isthmus_link::raw::RAW_MESSAGE_BYTES;
 
 use crate::baseline;
-use crate::case::{Case, LinkCase, Trouble, interleave};
+use crate::case::{Case, LinkCase, NoValue, interleave};
+use crate::cpu_placement::HostPlacement;
 use crate::figures;
-use crate::folder;
-use crate::hosts::{Between, Carrier, Stages};
+use crate::hosts::{HostPairs, LinkKind, WireSpec};
 use crate::job::{Buffers, Wait};
 use crate::machine::Machine;
 use crate::pair::Bench;
 use crate::path::Path;
 use crate::pin::{Placement, parse_list};
 use crate::report::{Figure, Output, figures_table, progress};
-use crate::seats::Seats;
 use crate::sweep::{self, SIZES, Sweep};
+use crate::temp_folder;
 use crate::worker;
 
 /// Measures how fast messages go between processes, beside what they can be compared with.
@@ -50,12 +50,12 @@ enum Verb {
     Worker,
     /// Removes a folder when standard input ends; started by isthmus-bench itself.
     #[command(hide = true)]
-    Sweep {
+    RemoveOnExit {
         folder: PathBuf,
     },
     /// Another program that ends with isthmus-bench; started by isthmus-bench itself.
     #[command(hide = true)]
-    Bound {
+    RunBound {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         command: Vec<OsString>,
     },
@@ -63,7 +63,7 @@ enum Verb {
 
 /// What every measurement can be told.
 #[derive(Args)]
-struct Common {
+struct CommonArgs {
     /// Write JSON objects, one a line, to this file; `-` for standard output, which then has no table.
     #[arg(long, value_name = "FILE")]
     json: Option<String>,
@@ -87,7 +87,7 @@ struct Common {
     /// Where programs and daemons of two hosts are pinned: `together`, one CPU for each host; `crossed`, a daemon on the CPU of
     /// the other host's programs; `apart`, a CPU for each; `free` [default: apart, with less than four CPUs together].
     #[arg(long, value_enum, value_name = "HOW")]
-    seats: Option<Seats>,
+    placement: Option<HostPlacement>,
 }
 
 /// The figures of docs/figures.md, each beside its baseline.
@@ -109,7 +109,7 @@ struct FiguresArgs {
     path: Option<Path>,
 
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
 }
 
 /// What Isthmus is compared with: copies, cache lines, sockets, pipes, process_vm_readv, UCX, MPIs.
@@ -130,7 +130,7 @@ struct BaselinesArgs {
     copy_size: usize,
 
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
 }
 
 /// Latency percentiles, bandwidth, message rate and CPU time by message size, for each path.
@@ -160,7 +160,7 @@ struct PathsArgs {
     svg: Option<String>,
 
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
 }
 
 /// Bare frames between two hosts: what a link can do, by the system calls of the daemon and without any protocol.
@@ -194,7 +194,7 @@ struct RawArgs {
     sleep: bool,
 
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
 }
 
 /// What `--cpus` gives. (A type of its own, as clap takes a plain `Vec` for an option that may be repeated.)
@@ -205,7 +205,7 @@ struct Cpus(Vec<usize>);
 enum Ended {
     Complete,
     Incomplete,
-    Misused(String),
+    UsageError(String),
 }
 
 /// The whole program.
@@ -215,14 +215,14 @@ pub fn main() -> ExitCode {
         Verb::Baselines(args) => args.run(),
         Verb::Paths(args) => args.run(),
         Verb::Raw(args) => args.run(),
-        Verb::Sweep { folder } => folder::sweep(&folder).map(|()| Ended::Complete),
+        Verb::RemoveOnExit { folder } => temp_folder::sweep(&folder).map(|()| Ended::Complete),
         Verb::Worker => worker::main().map(|()| Ended::Complete),
-        Verb::Bound { command } => worker::bound(&command).map(|()| Ended::Complete),
+        Verb::RunBound { command } => worker::run_bound(&command).map(|()| Ended::Complete),
     };
     match ended {
         Ok(Ended::Complete) => ExitCode::SUCCESS,
         Ok(Ended::Incomplete) => ExitCode::from(1),
-        Ok(Ended::Misused(how)) => Cli::command().error(clap::error::ErrorKind::InvalidValue, how).exit(),
+        Ok(Ended::UsageError(how)) => Cli::command().error(clap::error::ErrorKind::InvalidValue, how).exit(),
         Err(error) => {
             eprintln!("isthmus-bench: {error:#}");
             ExitCode::from(1)
@@ -233,11 +233,11 @@ pub fn main() -> ExitCode {
 impl FiguresArgs {
     fn run(self) -> Result<Ended> {
         let Some(path) = self.path.or(Path::ISTHMUS) else {
-            return Ok(Ended::Misused("this build has no isthmus path; name another one with --path".to_owned()));
+            return Ok(Ended::UsageError("this build has no isthmus path; name another one with --path".to_owned()));
         };
         let rows = match figures::select(figures::rows(path), &self.only) {
             Ok(rows) => rows,
-            Err(how) => return Ok(Ended::Misused(how)),
+            Err(how) => return Ok(Ended::UsageError(how)),
         };
         let (bench, machine, mut output) = self.common.prepare(5)?;
         if self.list {
@@ -254,7 +254,7 @@ impl BaselinesArgs {
         let mut cases = baseline::all(self.copy_size);
         cases.retain(|case| wanted(&case.name()));
         if cases.is_empty() {
-            return Ok(Ended::Misused("there is no such baseline; --list names them".to_owned()));
+            return Ok(Ended::UsageError("there is no such baseline; --list names them".to_owned()));
         }
         let (bench, machine, mut output) = self.common.prepare(5)?;
         if self.list {
@@ -262,18 +262,18 @@ impl BaselinesArgs {
             return output.text(&names.join("\n")).map(|()| Ended::Complete);
         }
         let cases: Vec<&dyn Case> = cases.iter().map(|case| &**case).collect();
-        alone(&cases, &bench, &machine, &mut output)
+        measure_alone(&cases, &bench, &machine, &mut output)
     }
 }
 
 impl RawArgs {
     fn run(self) -> Result<Ended> {
-        let carrier = if self.udp { Carrier::Udp } else { Carrier::Packet };
+        let link_kind = if self.udp { LinkKind::Udp } else { LinkKind::Packet };
         let Self { mtu, offloads, .. } = self;
-        let between = Between { name: "veth", mtu, offloads, conditions: None, carrier };
+        let between = WireSpec { name: "veth", mtu, offloads, conditions: None, link_kind };
         let most = between.frame_bytes();
-        if self.size.is_some_and(|size| !(NOTE_BYTES..=most).contains(&size)) {
-            return Ok(Ended::Misused(format!("a frame has {NOTE_BYTES} to {most} bytes at this MTU")));
+        if self.size.is_some_and(|size| !(RAW_MESSAGE_BYTES..=most).contains(&size)) {
+            return Ok(Ended::UsageError(format!("a frame has {RAW_MESSAGE_BYTES} to {most} bytes at this MTU")));
         }
         let waits: &[Wait] = match (self.poll, self.sleep) {
             (true, _) => &[Wait::Poll],
@@ -282,20 +282,20 @@ impl RawArgs {
         };
         let (bench, machine, mut output) = self.common.prepare(5)?;
         let path = if self.udp { Path::RawUdp } else { Path::Raw };
-        let stages = Rc::new(Stages::default());
+        let host_pairs = Rc::new(HostPairs::default());
         let mut cases = Vec::new();
         for &wait in waits {
-            let (stream, ping) = (self.size.unwrap_or(most), self.size.unwrap_or(NOTE_BYTES));
-            cases.push(LinkCase::bandwidth(path, wait, stream, Buffers::Warm).between(&stages, between));
-            cases.push(LinkCase::half_rtt(path, wait, ping).between(&stages, between));
+            let (stream, ping) = (self.size.unwrap_or(most), self.size.unwrap_or(RAW_MESSAGE_BYTES));
+            cases.push(LinkCase::bandwidth(path, wait, stream, Buffers::Warm).between(&host_pairs, between));
+            cases.push(LinkCase::half_rtt(path, wait, ping).between(&host_pairs, between));
         }
         let cases: Vec<&dyn Case> = cases.iter().map(|case| case as &dyn Case).collect();
-        alone(&cases, &bench, &machine, &mut output)
+        measure_alone(&cases, &bench, &machine, &mut output)
     }
 }
 
 /// Measures what stands alone, in turns, and prints all of it.
-fn alone(cases: &[&dyn Case], bench: &Bench, machine: &Machine, output: &mut Output) -> Result<Ended> {
+fn measure_alone(cases: &[&dyn Case], bench: &Bench, machine: &Machine, output: &mut Output) -> Result<Ended> {
     let samples = interleave(cases, bench, |run, name| progress(&format!("run {} of {}: {name}", run + 1, bench.runs)));
     progress("");
     let named = cases.iter().zip(&samples);
@@ -304,7 +304,7 @@ fn alone(cases: &[&dyn Case], bench: &Bench, machine: &Machine, output: &mut Out
         output.line(row)?;
     }
     output.text(&format!("{}\n\n{}", machine.describe(), figures_table(&rows)))?;
-    Ok(ended(!samples.iter().any(|samples| matches!(samples.trouble, Some(Trouble::Failed(_))))))
+    Ok(ended(!samples.iter().any(|samples| matches!(samples.no_value, Some(NoValue::Failed(_))))))
 }
 
 impl PathsArgs {
@@ -312,7 +312,7 @@ impl PathsArgs {
         let (bench, machine, mut output) = self.common.prepare(3)?;
         let default_paths = || {
             let paths = Path::ISTHMUS.into_iter().chain([Path::Mx, Path::Tcp, Path::Unix, Path::Pipe]);
-            paths.filter(|path| path.absent().is_none()).collect()
+            paths.filter(|path| path.unavailable_reason().is_none()).collect()
         };
         let sweep = Sweep {
             paths: if self.paths.is_empty() { default_paths() } else { self.paths },
@@ -321,28 +321,28 @@ impl PathsArgs {
             pairs: usize::from(self.pairs),
             svg: self.svg,
         };
-        if !sweep.is_possible() {
-            return Ok(Ended::Misused("none of these paths can do this at any of these sizes".to_owned()));
+        if !sweep.is_supported() {
+            return Ok(Ended::UsageError("none of these paths can do this at any of these sizes".to_owned()));
         }
         sweep::measure(&sweep, &bench, &machine, &mut output).map(ended)
     }
 }
 
-impl Common {
+impl CommonArgs {
     fn prepare(&self, runs: u16) -> Result<(Bench, Machine, Output)> {
         let asked = self.cpus.as_ref().map_or(&[][..], |cpus| &cpus.0);
         let placement = Placement::choose(asked)?;
         let bench = Bench {
-            seating: self.seats.unwrap_or_else(|| Seats::usual(&placement)).seating(&placement)?,
+            host_cpus: self.placement.unwrap_or_else(|| HostPlacement::usual(&placement)).host_cpus(&placement)?,
             placement,
             budget: Duration::from_millis(self.run_ms.unwrap_or(if self.quick { 60 } else { 300 })),
             runs: usize::from(self.runs.unwrap_or(if self.quick { runs.min(3) } else { runs })),
             quick: self.quick,
             program: std::env::current_exe().context("cannot find this program, to start it again as a worker")?,
-            // For the daemon, if one of the workers is the one that starts it: a thousand silent peers are one user's domains.
+            // For the daemon, if one of the workers is the one that starts it: a thousand idle peers are one user's domains.
             environment: vec![("ISTHMUS_DAEMON_LIMITS_DOMAINS_PER_USER_MAX".into(), "2048".into())],
         };
-        let machine = Machine::look(&bench.placement, &bench.seating);
+        let machine = Machine::look(&bench.placement, &bench.host_cpus);
         Ok((bench, machine, Output::new(self.json.as_deref())?))
     }
 }

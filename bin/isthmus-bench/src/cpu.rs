@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use rustix::time::{ClockId, clock_gettime};
 
 /// How often they are looked at; what happened in between is taken for even.
-const EACH: Duration = Duration::from_millis(10);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// CPU time of all threads that these processes have now.
 pub(crate) fn cpu_ns_of_all(processes: &[u32]) -> Result<u64> {
@@ -25,18 +25,18 @@ pub(crate) fn now_ns() -> u64 {
 
 /// What processes used by when: times, and CPU time until then, both in nanoseconds.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Used(Vec<(u64, u64)>);
+pub(crate) struct CpuUsage(Vec<(u64, u64)>);
 
-impl Used {
+impl CpuUsage {
     /// Does something, and looks at these processes meanwhile.
-    pub(crate) fn meanwhile<T>(processes: &[u32], act: impl FnOnce() -> Result<T>) -> Result<(T, Self)> {
+    pub(crate) fn record<T>(processes: &[u32], act: impl FnOnce() -> Result<T>) -> Result<(T, Self)> {
         let is_over = AtomicBool::new(false);
         scope(|scope| {
             let looking = scope.spawn(|| {
                 let mut used = Self::default();
                 while !is_over.load(Ordering::Relaxed) {
                     used.0.push((now_ns(), cpu_ns_of_all(processes)?));
-                    sleep(EACH);
+                    sleep(SAMPLE_INTERVAL);
                 }
                 used.0.push((now_ns(), cpu_ns_of_all(processes)?));
                 Ok::<_, anyhow::Error>(used)
@@ -94,10 +94,10 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_between_two_looks_is_shared_out_evenly() {
-        let used = Used(vec![(100, 1000), (200, 1100), (300, 1500)]);
+    fn cpu_time_between_samples_is_interpolated() {
+        let used = CpuUsage(vec![(100, 1000), (200, 1100), (300, 1500)]);
         assert_eq!((used.between(100, 200), used.between(150, 250)), (100.0, 250.0));
-        assert_eq!((used.between(0, 1000), Used::default().between(0, 1)), (500.0, 0.0));
+        assert_eq!((used.between(0, 1000), CpuUsage::default().between(0, 1)), (500.0, 0.0));
     }
 
     #[test]
@@ -107,7 +107,7 @@ mod tests {
             while now_ns() < begin + 30_000_000 {}
             Ok(())
         };
-        let ((), used) = Used::meanwhile(&[std::process::id()], spin).expect("looked at");
+        let ((), used) = CpuUsage::record(&[std::process::id()], spin).expect("looked at");
         assert!(used.between(begin, now_ns()) > 0.0 && used.0.len() >= 2);
     }
 }

@@ -9,14 +9,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use isthmus_netbed::Host;
+use isthmus_netns::Host;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::pin;
 
 /// How long it may take to get ready, and to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Running and ready; told to end when dropped.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl PrivateDaemon {
         let text = format!("daemon.runtime_dir = {place}\ndaemon.socket = {at}\n{}", plan.config);
         let (notify, stderr) = prepare(text).with_context(|| format!("cannot write into {}", folder.display()))?;
         let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
-        command.arg("bound");
+        command.arg("run-bound");
         if !plan.cpus.is_empty() {
             command.arg(format!("{}{}", crate::worker::CPUS, pin::list(plan.cpus)));
         }
@@ -92,8 +92,8 @@ impl PrivateDaemon {
     }
 
     fn wait_ready(&mut self, notify: &UnixDatagram, log: &Path) -> Result<()> {
-        let life = self.life()?;
-        let deadline = Instant::now() + PATIENCE;
+        let life = self.pidfd()?;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now()))?;
             let mut fds = [PollFd::new(notify, PollFlags::IN), PollFd::new(&life, PollFlags::IN)];
@@ -110,23 +110,23 @@ impl PrivateDaemon {
                 }
             } else if ended {
                 let status = self.child.wait().context("cannot wait for isthmusd")?;
-                bail!("isthmusd ended before it was ready ({status}):\n{}", said(log));
+                bail!("isthmusd ended before it was ready ({status}):\n{}", log_text(log));
             } else if ready == 0 {
-                bail!("isthmusd was not ready after {} s:\n{}", PATIENCE.as_secs(), said(log));
+                bail!("isthmusd was not ready after {} s:\n{}", TIMEOUT.as_secs(), log_text(log));
             }
         }
     }
 
-    fn life(&self) -> Result<rustix::fd::OwnedFd> {
+    fn pidfd(&self) -> Result<rustix::fd::OwnedFd> {
         let pid = Pid::from_child(&self.child);
         pidfd_open(pid, PidfdFlags::empty()).context("cannot watch isthmusd")
     }
 
     /// In order, or else by force.
-    fn end(&mut self) -> Result<()> {
-        let life = self.life()?;
+    fn stop(&mut self) -> Result<()> {
+        let life = self.pidfd()?;
         pidfd_send_signal(&life, Signal::TERM).context("cannot stop isthmusd")?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now()))?;
             match poll(&mut [PollFd::new(&life, PollFlags::IN)], Some(&left)) {
@@ -141,7 +141,7 @@ impl PrivateDaemon {
 
 impl Drop for PrivateDaemon {
     fn drop(&mut self) {
-        if self.end().is_err() {
+        if self.stop().is_err() {
             // It may have ended by itself.
             let _: std::io::Result<()> = self.child.kill();
         }
@@ -150,7 +150,7 @@ impl Drop for PrivateDaemon {
 }
 
 /// Why there can be none, if there can be none.
-pub(crate) fn absent() -> Option<String> {
+pub(crate) fn unavailable_reason() -> Option<String> {
     program().err().map(|error| format!("{error:#}"))
 }
 
@@ -164,6 +164,6 @@ fn program() -> Result<PathBuf> {
     Ok(beside)
 }
 
-fn said(log: &Path) -> String {
+fn log_text(log: &Path) -> String {
     fs::read_to_string(log).unwrap_or_default()
 }

@@ -1,6 +1,6 @@
 //! The measurements themselves: what both sides of a pair do over a link, whatever it is made of.
 //!
-//! Work goes in steps. The leading side says over the talk socket how much the next step is, both do it over the link, and the
+//! Work goes in steps. The leading side says over the control pipe how much the next step is, both do it over the link, and the
 //! leading side looks at its clock. First a step with a known content, which is compared; then steps that double until they are long
 //! enough to tell the speed, and warm everything up; then the measured ones, which fill the budget.
 
@@ -11,16 +11,16 @@ use anyhow::{Result, bail};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use crate::job::{Buffers, Done, Job, Side, Work};
+use crate::control_pipe::ControlPipe;
+use crate::job::{Buffers, Job, Side, SideResult, Work};
 use crate::path::Link;
 use crate::pool::{self, Pool};
 use crate::stats::{Latencies, median};
-use crate::talk::Talk;
 
 /// A ping-pong's half round trip is the median over so many batches.
 pub(crate) const BATCHES: u64 = 40;
 /// Round trips that are timed one by one, for percentiles.
-const SINGLES_MAX: u64 = 200_000;
+const SINGLE_ROUND_TRIPS_MAX: u64 = 200_000;
 
 /// What comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,25 +39,25 @@ pub(crate) enum Kind {
 }
 
 /// Does one side's part of the work.
-pub(crate) fn run<L: Link>(link: &mut L, job: &Job, talk: &Talk) -> Result<Done> {
+pub(crate) fn run<L: Link>(link: &mut L, job: &Job, control_pipe: &ControlPipe) -> Result<SideResult> {
     let budget = Duration::from_millis(job.budget_ms);
     match (job.work, job.side) {
-        (Work::Open, _) => Ok(Done::default()),
-        (Work::First { size }, side) => first(link, talk, size, side),
-        (Work::Idle { ms }, side) => idle(link, talk, ms, side),
+        (Work::Open, _) => Ok(SideResult::default()),
+        (Work::First { size }, side) => first(link, control_pipe, size, side),
+        (Work::Idle { ms }, side) => measure_idle(link, control_pipe, ms, side),
         (Work::Match { .. }, _) => bail!("the path {} knows no matching", job.path.name()),
-        (Work::PingPong { size }, Side::Lead) => ping(link, talk, size, budget),
-        (Work::PingPong { size }, Side::Follow) => pong(link, talk, size),
-        (Work::Stream { size, buffers }, Side::Lead) => stream_out(link, talk, size, buffers, budget),
-        (Work::Stream { size, buffers }, Side::Follow) => stream_in(link, talk, size, buffers),
+        (Work::PingPong { size }, Side::Lead) => ping(link, control_pipe, size, budget),
+        (Work::PingPong { size }, Side::Follow) => pong(link, control_pipe, size),
+        (Work::Stream { size, buffers }, Side::Lead) => stream_out(link, control_pipe, size, buffers, budget),
+        (Work::Stream { size, buffers }, Side::Follow) => stream_in(link, control_pipe, size, buffers),
     }
 }
 
 /// The first message there and back, with nothing before it.
-fn first<L: Link>(link: &mut L, talk: &Talk, size: usize, side: Side) -> Result<Done> {
+fn first<L: Link>(link: &mut L, control_pipe: &ControlPipe, size: usize, side: Side) -> Result<SideResult> {
     let mut message = vec![0; size];
     pool::write_pattern(&mut message);
-    talk.barrier()?;
+    control_pipe.barrier()?;
     let (cpu, start) = (cpu_ns()?, Instant::now());
     match side {
         Side::Lead => {
@@ -70,12 +70,12 @@ fn first<L: Link>(link: &mut L, talk: &Talk, size: usize, side: Side) -> Result<
         }
     }
     let half_rtt_ns = Some(start.elapsed().as_nanos() as f64 / 2.0);
-    Ok(Done { messages: 2, cpu_ns: cpu_ns()? - cpu, half_rtt_ns, ..Done::default() })
+    Ok(SideResult { messages: 2, cpu_ns: cpu_ns()? - cpu, half_rtt_ns, ..SideResult::default() })
 }
 
 /// The following side waits for a message that does not come until the time is over; the leading one says when it is.
-fn idle<L: Link>(link: &mut L, talk: &Talk, ms: u64, side: Side) -> Result<Done> {
-    talk.barrier()?;
+fn measure_idle<L: Link>(link: &mut L, control_pipe: &ControlPipe, ms: u64, side: Side) -> Result<SideResult> {
+    control_pipe.barrier()?;
     match side {
         Side::Lead => {
             sleep(Duration::from_millis(ms));
@@ -83,20 +83,20 @@ fn idle<L: Link>(link: &mut L, talk: &Talk, ms: u64, side: Side) -> Result<Done>
         }
         Side::Follow => link.recv(&mut [0])?,
     }
-    Ok(Done::default())
+    Ok(SideResult::default())
 }
 
-fn ping<L: Link>(link: &mut L, talk: &Talk, size: usize, budget: Duration) -> Result<Done> {
+fn ping<L: Link>(link: &mut L, control_pipe: &ControlPipe, size: usize, budget: Duration) -> Result<SideResult> {
     let (mut out, mut into) = (vec![0; size], vec![0; size]);
     pool::write_pattern(&mut out);
     let mut round = |link: &mut L| -> Result<()> {
         link.send(&out)?;
         link.recv(&mut into)
     };
-    announce(talk, 1, Kind::Check)?;
+    announce(control_pipe, 1, Kind::Check)?;
     round(link)?;
     let round_ns = calibrate(budget / 20, u64::MAX, |count| {
-        announce(talk, count, Kind::Warm)?;
+        announce(control_pipe, count, Kind::Warm)?;
         let start = Instant::now();
         for _ in 0..count {
             round(link)?;
@@ -104,10 +104,10 @@ fn ping<L: Link>(link: &mut L, talk: &Talk, size: usize, budget: Duration) -> Re
         Ok(start.elapsed())
     })?;
     let fits = |share: f64| ((budget.as_nanos() as f64 * share / round_ns) as u64).max(1);
-    let (batch, singles) = (fits(0.6 / (BATCHES + 1) as f64), fits(0.3).min(SINGLES_MAX));
+    let (batch, singles) = (fits(0.6 / (BATCHES + 1) as f64), fits(0.3).min(SINGLE_ROUND_TRIPS_MAX));
     // The first batch is not counted: the other side has just been woken.
     let rounds = (BATCHES + 1) * batch + singles;
-    announce(talk, rounds, Kind::Measured)?;
+    announce(control_pipe, rounds, Kind::Measured)?;
     let cpu = cpu_ns()?;
     let mut halves = Vec::new();
     for number in 0..=BATCHES {
@@ -126,18 +126,18 @@ fn ping<L: Link>(link: &mut L, talk: &Talk, size: usize, budget: Duration) -> Re
         latencies.record(start.elapsed().as_nanos() as u64);
     }
     let cpu_ns = cpu_ns()? - cpu;
-    announce(talk, 0, Kind::Measured)?;
+    announce(control_pipe, 0, Kind::Measured)?;
     if !pool::holds_pattern(&into) {
         bail!("the message that came back is not the one that was sent");
     }
     let round_trips = Some(latencies.recorded());
-    Ok(Done { messages: 2 * rounds, cpu_ns, half_rtt_ns: median(&halves), round_trips, ..Done::default() })
+    Ok(SideResult { messages: 2 * rounds, cpu_ns, half_rtt_ns: median(&halves), round_trips, ..SideResult::default() })
 }
 
-fn pong<L: Link>(link: &mut L, talk: &Talk, size: usize) -> Result<Done> {
+fn pong<L: Link>(link: &mut L, control_pipe: &ControlPipe, size: usize) -> Result<SideResult> {
     let mut message = vec![0; size];
-    let mut done = Done::default();
-    while let Some(step) = next_step(talk)? {
+    let mut done = SideResult::default();
+    while let Some(step) = next_step(control_pipe)? {
         let cpu = cpu_ns()?;
         for _ in 0..step.count {
             link.recv(&mut message)?;
@@ -151,9 +151,15 @@ fn pong<L: Link>(link: &mut L, talk: &Talk, size: usize) -> Result<Done> {
     Ok(done)
 }
 
-fn stream_out<L: Link>(link: &mut L, talk: &Talk, size: usize, buffers: Buffers, budget: Duration) -> Result<Done> {
-    let mut done = Done::default();
-    let step = |link: &mut L, count: u64, kind: Kind, done: &mut Done| -> Result<Duration> {
+fn stream_out<L: Link>(
+    link: &mut L,
+    control_pipe: &ControlPipe,
+    size: usize,
+    buffers: Buffers,
+    budget: Duration,
+) -> Result<SideResult> {
+    let mut done = SideResult::default();
+    let step = |link: &mut L, count: u64, kind: Kind, done: &mut SideResult| -> Result<Duration> {
         let mut pool = match kind {
             // The pattern must not be overwritten.
             Kind::Check if buffers == Buffers::Rewritten => Pool::new(size, Buffers::Warm, count),
@@ -162,7 +168,7 @@ fn stream_out<L: Link>(link: &mut L, talk: &Talk, size: usize, buffers: Buffers,
         if kind == Kind::Check {
             pool.write_pattern();
         }
-        announce(talk, count, kind)?;
+        announce(control_pipe, count, kind)?;
         let (cpu, start) = (cpu_ns()?, Instant::now());
         link.stream_out(&mut pool)?;
         link.recv(&mut [0])?;
@@ -186,19 +192,19 @@ fn stream_out<L: Link>(link: &mut L, talk: &Talk, size: usize, buffers: Buffers,
             break;
         }
     }
-    announce(talk, 0, Kind::Measured)?;
+    announce(control_pipe, 0, Kind::Measured)?;
     Ok(done)
 }
 
-fn stream_in<L: Link>(link: &mut L, talk: &Talk, size: usize, buffers: Buffers) -> Result<Done> {
-    let mut done = Done::default();
+fn stream_in<L: Link>(link: &mut L, control_pipe: &ControlPipe, size: usize, buffers: Buffers) -> Result<SideResult> {
+    let mut done = SideResult::default();
     loop {
-        let step: Step = talk.recv()?;
+        let step: Step = control_pipe.recv()?;
         if step.count == 0 {
             return Ok(done);
         }
         let mut pool = Pool::new(size, buffers, step.count);
-        talk.send(&step)?;
+        control_pipe.send(&step)?;
         let cpu = cpu_ns()?;
         link.stream_in(&mut pool)?;
         link.send(&[1])?;
@@ -212,12 +218,12 @@ fn stream_in<L: Link>(link: &mut L, talk: &Talk, size: usize, buffers: Buffers) 
     }
 }
 
-/// Repeats with twice as many until it takes `enough`; says how many nanoseconds one takes.
-pub(crate) fn calibrate(enough: Duration, most: u64, mut time: impl FnMut(u64) -> Result<Duration>) -> Result<f64> {
+/// Repeats with twice as many until it takes `min_time`; says how many nanoseconds one takes.
+pub(crate) fn calibrate(min_time: Duration, most: u64, mut time: impl FnMut(u64) -> Result<Duration>) -> Result<f64> {
     let mut count = 1;
     loop {
         let elapsed = time(count)?;
-        if elapsed >= enough || count == most {
+        if elapsed >= min_time || count == most {
             return Ok((elapsed.as_nanos() as f64 / count as f64).max(0.1));
         }
         count = (count * 2).min(most);
@@ -225,22 +231,22 @@ pub(crate) fn calibrate(enough: Duration, most: u64, mut time: impl FnMut(u64) -
 }
 
 /// Says what comes next, and waits until the other side has understood and is about to begin.
-pub(crate) fn announce(talk: &Talk, count: u64, kind: Kind) -> Result<()> {
+pub(crate) fn announce(control_pipe: &ControlPipe, count: u64, kind: Kind) -> Result<()> {
     let step = Step { count, kind };
-    talk.send(&step)?;
-    if count > 0 && talk.recv::<Step>()? != step {
+    control_pipe.send(&step)?;
+    if count > 0 && control_pipe.recv::<Step>()? != step {
         bail!("the other side is at another step");
     }
     Ok(())
 }
 
 /// The other side's part of [`announce`]; `None` at the end.
-pub(crate) fn next_step(talk: &Talk) -> Result<Option<Step>> {
-    let step: Step = talk.recv()?;
+pub(crate) fn next_step(control_pipe: &ControlPipe) -> Result<Option<Step>> {
+    let step: Step = control_pipe.recv()?;
     if step.count == 0 {
         return Ok(None);
     }
-    talk.send(&step)?;
+    control_pipe.send(&step)?;
     Ok(Some(step))
 }
 

@@ -1,7 +1,7 @@
 //! The rows of `docs/figures.md`: what is claimed, and what it is held against, measured in turns.
 //!
 //! To add a row: a function that returns its [`Row`], and its line in [`rows`]. What no pair of workers over a path can measure
-//! (idling, many silent peers) is a type of its own that implements [`Case`], in a file below `figures/`.
+//! (idling, many idle peers) is a type of its own that implements [`Case`], in a file below `figures/`.
 
 mod idle;
 mod mpi;
@@ -13,11 +13,11 @@ use std::rc::Rc;
 use anyhow::Result;
 
 use crate::baseline::{CacheLine, Ucx, copy, ucx};
-use crate::case::{Case, LinkCase, Trouble, interleave};
-use crate::hosts::Stages;
+use crate::case::{Case, LinkCase, NoValue, interleave};
+use crate::hosts::HostPairs;
 use crate::job::{Buffers, Wait};
 use crate::machine::Machine;
-use crate::mpi::Stock;
+use crate::mpi::SystemMpis;
 use crate::pair::Bench;
 use crate::path::Path;
 use crate::report::{Figure, Output, figures_table, progress};
@@ -50,13 +50,16 @@ pub(crate) fn rows(path: Path) -> Vec<Row> {
         attach(path),
         first_message(path),
         idle_cpu(path),
-        silent_peers(path),
+        idle_peers(path),
     ];
     // MX and the provider go over Isthmus, and over nothing else.
     let is_ours = matches!(path, Path::Isthmus | Path::Mx);
     let others = if is_ours {
-        let stages = &Rc::new(Stages::default());
-        [mx::rows(), wire::rows(stages), mpi::rows(&Rc::new(Stock::default()), stages)].into_iter().flatten().collect()
+        let host_pairs = &Rc::new(HostPairs::default());
+        [mx::rows(), wire::rows(host_pairs), mpi::rows(&Rc::new(SystemMpis::default()), host_pairs)]
+            .into_iter()
+            .flatten()
+            .collect()
     } else {
         Vec::new()
     };
@@ -84,7 +87,7 @@ pub(crate) fn measure(rows: &[Row], bench: &Bench, machine: &Machine, output: &m
         for (case, samples) in beside {
             figure = figure.with_other(case.name(), samples);
         }
-        complete &= figure.value.is_some() && !matches!(samples[0].trouble, Some(Trouble::Failed(_)));
+        complete &= figure.value.is_some() && !matches!(samples[0].no_value, Some(NoValue::Failed(_)));
         output.line(&figure)?;
         figures.push(figure);
     }
@@ -101,7 +104,7 @@ fn row(
     baseline: impl Case + 'static,
     others: Vec<Box<dyn Case>>,
 ) -> Option<Row> {
-    let possible = case.is_possible();
+    let possible = case.is_supported();
     possible.then(|| Row { name, target, case: Box::new(case), baseline: Some(Box::new(baseline)), others })
 }
 
@@ -227,7 +230,7 @@ fn first_message(path: Path) -> Option<Row> {
 
 fn idle_cpu(path: Path) -> Option<Row> {
     let case = Idle { path, domains: 100 };
-    case.is_possible().then(|| Row {
+    case.is_supported().then(|| Row {
         name: "local.idle_cpu_ms",
         target: "0 ms CPU in 60 s, daemon and 100 attached domains",
         case: Box::new(case),
@@ -236,10 +239,10 @@ fn idle_cpu(path: Path) -> Option<Row> {
     })
 }
 
-fn silent_peers(path: Path) -> Option<Row> {
+fn idle_peers(path: Path) -> Option<Row> {
     let case = LinkCase::half_rtt(path, Wait::Poll, 8);
-    let with_silent = case.clone().with_option("silent_peers", "1000");
-    row("local.silent_peers", "within 10 % of the same without 1,000 silent peers", with_silent, case, Vec::new())
+    let with_silent = case.clone().with_option("idle_peers", "1000");
+    row("local.idle_peers", "within 10 % of the same without 1,000 idle peers", with_silent, case, Vec::new())
 }
 
 /// The rows whose name is one of these, or begins with one of them and a dot; an error names those there are.
@@ -333,7 +336,7 @@ mod tests {
                 "mpi.bandwidth.1m",
                 "mpi.net.half_rtt.8b",
                 "mpi.net.bandwidth.1m",
-                "mpi.crowd.8ranks",
+                "mpi.oversubscribed.8ranks",
                 "mpi.hpcc.ring_latency",
                 "mpi.hpcc.ring_bandwidth",
                 "mpi.hpcc.random_access",
@@ -343,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn cases_of_a_row_have_names_of_their_own() {
+    fn case_names_of_a_row_are_unique() {
         for row in rows(Path::Isthmus) {
             let mut names: Vec<_> = row.baseline.iter().chain(&row.others).map(|case| case.name()).collect();
             names.push(row.case.name());
@@ -364,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_selected_by_name_or_by_what_comes_before_a_dot() {
+    fn rows_are_selected_by_name_or_prefix() {
         let chosen = |only: &[&str]| -> Result<usize, String> {
             let only: Vec<String> = only.iter().map(ToString::to_string).collect();
             select(rows(Path::Unix), &only).map(|rows| rows.len())

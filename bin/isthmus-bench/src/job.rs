@@ -68,7 +68,7 @@ pub(crate) enum Work {
     PingPong { size: usize },
     /// Messages in one direction, one short answer at the end.
     Stream { size: usize, buffers: Buffers },
-    /// Nothing but opening the path; [`Done::open_ns`] says how long it took.
+    /// Nothing but opening the path; [`SideResult::open_ns`] says how long it took.
     Open,
     /// The first message of a new connection, there and back.
     First { size: usize },
@@ -107,7 +107,7 @@ pub(crate) struct Job {
 /// From this program to a worker. The job comes with a socket to the other worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Order {
+pub(crate) enum WorkerOrder {
     Job(Job),
     Go,
 }
@@ -115,16 +115,16 @@ pub(crate) enum Order {
 /// From a worker to this program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Answer {
-    /// Opened and connected, or done and still connected; waits for [`Order::Go`].
+pub(crate) enum WorkerMessage {
+    /// Opened and connected, or done and still connected; waits for [`WorkerOrder::Go`].
     Ready,
-    Done(Done),
+    Done(SideResult),
     Failed(String),
 }
 
 /// What one side found.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Done {
+pub(crate) struct SideResult {
     /// How long this side took to open the path.
     pub(crate) open_ns: u64,
     /// How long it then took to connect to the other side, waiting for it included.

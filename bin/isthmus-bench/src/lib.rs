@@ -5,7 +5,7 @@
 //!    ├─▶ baselines ─▶ baseline ──────┤  pair ──▶  worker ─▶ path ─▶ drive     (two processes, pinned)
 //!    ├─▶ paths ────▶ sweep ──────────┤            plot (SVG)
 //!    └─▶ raw ────────────────────────┘  hosts: two of them in namespaces, a wire between them, a daemon on each
-//!                                    mpi:   stock MPIs, their launchers and ranks in place of pairs
+//!                                    mpi:   MPIs of the system, their launchers and ranks in place of pairs
 //! demo (isthmus try) ─▶ the same
 //! ```
 //!
@@ -13,19 +13,20 @@
 //! never decides whether a target is met.
 //!
 //! A library for the sake of `isthmus try`, which shows the same measurements to people: see [`demo`]; and of measurements that other
-//! programs make and tell in the same form: see [`sheet`].
+//! programs make and tell in the same form: see [`result_table`].
 
 #![forbid(unsafe_code)]
 
 mod baseline;
 mod case;
 mod cli;
+mod control_pipe;
 mod cpu;
+mod cpu_placement;
 mod daemon;
 pub mod demo;
 mod drive;
 mod figures;
-mod folder;
 mod hosts;
 mod job;
 mod machine;
@@ -36,11 +37,10 @@ mod pin;
 mod plot;
 mod pool;
 mod report;
-mod seats;
-pub mod sheet;
+pub mod result_table;
 mod stats;
 mod sweep;
-mod talk;
+mod temp_folder;
 mod worker;
 
 pub use cli::main;

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
+use crate::cpu_placement::HostCpus;
 use crate::pin::Placement;
-use crate::seats::Seating;
 
 /// The machine at the start of the measurement.
 #[derive(Clone, Debug, Serialize)]
@@ -25,7 +25,7 @@ pub(crate) struct Machine {
     /// The CPUs that sides are pinned to, in order.
     pub(crate) pinned: String,
     /// The same of two hosts, with their daemons.
-    pub(crate) seats: String,
+    pub(crate) cpu_placement: String,
     /// What guests ran the measured programs, where guests did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) guests: Option<String>,
@@ -36,16 +36,16 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn look(placement: &Placement, seating: &Seating) -> Self {
-        Self::pinned(placement.list(), seating.describe(), None)
+    pub(crate) fn look(placement: &Placement, host_cpus: &HostCpus) -> Self {
+        Self::pinned(placement.list(), host_cpus.describe(), None)
     }
 
     /// The same, where guests run the measured programs and nothing is pinned.
-    pub(crate) fn below(guests: String) -> Self {
+    pub(crate) fn for_guests(guests: String) -> Self {
         Self::pinned("none".to_owned(), "free".to_owned(), Some(guests))
     }
 
-    fn pinned(pinned: String, seats: String, guests: Option<String>) -> Self {
+    fn pinned(pinned: String, cpu_placement: String, guests: Option<String>) -> Self {
         let cpuinfo = read("/proc/cpuinfo");
         let uname = rustix::system::uname();
         Self {
@@ -59,7 +59,7 @@ impl Machine {
             huge_pages: chosen(&read("/sys/kernel/mm/transparent_hugepage/enabled")),
             load: read("/proc/loadavg").split(' ').take(3).collect::<Vec<_>>().join(" "),
             pinned,
-            seats,
+            cpu_placement,
             guests,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             debug_build: cfg!(debug_assertions),
@@ -74,12 +74,12 @@ impl Machine {
         } else {
             ""
         };
-        let seats = match &self.guests {
+        let cpu_placement = match &self.guests {
             Some(guests) => format!("guests: {guests}"),
-            None => format!("pinned to CPUs {} ({})", self.pinned, self.seats),
+            None => format!("pinned to CPUs {} ({})", self.pinned, self.cpu_placement),
         };
         format!(
-            "{} ({} CPUs, {} MiB, {what}), {}, huge pages {}, load {}, {seats}, isthmus-bench {}{warning}",
+            "{} ({} CPUs, {} MiB, {what}), {}, huge pages {}, load {}, {cpu_placement}, isthmus-bench {}{warning}",
             self.cpu, self.cpus, self.memory_mib, self.kernel, self.huge_pages, self.load, self.version,
         )
     }

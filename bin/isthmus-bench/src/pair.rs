@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!            isthmus-bench
-//!     job, go │        │ job, go         (a Talk each, as standard input)
+//!     job, go │        │ job, go         (a ControlPipe each, as standard input)
 //!             ▼        ▼
-//!          lead ◀────▶ follow            (a Talk between them, made here, passed with the job)
+//!          lead ◀────▶ follow            (a ControlPipe between them, made here, passed with the job)
 //!             ╞════════╡                 (the path that is measured)
 //! ```
 
@@ -16,23 +16,23 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use isthmus_netbed::Host;
+use isthmus_netns::Host;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
-use crate::job::{Answer, Done, Job, Order, Setup, Side, Work};
+use crate::control_pipe::ControlPipe;
+use crate::cpu_placement::HostCpus;
+use crate::job::{Job, Setup, Side, SideResult, Work, WorkerMessage, WorkerOrder};
 use crate::path::Path;
 use crate::pin::Placement;
-use crate::seats::Seating;
-use crate::talk::Talk;
 
 /// What all measurements of one run of this program have in common.
 #[derive(Clone, Debug)]
 pub(crate) struct Bench {
     pub(crate) placement: Placement,
     /// The same for two hosts.
-    pub(crate) seating: Seating,
+    pub(crate) host_cpus: HostCpus,
     /// How long the measured part of one run may take.
     pub(crate) budget: Duration,
     /// How often each measurement is repeated.
@@ -67,7 +67,7 @@ impl Task {
 
 /// Where a side of a pair is, if not in the middle of this machine: on which host, and on which CPUs.
 #[derive(Clone, Debug)]
-pub(crate) struct Seat {
+pub(crate) struct SidePlacement {
     pub(crate) host: Host,
     pub(crate) cpus: Vec<usize>,
     /// Variables of its own.
@@ -76,19 +76,19 @@ pub(crate) struct Seat {
 
 /// A pair that is to be started: what it is to do, and where its sides are, the leading one first.
 #[derive(Clone, Debug)]
-pub(crate) struct Party {
+pub(crate) struct PairPlan {
     pub(crate) task: Task,
-    pub(crate) seats: [Seat; 2],
+    pub(crate) sides: [SidePlacement; 2],
 }
 
 /// What both sides found.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Found {
-    pub(crate) lead: Done,
-    pub(crate) follow: Done,
+pub(crate) struct PairResult {
+    pub(crate) lead: SideResult,
+    pub(crate) follow: SideResult,
 }
 
-impl Found {
+impl PairResult {
     /// CPU time of both sides for each message; `None` if nothing was sent.
     pub(crate) fn cpu_ns_per_message(&self) -> Option<f64> {
         let cpu_ns = (self.lead.cpu_ns + self.follow.cpu_ns) as f64;
@@ -120,42 +120,42 @@ impl Found {
 
 impl Bench {
     /// Runs one pair.
-    pub(crate) fn pair(&self, task: &Task) -> Result<Found> {
+    pub(crate) fn pair(&self, task: &Task) -> Result<PairResult> {
         self.pairs(task, 1)?.pop().context("one pair gives one result")
     }
 
     /// Runs so many pairs at the same time, with the same task.
-    pub(crate) fn pairs(&self, task: &Task, pairs: usize) -> Result<Vec<Found>> {
-        Ok(self.pairs_watched(task, pairs, |_| Ok(()))?.0)
+    pub(crate) fn pairs(&self, task: &Task, pairs: usize) -> Result<Vec<PairResult>> {
+        Ok(self.run_pairs_watched(task, pairs, |_| Ok(()))?.0)
     }
 
     /// The same; `watch` is called with the workers' process ids when all have begun.
-    pub(crate) fn pairs_watched<T>(
+    pub(crate) fn run_pairs_watched<T>(
         &self,
         task: &Task,
         pairs: usize,
         watch: impl FnOnce(&[u32]) -> Result<T>,
-    ) -> Result<(Vec<Found>, T)> {
+    ) -> Result<(Vec<PairResult>, T)> {
         let workers = self.start(task, pairs, false)?;
-        self.named(task, self.conduct(workers, watch))
+        self.named(task, self.run_workers(workers, watch))
     }
 
     /// Runs pairs between hosts at the same time.
-    pub(crate) fn parties(&self, parties: &[Party]) -> Result<Vec<Found>> {
-        let Some(Party { task, .. }) = parties.first() else { return Ok(Vec::new()) };
+    pub(crate) fn run_pairs(&self, pair_plans: &[PairPlan]) -> Result<Vec<PairResult>> {
+        let Some(PairPlan { task, .. }) = pair_plans.first() else { return Ok(Vec::new()) };
         let mut workers = Vec::new();
-        for Party { task, seats } in parties {
-            let (near, far) = Talk::pair()?;
-            for (side, seat, socket) in [(Side::Lead, &seats[0], near), (Side::Follow, &seats[1], far)] {
-                let job = self.job(task, side, seat.cpus.clone(), false);
-                workers.push(Worker::start(self, Command::new(&self.program), Some(seat), job, &socket)?);
+        for PairPlan { task, sides } in pair_plans {
+            let (near, far) = ControlPipe::pair()?;
+            for (side, side_placement, socket) in [(Side::Lead, &sides[0], near), (Side::Follow, &sides[1], far)] {
+                let job = self.job(task, side, side_placement.cpus.clone(), false);
+                workers.push(Worker::start(self, Command::new(&self.program), Some(side_placement), job, &socket)?);
             }
         }
-        Ok(self.named(task, self.conduct(workers, |_| Ok(())))?.0)
+        Ok(self.named(task, self.run_workers(workers, |_| Ok(())))?.0)
     }
 
     /// Runs one pair, and calls `look` when it is done and both sides are still there.
-    pub(crate) fn pair_held<T>(&self, task: &Task, look: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(crate) fn run_pair_held<T>(&self, task: &Task, look: impl FnOnce() -> Result<T>) -> Result<T> {
         let mut workers = self.start(task, 1, true)?;
         let held = self.begin(&mut workers).and_then(|()| {
             self.all_ready(&mut workers)?;
@@ -171,7 +171,7 @@ impl Bench {
     fn start(&self, task: &Task, pairs: usize, hold: bool) -> Result<Vec<Worker>> {
         let mut workers = Vec::new();
         for pair in 0..pairs {
-            let (near, far) = Talk::pair()?;
+            let (near, far) = ControlPipe::pair()?;
             let lead = self.placement.lead(pair);
             let follow = if task.one_cpu { lead } else { self.placement.follow(pair) };
             for (side, cpu, socket) in [(Side::Lead, lead, near), (Side::Follow, follow, far)] {
@@ -190,35 +190,39 @@ impl Bench {
 
     fn all_ready(&self, workers: &mut [Worker]) -> Result<()> {
         each_answer(workers, self.deadline(), |worker, answer| match answer {
-            Answer::Ready => Ok(()),
-            Answer::Done(_) => bail!("the {} side was done before it began", worker.side_name()),
-            Answer::Failed(error) => bail!("the {} side: {error}", worker.side_name()),
+            WorkerMessage::Ready => Ok(()),
+            WorkerMessage::Done(_) => bail!("the {} side was done before it began", worker.side_name()),
+            WorkerMessage::Failed(error) => bail!("the {} side: {error}", worker.side_name()),
         })
     }
 
     /// Waits for all to be ready, and lets them begin together.
     fn begin(&self, workers: &mut [Worker]) -> Result<()> {
         self.all_ready(workers)?;
-        workers.iter().try_for_each(|worker| worker.talk.send(&Order::Go))
+        workers.iter().try_for_each(|worker| worker.control_pipe.send(&WorkerOrder::Go))
     }
 
     /// Lets all begin, and collects what they found, in order.
-    fn conduct<T>(&self, mut workers: Vec<Worker>, watch: impl FnOnce(&[u32]) -> Result<T>) -> Result<(Vec<Found>, T)> {
+    fn run_workers<T>(
+        &self,
+        mut workers: Vec<Worker>,
+        watch: impl FnOnce(&[u32]) -> Result<T>,
+    ) -> Result<(Vec<PairResult>, T)> {
         self.begin(&mut workers)?;
         let pids: Vec<u32> = workers.iter().map(|worker| worker.child.id()).collect();
         let watched = watch(&pids)?;
         each_answer(&mut workers, self.deadline(), |worker, answer| match answer {
-            Answer::Done(done) => {
+            WorkerMessage::Done(done) => {
                 worker.done = Some(done);
                 Ok(())
             }
-            Answer::Ready => bail!("the {} side was ready twice", worker.side_name()),
-            Answer::Failed(error) => bail!("the {} side: {error}", worker.side_name()),
+            WorkerMessage::Ready => bail!("the {} side was ready twice", worker.side_name()),
+            WorkerMessage::Failed(error) => bail!("the {} side: {error}", worker.side_name()),
         })?;
         let mut found = Vec::new();
         let mut dones = workers.iter_mut().map(|worker| worker.done.take());
         while let (Some(Some(lead)), Some(Some(follow))) = (dones.next(), dones.next()) {
-            found.push(Found { lead, follow });
+            found.push(PairResult { lead, follow });
         }
         Ok((found, watched))
     }
@@ -233,27 +237,33 @@ impl Bench {
 struct Worker {
     side: Side,
     child: Child,
-    talk: Talk,
-    done: Option<Done>,
+    control_pipe: ControlPipe,
+    done: Option<SideResult>,
 }
 
 impl Worker {
-    fn start(bench: &Bench, mut command: Command, seat: Option<&Seat>, job: Job, socket: &Talk) -> Result<Self> {
-        let (ours, theirs) = Talk::pair()?;
-        let own = seat.map(|seat| &seat.environment[..]).unwrap_or_default();
+    fn start(
+        bench: &Bench,
+        mut command: Command,
+        side_placement: Option<&SidePlacement>,
+        job: Job,
+        socket: &ControlPipe,
+    ) -> Result<Self> {
+        let (ours, theirs) = ControlPipe::pair()?;
+        let own = side_placement.map(|side_placement| &side_placement.environment[..]).unwrap_or_default();
         command
             .arg("worker")
             .envs(bench.environment.iter().chain(own).map(|(name, value)| (name, value)))
             .stdin(Stdio::from(theirs.into_fd()))
             .stdout(Stdio::null());
         let started = format!("cannot start {}", command.get_program().display());
-        let child = match seat {
-            Some(seat) => seat.host.spawn(command),
+        let child = match side_placement {
+            Some(side_placement) => side_placement.host.spawn(command),
             None => command.spawn(),
         };
         let child = child.context(started)?;
-        let worker = Self { side: job.side, child, talk: ours, done: None };
-        worker.talk.send_with(&Order::Job(job), &[socket.as_fd()])?;
+        let worker = Self { side: job.side, child, control_pipe: ours, done: None };
+        worker.control_pipe.send_with(&WorkerOrder::Job(job), &[socket.as_fd()])?;
         Ok(worker)
     }
 
@@ -265,8 +275,8 @@ impl Worker {
     }
 
     /// Takes its next answer, or says how it ended without one.
-    fn answer(&mut self) -> Result<Answer> {
-        self.talk.recv().or_else(|_| {
+    fn next_message(&mut self) -> Result<WorkerMessage> {
+        self.control_pipe.recv().or_else(|_| {
             let status = self.child.wait().context("cannot wait for a worker")?;
             Err(anyhow!("the {} side ended without an answer: {status}", self.side_name()))
         })
@@ -306,13 +316,14 @@ fn isolated_command(bench: &Bench) -> Command {
 fn each_answer(
     workers: &mut [Worker],
     deadline: Instant,
-    mut take: impl FnMut(&mut Worker, Answer) -> Result<()>,
+    mut take: impl FnMut(&mut Worker, WorkerMessage) -> Result<()>,
 ) -> Result<()> {
     let mut missing: Vec<usize> = (0..workers.len()).collect();
     while !missing.is_empty() {
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = Timespec::try_from(left).context("the deadline is too far away")?;
-        let mut fds: Vec<_> = missing.iter().map(|&index| PollFd::new(&workers[index].talk, PollFlags::IN)).collect();
+        let mut fds: Vec<_> =
+            missing.iter().map(|&index| PollFd::new(&workers[index].control_pipe, PollFlags::IN)).collect();
         match poll(&mut fds, Some(&timeout)) {
             Ok(0) => bail!("{} of {} workers did not answer in time", missing.len(), workers.len()),
             Ok(_) | Err(Errno::INTR) => {}
@@ -321,7 +332,7 @@ fn each_answer(
         let spoke: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         let (answered, silent): (Vec<_>, Vec<_>) = missing.into_iter().zip(spoke).partition(|(_, spoke)| *spoke);
         for (index, _) in answered {
-            let answer = workers[index].answer()?;
+            let answer = workers[index].next_message()?;
             take(&mut workers[index], answer)?;
         }
         missing = silent.into_iter().map(|(index, _)| index).collect();

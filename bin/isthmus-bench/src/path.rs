@@ -22,13 +22,13 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
-use isthmus_netbed::Interface;
+use isthmus_netns::WireInterface;
 use serde::{Deserialize, Serialize};
 
+use crate::control_pipe::ControlPipe;
 use crate::drive;
-use crate::job::{Done, Job, Setup, Side, Wait, Work};
+use crate::job::{Job, Setup, Side, SideResult, Wait, Work};
 use crate::pool::Pool;
-use crate::talk::Talk;
 
 /// One side of a path that is open, but not yet connected to the other side.
 pub(crate) trait Transport: Sized {
@@ -38,8 +38,8 @@ pub(crate) trait Transport: Sized {
     /// Does what can be done alone: attaches, opens an endpoint. Its time is reported as `open_ns`.
     fn open(setup: &Setup) -> Result<Self>;
 
-    /// Finds the other side, by what both say to each other over `talk`. Both sides call it at about the same time.
-    fn connect(self, side: Side, talk: &Talk) -> Result<Self::Link>;
+    /// Finds the other side, by what both say to each other over `control_pipe`. Both sides call it at about the same time.
+    fn connect(self, side: Side, control_pipe: &ControlPipe) -> Result<Self::Link>;
 }
 
 /// One side of a connected path.
@@ -117,7 +117,7 @@ impl Path {
     }
 
     /// Whether this kind of work means something on this path.
-    pub(crate) const fn can(self, work: Work, wait: Wait) -> bool {
+    pub(crate) const fn supports(self, work: Work, wait: Wait) -> bool {
         match self {
             Self::Mx => matches!(work, Work::PingPong { .. } | Work::Stream { .. } | Work::Match { .. }),
             Self::Isthmus | Self::Tcp | Self::Unix | Self::Seqpacket | Self::Pipe => {
@@ -129,11 +129,11 @@ impl Path {
         }
     }
 
-    /// The options in [`Setup::options`] that it understands. `silent_peers` is how many peers that never say anything the
+    /// The options in [`Setup::options`] that it understands. `idle_peers` is how many peers that never say anything the
     /// following side has besides the one it talks to; a path that knows it gets a row.
     pub(crate) const fn options(self) -> &'static [&'static str] {
         match self {
-            Self::Isthmus => &[isthmus::SILENT_PEERS],
+            Self::Isthmus => &[isthmus::IDLE_PEERS],
             Self::Mx => &[mx::WAIT, mx::BOARD],
             Self::Tcp => &[tcp::AT, tcp::CONGESTION],
             Self::Raw => &[raw::INTERFACE],
@@ -143,7 +143,7 @@ impl Path {
     }
 
     /// The options that lead from one host to another; none where this path does not go there.
-    pub(crate) fn between(self, from: &Interface, to: &Interface) -> Vec<(&'static str, String)> {
+    pub(crate) fn between(self, from: &WireInterface, to: &WireInterface) -> Vec<(&'static str, String)> {
         match self {
             Self::Mx => vec![(mx::BOARD, board(to))],
             Self::Tcp => vec![(tcp::AT, to.v4.to_string())],
@@ -154,15 +154,15 @@ impl Path {
     }
 
     /// Why this installation cannot measure it, if it cannot.
-    pub fn absent(self) -> Option<String> {
+    pub fn unavailable_reason(self) -> Option<String> {
         match self {
-            Self::Mx => mx::absent(),
+            Self::Mx => mx::unavailable_reason(),
             _ => None,
         }
     }
 
     /// Processes besides the workers whose CPU time is this path's as well: a daemon.
-    pub(crate) fn servants(self) -> Result<Vec<u32>> {
+    pub(crate) fn server_processes(self) -> Result<Vec<u32>> {
         match self {
             Self::Isthmus | Self::Mx => Ok(vec![isthmus::daemon()?]),
             _ => Ok(Vec::new()),
@@ -171,43 +171,52 @@ impl Path {
 
     /// Does one side of the work. `ready` is called when both sides are connected, and returns when the measurement may
     /// begin; where the job says hold, once more before they part.
-    pub(crate) fn run(self, job: &Job, talk: &Talk, ready: impl FnMut() -> Result<()>) -> Result<Done> {
+    pub(crate) fn run(
+        self,
+        job: &Job,
+        control_pipe: &ControlPipe,
+        ready: impl FnMut() -> Result<()>,
+    ) -> Result<SideResult> {
         match self {
-            Self::Isthmus => run::<isthmus::Isthmus>(job, talk, ready),
-            Self::Mx => mx::run(job, talk, ready),
-            Self::Tcp => run::<tcp::Tcp>(job, talk, ready),
-            Self::Unix => run::<unix::Stream>(job, talk, ready),
-            Self::Seqpacket => run::<unix::Seqpacket>(job, talk, ready),
-            Self::Pipe => run::<unix::Pipe>(job, talk, ready),
-            Self::Eventfd => run::<eventfd::Eventfd>(job, talk, ready),
-            Self::Cma => run::<cma::Cma>(job, talk, ready),
-            Self::Raw | Self::RawUdp => raw::run(job, talk, ready),
+            Self::Isthmus => run::<isthmus::Isthmus>(job, control_pipe, ready),
+            Self::Mx => mx::run(job, control_pipe, ready),
+            Self::Tcp => run::<tcp::Tcp>(job, control_pipe, ready),
+            Self::Unix => run::<unix::Stream>(job, control_pipe, ready),
+            Self::Seqpacket => run::<unix::Seqpacket>(job, control_pipe, ready),
+            Self::Pipe => run::<unix::Pipe>(job, control_pipe, ready),
+            Self::Eventfd => run::<eventfd::Eventfd>(job, control_pipe, ready),
+            Self::Cma => run::<cma::Cma>(job, control_pipe, ready),
+            Self::Raw | Self::RawUdp => raw::run(job, control_pipe, ready),
         }
     }
 }
 
 /// What the MX board of a host with this interface is called.
-pub(crate) fn board(interface: &Interface) -> String {
+pub(crate) fn board(interface: &WireInterface) -> String {
     format!("{}:0", interface.host.name())
 }
 
-fn run<T: Transport>(job: &Job, talk: &Talk, mut ready: impl FnMut() -> Result<()>) -> Result<Done> {
+fn run<T: Transport>(
+    job: &Job,
+    control_pipe: &ControlPipe,
+    mut ready: impl FnMut() -> Result<()>,
+) -> Result<SideResult> {
     check_options(job)?;
     let before = Instant::now();
     let transport = T::open(&job.setup)?;
     let opened = Instant::now();
-    talk.barrier()?;
+    control_pipe.barrier()?;
     let connecting = Instant::now();
-    let mut link = transport.connect(job.side, talk)?;
+    let mut link = transport.connect(job.side, control_pipe)?;
     let connect_ns = connecting.elapsed().as_nanos() as u64;
     ready()?;
-    let done = drive::run(&mut link, job, talk)?;
+    let done = drive::run(&mut link, job, control_pipe)?;
     // Neither side leaves before both are done: a socket that closes early would be an error on the other side.
-    talk.barrier()?;
+    control_pipe.barrier()?;
     if job.hold {
         ready()?;
     }
-    Ok(Done { open_ns: (opened - before).as_nanos() as u64, connect_ns, ..done })
+    Ok(SideResult { open_ns: (opened - before).as_nanos() as u64, connect_ns, ..done })
 }
 
 fn check_options(job: &Job) -> Result<()> {

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warm_buffers_come_round_and_cold_ones_never() {
+    fn warm_buffers_are_reused_and_cold_ones_are_not() {
         let warm = Pool::new(4096, Buffers::Warm, 100);
         assert_eq!(warm.slot(0).as_ptr(), warm.slot(warm.slots()).as_ptr());
         let cold = Pool::new(4096, Buffers::Cold, 100);

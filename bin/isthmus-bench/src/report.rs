@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, IsTerminal, Write, stderr, stdout};
 use anyhow::{Context, Result};
 use serde::{Serialize, Serializer};
 
-use crate::case::{Samples, Trouble, Unit};
+use crate::case::{NoValue, Samples, Unit};
 use crate::machine::Machine;
 
 /// One measured figure beside its baseline: the same fields for `figures` and for `baselines`.
@@ -109,9 +109,9 @@ pub(crate) fn ratio(value: Option<f64>, baseline: Option<f64>) -> Option<f64> {
 }
 
 fn why(samples: &Samples) -> Option<String> {
-    samples.trouble.as_ref().map(|trouble| match trouble {
-        Trouble::Absent(why) => why.clone(),
-        Trouble::Failed(why) => format!("failed: {why}"),
+    samples.no_value.as_ref().map(|trouble| match trouble {
+        NoValue::Unavailable(why) => why.clone(),
+        NoValue::Failed(why) => format!("failed: {why}"),
     })
 }
 
@@ -223,13 +223,13 @@ pub(crate) fn figures_table(figures: &[Figure<'_>]) -> String {
             text.push_str(&format!("\ntarget of {}: {target}", figure.name));
         }
     }
-    for (name, why) in figures.iter().flat_map(troubles) {
+    for (name, why) in figures.iter().flat_map(notes) {
         text.push_str(&format!("\n{name}: {why}"));
     }
     text
 }
 
-fn troubles<'a>(figure: &'a Figure<'_>) -> impl Iterator<Item = (&'a str, &'a str)> {
+fn notes<'a>(figure: &'a Figure<'_>) -> impl Iterator<Item = (&'a str, &'a str)> {
     let own = figure.why.as_deref().map(|why| (figure.name.as_str(), why));
     let baseline = figure.baseline.as_deref().zip(figure.baseline_why.as_deref());
     let others = figure.others.iter().filter_map(|other| Some((other.baseline.as_str(), other.why.as_deref()?)));

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_of_nothing_are_none() {
+    fn percentiles_of_an_empty_histogram_are_none() {
         assert_eq!(Latencies::new().percentiles(1.0), None);
     }
 }

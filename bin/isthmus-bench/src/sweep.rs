@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::job::{Buffers, Wait, Work};
 use crate::machine::Machine;
-use crate::pair::{Bench, Found, Task};
+use crate::pair::{Bench, PairResult, Task};
 use crate::path::Path;
 use crate::plot;
 use crate::report::{Output, number, progress, ratio, six_digits, table};
@@ -113,19 +113,19 @@ struct Runs {
 
 impl Sweep {
     /// The ways to go at one size: those on which a ping-pong or a stream means something.
-    fn ways(&self, size: usize) -> Vec<(Path, Wait)> {
+    fn combinations(&self, size: usize) -> Vec<(Path, Wait)> {
         let all = self.paths.iter().flat_map(|&path| self.waits.iter().map(move |&wait| (path, wait)));
-        all.filter(|&(path, wait)| works(size).iter().any(|&work| path.can(work, wait))).collect()
+        all.filter(|&(path, wait)| works(size).iter().any(|&work| path.supports(work, wait))).collect()
     }
 
     /// How often `measure_size` will speak of progress, over all sizes, if nothing fails.
     pub(crate) fn steps(&self, runs: usize) -> usize {
-        self.sizes.iter().map(|&size| self.ways(size).len()).sum::<usize>() * runs
+        self.sizes.iter().map(|&size| self.combinations(size).len()).sum::<usize>() * runs
     }
 
     /// Whether there is anything to measure.
-    pub(crate) fn is_possible(&self) -> bool {
-        self.sizes.iter().any(|&size| !self.ways(size).is_empty())
+    pub(crate) fn is_supported(&self) -> bool {
+        self.sizes.iter().any(|&size| !self.combinations(size).is_empty())
     }
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn measure(sweep: &Sweep, bench: &Bench, machine: &Machine, output: &
 
 /// All paths at one size, in turns. `progress` hears what comes.
 pub(crate) fn measure_size(sweep: &Sweep, size: usize, bench: &Bench, progress: &mut dyn FnMut(&str)) -> Vec<Point> {
-    let ways = sweep.ways(size);
+    let ways = sweep.combinations(size);
     let mut all: Vec<Runs> = ways.iter().map(|_| Runs::default()).collect();
     for run in 0..bench.runs {
         for (&(path, wait), runs) in ways.iter().zip(&mut all).filter(|(_, runs)| runs.why.is_none()) {
@@ -181,28 +181,28 @@ pub(crate) fn measure_size(sweep: &Sweep, size: usize, bench: &Bench, progress: 
 
 impl Runs {
     fn measure(&mut self, path: Path, wait: Wait, size: usize, pairs: usize, bench: &Bench) -> Result<()> {
-        for work in works(size).into_iter().filter(|&work| path.can(work, wait)) {
+        for work in works(size).into_iter().filter(|&work| path.supports(work, wait)) {
             let found = bench.pairs(&Task::plain(path, wait, work), pairs)?;
             match work {
-                Work::PingPong { .. } => self.take_ping_pongs(&found)?,
-                _ => self.take_streams(&found)?,
+                Work::PingPong { .. } => self.add_ping_pongs(&found)?,
+                _ => self.add_streams(&found)?,
             }
         }
         Ok(())
     }
 
-    fn take_ping_pongs(&mut self, pings: &[Found]) -> Result<()> {
-        let halves = pings.iter().map(Found::half_rtt_us).collect::<Result<Vec<_>>>()?;
+    fn add_ping_pongs(&mut self, pings: &[PairResult]) -> Result<()> {
+        let halves = pings.iter().map(PairResult::half_rtt_us).collect::<Result<Vec<_>>>()?;
         self.half_rtt_us.extend(median(&halves));
-        self.ping_cpu.extend(pings.iter().filter_map(Found::cpu_ns_per_message));
+        self.ping_cpu.extend(pings.iter().filter_map(PairResult::cpu_ns_per_message));
         let latencies = self.round_trips.get_or_insert_with(Latencies::new);
         pings.iter().filter_map(|found| found.lead.round_trips.as_ref()).for_each(|recorded| latencies.add(recorded));
         Ok(())
     }
 
-    fn take_streams(&mut self, streams: &[Found]) -> Result<()> {
-        self.rate.push(streams.iter().map(Found::rate).sum::<Result<f64>>()?);
-        self.stream_cpu.extend(streams.iter().filter_map(Found::cpu_ns_per_message));
+    fn add_streams(&mut self, streams: &[PairResult]) -> Result<()> {
+        self.rate.push(streams.iter().map(PairResult::rate).sum::<Result<f64>>()?);
+        self.stream_cpu.extend(streams.iter().filter_map(PairResult::cpu_ns_per_message));
         Ok(())
     }
 

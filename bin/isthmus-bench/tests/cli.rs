@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::thread::available_parallelism;
 
 use assert_cmd::Command;
-use isthmus_testbed::{Daemon, Deadline, Scratch, binary};
+use isthmus_testbed::{DaemonProcess, Deadline, Scratch, binary};
 use serde_json::Value;
 
 fn bench(arguments: &[&str]) -> Command {
@@ -87,7 +87,7 @@ fn rows_of_domains_are_measured_beside_their_daemon() {
     let scratch = Scratch::new().expect("a folder");
     binary("isthmusd", "isthmusd").expect("the daemon");
     let config = "[daemon]\nsocket = \"{socket}\"\nruntime_dir = \"{state}\"\n";
-    let daemon = Daemon::on(&scratch).config(config).start(Deadline::secs(60)).expect("a daemon");
+    let daemon = DaemonProcess::on(&scratch).config(config).start(Deadline::secs(60)).expect("a daemon");
     let names = ["local.half_rtt.8b.poll", "local.bandwidth.1m.warm", "local.attach_us", "local.first_message_us"];
     let only = names.iter().chain(&["local.idle_cpu_ms"]).flat_map(|name| ["--only", *name]);
     let mut command = bench(&["figures", "--quick", "--runs", "1", "--run-ms", "2", "--json", "-"]);
@@ -101,7 +101,7 @@ fn rows_of_domains_are_measured_beside_their_daemon() {
 }
 
 #[test]
-fn baselines_stand_alone_and_those_not_installed_say_so() {
+fn baselines_run_alone_and_missing_ones_have_a_reason() {
     if one_cpu() {
         return;
     }
@@ -117,7 +117,7 @@ fn baselines_stand_alone_and_those_not_installed_say_so() {
 
 /// The programs are looked for beside this one first: it is called from a folder where it is alone.
 #[test]
-fn rows_of_mx_say_what_is_missing_where_it_is() {
+fn mx_rows_name_missing_programs() {
     if one_cpu() {
         return;
     }
@@ -182,7 +182,10 @@ fn rows_between_hosts_have_their_baselines_without_mx() {
     let beside = half_rtt["others"].as_array().expect("others");
     assert_eq!(beside[0]["baseline"], "tcp.half_rtt.8b.sleep.veth");
     for row in &rows {
-        assert!(row["value"].is_null() && row["why"].is_string() && row["machine"]["seats"].is_string(), "{row}");
+        assert!(
+            row["value"].is_null() && row["why"].is_string() && row["machine"]["cpu_placement"].is_string(),
+            "{row}"
+        );
     }
     match half_rtt["baseline_why"].as_str() {
         None => {
@@ -196,13 +199,13 @@ fn rows_between_hosts_have_their_baselines_without_mx() {
 }
 
 #[test]
-fn wrong_usage_is_told_apart_from_failure() {
+fn usage_errors_have_a_distinct_exit_status() {
     for wrong in [
         &["figures", "--path", "unix", "--only", "local.nonsense"][..],
         &["baselines", "--only", "nonsense"],
         &["paths", "--size", "many"],
         &["paths", "--cpus", "3-1"],
-        &["figures", "--seats", "anywhere"],
+        &["figures", "--placement", "anywhere"],
         &["raw", "--size", "59"],
         &["raw", "--mtu", "1500", "--size", "9000"],
         &["raw", "--poll", "--sleep"],
@@ -215,7 +218,7 @@ fn wrong_usage_is_told_apart_from_failure() {
 }
 
 #[test]
-fn a_worker_started_by_hand_says_what_it_is_for() {
+fn worker_started_manually_explains_itself() {
     let output = bench(&["worker"]).write_stdin("").assert().code(1).get_output().stderr.clone();
     assert!(String::from_utf8_lossy(&output).contains("only for isthmus-bench itself"));
 }
@@ -230,9 +233,9 @@ fn help_names_each_command_and_option() {
     for word in ["figures", "baselines", "paths", "raw", "--json -", "Exit status"] {
         assert!(top.contains(word), "{word} in {top}");
     }
-    assert!(!top.contains("worker") && !top.contains("sweep"));
+    assert!(!top.contains("worker") && !top.contains("remove-on-exit"));
     for (command, options) in [
-        ("figures", &["--only", "--list", "--quick", "--runs", "--cpus", "--seats"][..]),
+        ("figures", &["--only", "--list", "--quick", "--runs", "--cpus", "--placement"][..]),
         ("baselines", &["--only", "--copy-size"]),
         ("paths", &["--path", "--wait", "--size", "--pairs", "--svg"]),
         ("raw", &["--udp", "--size", "--poll", "--sleep", "--mtu", "--offloads"]),

@@ -20,38 +20,39 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
-use isthmus_capture::stream::{Malformed, Message, ReadError, parse};
-use isthmus_client::{DomainId, Inquirer, Reason, Refusal, Topic};
+use isthmus_capture::stream::{CaptureMessage, MalformedStream, ReadError, parse};
+use isthmus_client::{DomainId, QueryClient, Reason, Refusal, Topic};
 use isthmus_control::schema::Domains;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::cli::CaptureArgs;
-use crate::output::{Ended, Misuse, Output, bytes, counted, note};
+use crate::output::{Outcome, Output, UsageError, bytes, counted, note};
 use signals::Signals;
-use sink::{Sink, Total};
+use sink::{CaptureTotals, Sink};
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 256 << 10;
 
 /// How often a terminal shows how far it is.
-const SHOWN_EVERY: Duration = Duration::from_millis(200);
+const DISPLAY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How long the daemon has for the last frames and the statistics, once it was told to end.
-const LAST: Duration = Duration::from_secs(5);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(crate) fn run(output: Output, socket: Option<PathBuf>, args: &CaptureArgs) -> Result<Ended> {
+pub(crate) fn run(output: Output, socket: Option<PathBuf>, args: &CaptureArgs) -> Result<Outcome> {
     let file = args.write.as_deref().filter(|path| *path != Path::new("-"));
     if file.is_none() && io::stdout().is_terminal() {
         let how = "a capture is not for reading: name a file with `-w FILE`, or a program with `| tshark -r -`";
-        return Err(Misuse(how.to_owned()).into());
+        return Err(UsageError(how.to_owned()).into());
     }
     if file.is_none() && output.json {
-        return Err(
-            Misuse("--json needs a place of its own: name a file for the frames with `-w FILE`".to_owned()).into()
-        );
+        return Err(UsageError(
+            "--json needs a place of its own: name a file for the frames with `-w FILE`".to_owned(),
+        )
+        .into());
     }
     let signals = Signals::take().context("cannot listen to signals")?;
-    let mut inquirer = Inquirer::connect(&crate::daemon::options(socket)?)?;
+    let mut inquirer = QueryClient::connect(&crate::daemon::options(socket)?)?;
     let domain = args.domain.as_deref().map(|name| find(&mut inquirer, name)).transpose()?;
     let stream = inquirer.capture(args.board, domain, args.snap)?;
     let to: Box<dyn Write> = match file {
@@ -69,20 +70,20 @@ pub(crate) fn run(output: Output, socket: Option<PathBuf>, args: &CaptureArgs) -
         Some(_) => output.result("capture", &total, || summary + "\n")?,
         None => note(&summary),
     }
-    Ok(Ended::Done)
+    Ok(Outcome::Done)
 }
 
 /// The domain of that name or number.
-fn find(inquirer: &mut Inquirer, name: &str) -> Result<DomainId> {
+fn find(inquirer: &mut QueryClient, name: &str) -> Result<DomainId> {
     let answer =
-        serde_json::from_str(&inquirer.ask(Topic::Domains, &[])?).context("the daemon's answer is not JSON")?;
+        serde_json::from_str(&inquirer.query(Topic::Domains, &[])?).context("the daemon's answer is not JSON")?;
     let domains: Domains = crate::daemon::read(&answer)?;
     let row = domains.domains.iter().find(|row| row.name == name || format!("d{}", row.id) == name);
     let found = row.and_then(|row| DomainId::new(row.id));
     found.ok_or_else(|| Refusal::new(Reason::NoSuchDomain, format!("no domain is called {name}")).into())
 }
 
-fn summary(total: &Total, file: Option<&Path>) -> String {
+fn summary(total: &CaptureTotals, file: Option<&Path>) -> String {
     let place = file.map_or_else(String::new, |path| format!(" in {}", path.display()));
     let frames = counted(usize::try_from(total.frames).unwrap_or(usize::MAX), "frame");
     let missing = match total.dropped {
@@ -94,13 +95,13 @@ fn summary(total: &Total, file: Option<&Path>) -> String {
 
 /// Where a capture is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum CaptureState {
     /// Nothing has come.
-    Before,
-    Within,
+    NotStarted,
+    Running,
     /// The daemon was told to end, and has until then.
     Ending(Instant),
-    Over,
+    Done,
 }
 
 /// Frames on their way from the daemon.
@@ -110,7 +111,7 @@ struct Stream {
     sink: Sink<Box<dyn Write>>,
     /// Bytes that are no whole message yet.
     bytes: Vec<u8>,
-    stage: Stage,
+    stage: CaptureState,
     /// Frames go to standard output, whose reader may end.
     to_reader: bool,
     bar: ProgressBar,
@@ -119,13 +120,13 @@ struct Stream {
 impl Stream {
     fn new(from: UnixStream, signals: Signals, sink: Sink<Box<dyn Write>>, to_reader: bool) -> Result<Self> {
         from.set_nonblocking(true)?;
-        let (bytes, stage) = (Vec::new(), Stage::Before);
+        let (bytes, stage) = (Vec::new(), CaptureState::NotStarted);
         Ok(Self { from, signals, sink, bytes, stage, to_reader, bar: bar() })
     }
 
     /// Until the end: what there is of it, and what went wrong.
-    fn run(mut self) -> (Total, Result<()>) {
-        let outcome = self.carry();
+    fn run(mut self) -> (CaptureTotals, Result<()>) {
+        let outcome = self.step();
         self.bar.finish_and_clear();
         // A reader that has seen enough (`| tshark -c 5 -r -`) is no error.
         let (total, finished) = self.sink.finish();
@@ -137,10 +138,10 @@ impl Stream {
         (total, if outcome.as_ref().is_err_and(gone) { Ok(()) } else { outcome })
     }
 
-    fn carry(&mut self) -> Result<()> {
-        while self.stage != Stage::Over {
+    fn step(&mut self) -> Result<()> {
+        while self.stage != CaptureState::Done {
             let ready = self.wait()?;
-            if ready.signal && self.signals.heard()? {
+            if ready.signal && self.signals.is_pending()? {
                 self.end()?;
             }
             if ready.reader_gone {
@@ -150,7 +151,7 @@ impl Stream {
                 self.read()?;
                 self.sink.flush()?;
             }
-            if let Stage::Ending(until) = self.stage
+            if let CaptureState::Ending(until) = self.stage
                 && until <= Instant::now()
             {
                 note("the daemon does not say how much is missing");
@@ -172,8 +173,8 @@ impl Stream {
             PollFd::new(&self.signals, PollFlags::IN),
             PollFd::from_borrowed_fd(watched, flags),
         ];
-        let shows = !self.bar.is_hidden() || matches!(self.stage, Stage::Ending(_));
-        let limit = shows.then(|| Timespec::try_from(SHOWN_EVERY).expect("it is short"));
+        let shows = !self.bar.is_hidden() || matches!(self.stage, CaptureState::Ending(_));
+        let limit = shows.then(|| Timespec::try_from(DISPLAY_INTERVAL).expect("it is short"));
         match poll(&mut fds, limit.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error).context("waiting for frames"),
@@ -189,11 +190,11 @@ impl Stream {
     /// Tells the daemon to end. The second time, ends at once.
     fn end(&mut self) -> Result<()> {
         self.stage = match self.stage {
-            Stage::Before | Stage::Within => {
+            CaptureState::NotStarted | CaptureState::Running => {
                 self.from.shutdown(Shutdown::Write).context("telling the daemon to end")?;
-                Stage::Ending(Instant::now() + LAST)
+                CaptureState::Ending(Instant::now() + FINISH_TIMEOUT)
             }
-            Stage::Ending(_) | Stage::Over => Stage::Over,
+            CaptureState::Ending(_) | CaptureState::Done => CaptureState::Done,
         };
         Ok(())
     }
@@ -205,7 +206,7 @@ impl Stream {
         let read = self.from.read(&mut self.bytes[start..]);
         self.bytes.truncate(start + read.as_ref().copied().unwrap_or(0));
         match read {
-            Ok(0) => return Err(ReadError::Stopped.into()),
+            Ok(0) => return Err(ReadError::Truncated.into()),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             Err(error) => return Err(ReadError::Io(error).into()),
@@ -214,23 +215,23 @@ impl Stream {
         let mut done = 0;
         while let Some((message, length)) = parse(&bytes[done..])? {
             done += length;
-            self.take(&message)?;
+            self.handle_message(&message)?;
         }
         self.bytes = bytes;
         self.bytes.drain(..done);
         Ok(())
     }
 
-    fn take(&mut self, message: &Message<'_>) -> Result<()> {
+    fn handle_message(&mut self, message: &CaptureMessage<'_>) -> Result<()> {
         match (self.stage, message) {
-            (Stage::Before, Message::Begin) => self.stage = Stage::Within,
-            (Stage::Before, _) => return Err(Malformed::NoBegin.into()),
-            (Stage::Ending(_), Message::Begin) if self.sink.is_new() => {}
-            (_, Message::Begin) => return Err(Malformed::NoBegin.into()),
-            (Stage::Over, _) => {}
-            (_, Message::End) => self.stage = Stage::Over,
+            (CaptureState::NotStarted, CaptureMessage::Begin) => self.stage = CaptureState::Running,
+            (CaptureState::NotStarted, _) => return Err(MalformedStream::NoBegin.into()),
+            (CaptureState::Ending(_), CaptureMessage::Begin) if self.sink.is_new() => {}
+            (_, CaptureMessage::Begin) => return Err(MalformedStream::NoBegin.into()),
+            (CaptureState::Done, _) => {}
+            (_, CaptureMessage::End) => self.stage = CaptureState::Done,
             (_, message) => {
-                if self.sink.take(message)? && self.stage == Stage::Within {
+                if self.sink.handle_message(message)? && self.stage == CaptureState::Running {
                     self.end()?;
                 }
             }
@@ -246,7 +247,7 @@ struct Ready {
     reader_gone: bool,
 }
 
-fn summary_short(total: &Total) -> String {
+fn summary_short(total: &CaptureTotals) -> String {
     format!("{} frames, {}", total.frames, bytes(total.bytes))
 }
 

@@ -10,7 +10,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use isthmus_capture::SNAP_BYTES_MAX;
 use isthmus_control::config::Role;
 
-use crate::output::{Ended, Misuse, Output};
+use crate::output::{Outcome, Output, UsageError};
 use crate::{admission, capture, config, daemon, demo, doctor, environment, guest, mpi, reason};
 
 /// Shows what Isthmus does on this host: who is attached, which way messages go, and why.
@@ -29,11 +29,11 @@ struct Cli {
     socket: Option<PathBuf>,
 
     #[command(subcommand)]
-    noun: Noun,
+    noun: Command,
 }
 
 #[derive(Subcommand)]
-enum Noun {
+enum Command {
     /// The daemon itself: version, whose it is, how much there is of what.
     Status,
 
@@ -89,16 +89,9 @@ enum Noun {
     #[command(subcommand)]
     Environment(EnvironmentVerb),
 
-    /// The variables by which an MPI runs on Isthmus, as a shell reads them. Needs no daemon.
-    ///
-    /// `eval "$(isthmus env openmpi)"`, and then the MPI's own launcher, as ever.
-    Env(mpi::EnvArgs),
-
-    /// Runs an MPI's launcher with these variables set: `isthmus mpirun -- -n 4 ./program`.
-    ///
-    /// Variables that are set already stay as they are. Ranks on other hosts have them where the launcher passes them on: that of
-    /// Open MPI does for those named with its `-x`.
-    Mpirun(mpi::MpirunArgs),
+    /// MPI programs on Isthmus: the variables that an MPI needs, and its launcher. Needs no daemon.
+    #[command(subcommand)]
+    Mpi(MpiVerb),
 
     /// The daemon's configuration.
     #[command(subcommand)]
@@ -122,14 +115,14 @@ enum Noun {
 
     /// Another program that ends with its parent; started by `isthmus try` itself.
     #[command(hide = true)]
-    Bound {
+    RunBound {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         command: Vec<OsString>,
     },
 
     /// Removes a folder when standard input ends; started by `isthmus try` itself.
     #[command(hide = true)]
-    Sweep { folder: PathBuf },
+    RemoveOnExit { folder: PathBuf },
 }
 
 #[derive(Subcommand)]
@@ -140,7 +133,7 @@ enum DomainVerb {
 
 #[derive(Subcommand)]
 enum ChannelVerb {
-    /// Lists them: path, reason, bytes, wake-ups.
+    /// Lists them: path, reason, bytes, wakeups.
     List,
 }
 
@@ -156,8 +149,8 @@ enum GuestVerb {
         /// Print the arguments of `qemu-system-x86_64` instead.
         #[arg(long)]
         qemu: bool,
-        /// For a machine of the kind q35: print so many root ports, each a place for a window in common with another guest, and one more for the
-        /// guest's own.
+        /// For a machine of the kind q35: print this number of root ports, each for a pair window with another guest, and one more for the
+        /// guest's own window.
         #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=16))]
         ports: u8,
         /// For libvirt, with `--ports`: the first number that none of the domain's PCI controllers has, which the first port gets.
@@ -172,7 +165,7 @@ enum GuestVerb {
     Allow(AllowArgs),
 
     /// Takes back what `allow` did, and prints that as commands of xenstore-utils. Ends once the guest's daemon has let go.
-    Forbid(ForbidArgs),
+    Deny(DenyArgs),
 }
 
 #[derive(Subcommand)]
@@ -209,8 +202,21 @@ enum EnvironmentVerb {
     /// Lists those of the library and of the daemon, with what they are set to here.
     List {
         #[command(flatten)]
-        whose: Whose,
+        role_args: RoleArgs,
     },
+}
+
+#[derive(Subcommand)]
+enum MpiVerb {
+    /// Prints the variables by which an MPI runs on Isthmus, for a shell.
+    ///
+    /// `eval "$(isthmus mpi env openmpi)"`, and then the MPI's own launcher.
+    Env(mpi::MpiEnvArgs),
+    /// Runs an MPI's launcher with these variables set: `isthmus mpi run -- -n 4 ./program`.
+    ///
+    /// Variables that are set already keep their values. Ranks on other hosts get the variables that the launcher passes on: that
+    /// of Open MPI passes those named with its `-x`.
+    Run(mpi::MpiRunArgs),
 }
 
 #[derive(Subcommand)]
@@ -224,7 +230,7 @@ enum ConfigVerb {
         #[arg(long)]
         origin: bool,
         #[command(flatten)]
-        whose: Whose,
+        role_args: RoleArgs,
     },
 }
 
@@ -243,14 +249,14 @@ pub(crate) struct AllowArgs {
 }
 
 #[derive(Args, Clone, Debug)]
-pub(crate) struct ForbidArgs {
+pub(crate) struct DenyArgs {
     /// The guest, by name or number as in `xl list`.
     pub(crate) domain: String,
 }
 
 /// Whose daemon is meant, where none is asked.
 #[derive(Args, Clone, Copy)]
-struct Whose {
+struct RoleArgs {
     /// Of a daemon of this user.
     #[arg(long, conflicts_with = "system")]
     user: bool,
@@ -295,12 +301,12 @@ pub(crate) struct CaptureArgs {
 }
 
 /// A board's number, as lists show it or bare.
-fn board(said: &str) -> Result<u32, String> {
-    let number = said.strip_prefix("mx").unwrap_or(said);
+fn board(given: &str) -> Result<u32, String> {
+    let number = given.strip_prefix("mx").unwrap_or(given);
     number.parse().map_err(|_| "a board is called by its number, as in 0 or mx0".to_owned())
 }
 
-impl Whose {
+impl RoleArgs {
     fn role(self) -> Option<Role> {
         match (self.user, self.system) {
             (true, _) => Some(Role::User),
@@ -314,47 +320,49 @@ pub(crate) fn main() -> ExitCode {
     let Cli { json, socket, noun } = Cli::parse();
     let output = Output { json };
     match run(noun, output, socket) {
-        Ok(Ended::Done) => ExitCode::SUCCESS,
-        Ok(Ended::Failed) => ExitCode::from(1),
-        Err(error) => match error.downcast_ref::<Misuse>() {
-            Some(Misuse(how)) => Cli::command().error(ErrorKind::InvalidValue, how).exit(),
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::Failed) => ExitCode::from(1),
+        Err(error) => match error.downcast_ref::<UsageError>() {
+            Some(UsageError(how)) => Cli::command().error(ErrorKind::InvalidValue, how).exit(),
             None => {
-                output.trouble(&error);
+                output.report_error(&error);
                 ExitCode::from(1)
             }
         },
     }
 }
 
-fn run(noun: Noun, output: Output, socket: Option<PathBuf>) -> Result<Ended> {
+fn run(noun: Command, output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
     match noun {
-        Noun::Status => daemon::status(output, socket),
-        Noun::Domain(DomainVerb::List) => daemon::domains(output, socket),
-        Noun::Channel(ChannelVerb::List) => daemon::channels(output, socket),
-        Noun::Guest(GuestVerb::List) => guest::list(output, socket),
-        Noun::Guest(GuestVerb::Xml { name, qemu, ports, index }) => {
-            guest::xml(output, socket, &name, qemu, guest::Ports { count: ports, index })
+        Command::Status => daemon::status(output, socket),
+        Command::Domain(DomainVerb::List) => daemon::domains(output, socket),
+        Command::Channel(ChannelVerb::List) => daemon::channels(output, socket),
+        Command::Guest(GuestVerb::List) => guest::list(output, socket),
+        Command::Guest(GuestVerb::Xml { name, qemu, ports, index }) => {
+            guest::xml(output, socket, &name, qemu, guest::PciPorts { count: ports, index })
         }
-        Noun::Endpoint(EndpointVerb::List) => daemon::endpoints(output, socket),
-        Noun::Board(BoardVerb::List) => daemon::boards(output, socket),
-        Noun::Peer(PeerVerb::List) => daemon::peers(output, socket),
-        Noun::Why { from, to } => daemon::why(output, socket, &from, &to),
-        Noun::Capture(args) => capture::run(output, socket, &args),
-        Noun::Reason(ReasonVerb::List) => reason::list(output),
-        Noun::Reason(ReasonVerb::Show { reason }) => reason::show(output, &reason),
-        Noun::Environment(EnvironmentVerb::List { whose }) => {
-            environment::list(output, whose.role().unwrap_or(Role::User))
+        Command::Endpoint(EndpointVerb::List) => daemon::endpoints(output, socket),
+        Command::Board(BoardVerb::List) => daemon::boards(output, socket),
+        Command::Peer(PeerVerb::List) => daemon::peers(output, socket),
+        Command::Why { from, to } => daemon::why(output, socket, &from, &to),
+        Command::Capture(args) => capture::run(output, socket, &args),
+        Command::Reason(ReasonVerb::List) => reason::list(output),
+        Command::Reason(ReasonVerb::Show { reason }) => reason::show(output, &reason),
+        Command::Environment(EnvironmentVerb::List { role_args }) => {
+            environment::list(output, role_args.role().unwrap_or(Role::User))
         }
-        Noun::Env(args) => mpi::env(output, args),
-        Noun::Mpirun(args) => mpi::mpirun(socket, args),
-        Noun::Guest(GuestVerb::Allow(args)) => admission::allow(output, &args),
-        Noun::Guest(GuestVerb::Forbid(args)) => admission::forbid(output, &args),
-        Noun::Config(ConfigVerb::Show { origin, whose }) => config::show(output, socket, whose.role(), origin),
-        Noun::Doctor => doctor::run(output, socket),
-        Noun::Try(args) => demo::run(output, &args),
-        Noun::Worker => demo::worker(),
-        Noun::Bound { command } => demo::bound(&command),
-        Noun::Sweep { folder } => demo::sweep(&folder),
+        Command::Mpi(MpiVerb::Env(args)) => mpi::env(output, args),
+        Command::Mpi(MpiVerb::Run(args)) => mpi::mpirun(socket, args),
+        Command::Guest(GuestVerb::Allow(args)) => admission::allow(output, &args),
+        Command::Guest(GuestVerb::Deny(args)) => admission::deny(output, &args),
+        Command::Config(ConfigVerb::Show { origin, role_args }) => {
+            config::show(output, socket, role_args.role(), origin)
+        }
+        Command::Doctor => doctor::run(output, socket),
+        Command::Try(args) => demo::run(output, &args),
+        Command::Worker => demo::worker(),
+        Command::RunBound { command } => demo::run_bound(&command),
+        Command::RemoveOnExit { folder } => demo::sweep(&folder),
     }
 }
 

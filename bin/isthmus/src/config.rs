@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::daemon;
-use crate::output::{Ended, Output, note};
+use crate::output::{Outcome, Output, note};
 
 /// A key with its value, as the daemon tells it.
 #[derive(Deserialize)]
@@ -17,17 +17,17 @@ struct Row {
     key: String,
     value: toml::Value,
     #[serde(default)]
-    origin: Option<Told>,
+    origin: Option<OriginText>,
     #[serde(default)]
-    overridden: Vec<Told>,
+    overridden: Vec<OriginText>,
 }
 
 /// An origin, or already the words for it.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Told {
+enum OriginText {
     Origin(Origin),
-    Words(String),
+    Text(String),
 }
 
 /// Where a value comes from.
@@ -48,7 +48,7 @@ enum Origin {
     Other,
 }
 
-pub(crate) fn show(output: Output, socket: Option<PathBuf>, role: Option<Role>, with_origin: bool) -> Result<Ended> {
+pub(crate) fn show(output: Output, socket: Option<PathBuf>, role: Option<Role>, with_origin: bool) -> Result<Outcome> {
     let answer = match role {
         Some(role) => read(role)?,
         None => in_force(socket)?,
@@ -56,7 +56,7 @@ pub(crate) fn show(output: Output, socket: Option<PathBuf>, role: Option<Role>, 
     let rows: Vec<Row> =
         serde_json::from_value(answer["entries"].clone()).context("the daemon's answer lists no configuration")?;
     output.result("config", &answer, || text(&rows, with_origin))?;
-    Ok(Ended::Done)
+    Ok(Outcome::Done)
 }
 
 /// That of the daemon that answers; if none does and none was named, that of one which would be started now.
@@ -92,19 +92,19 @@ fn text(rows: &[Row], with_origin: bool) -> String {
     // One long line does not push all origins to the right.
     let width = lines.iter().map(|line| line.chars().count()).filter(|&width| width <= 60).max().unwrap_or(0);
     let with_origin = |(line, row): (&String, &Row)| {
-        let origin = row.origin.as_ref().map_or_else(|| "-".to_owned(), Told::to_string);
-        let over: Vec<String> = row.overridden.iter().map(Told::to_string).collect();
+        let origin = row.origin.as_ref().map_or_else(|| "-".to_owned(), OriginText::to_string);
+        let over: Vec<String> = row.overridden.iter().map(OriginText::to_string).collect();
         let over = if over.is_empty() { String::new() } else { format!(" (instead of {})", over.join(", ")) };
         format!("{line:width$}  # {origin}{over}\n")
     };
     lines.iter().zip(rows).map(with_origin).collect()
 }
 
-impl std::fmt::Display for Told {
+impl std::fmt::Display for OriginText {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Origin(origin) => origin.fmt(f),
-            Self::Words(words) => f.write_str(words),
+            Self::Text(words) => f.write_str(words),
         }
     }
 }
@@ -141,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_in_words_is_shown_as_it_is() {
+    fn unknown_origin_text_is_shown_verbatim() {
         let row = json!({ "key": "wait.spin_us", "value": 7, "origin": "command line" });
         let rows: Vec<Row> = serde_json::from_value(json!([row])).expect("rows");
         assert_eq!(text(&rows, true), "wait.spin_us = 7  # command line\n");
     }
 
     #[test]
-    fn what_is_shown_is_what_the_daemon_shows() {
+    fn config_show_equals_the_daemon_output() {
         let file = ConfigFile::Given {
             path: "f".into(),
             bytes: b"[[policy.rules]]\nfrom = \"a*\"\nchannel = false\n".to_vec(),

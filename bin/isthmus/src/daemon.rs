@@ -10,12 +10,12 @@ mod why;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use isthmus_client::{Inquirer, Options, Topic};
-use isthmus_control::schema::{DomainName, Domains, Endpoints, ReasonCount, Status};
+use isthmus_client::{Options, QueryClient, Topic};
+use isthmus_control::schema::{DomainName, Domains, Endpoints, ReasonCount, StatusReport};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::output::{Ended, Lean, Output, Table, bytes, duration};
+use crate::output::{Align, Outcome, Output, Table, bytes, duration};
 
 pub(crate) use channels::{has_channel, list as channels, text as channels_text};
 pub(crate) use mx::{boards, peers};
@@ -23,15 +23,15 @@ pub(crate) use why::why;
 
 /// A connection that asks and never attaches.
 #[derive(Debug)]
-pub(crate) struct Daemon(Inquirer);
+pub(crate) struct Daemon(QueryClient);
 
 impl Daemon {
     pub(crate) fn connect(options: &Options) -> Result<Self> {
-        Ok(Self(Inquirer::connect(options)?))
+        Ok(Self(QueryClient::connect(options)?))
     }
 
     pub(crate) fn ask(&mut self, topic: Topic, arguments: &[&str]) -> Result<Value> {
-        match serde_json::from_str(&self.0.ask(topic, arguments)?).context("the daemon's answer is not JSON")? {
+        match serde_json::from_str(&self.0.query(topic, arguments)?).context("the daemon's answer is not JSON")? {
             answer @ Value::Object(_) => Ok(answer),
             other => bail!("the daemon's answer is {other}, not an object"),
         }
@@ -49,25 +49,25 @@ pub(crate) fn ask(socket: Option<PathBuf>, topic: Topic, arguments: &[&str]) -> 
 }
 
 /// Prints an answer. What is not understood fails only where it has to be.
-fn show<T: DeserializeOwned>(output: Output, kind: &str, answer: &Value, text: fn(&T) -> String) -> Result<Ended> {
+fn show<T: DeserializeOwned>(output: Output, kind: &str, answer: &Value, text: fn(&T) -> String) -> Result<Outcome> {
     let shown = if output.json { String::new() } else { text(&read(answer)?) };
     output.result(kind, answer, || shown)?;
-    Ok(Ended::Done)
+    Ok(Outcome::Done)
 }
 
 pub(crate) fn read<T: DeserializeOwned>(answer: &Value) -> Result<T> {
     T::deserialize(answer).context("the daemon's version has another answer than this tool knows; --json shows it")
 }
 
-pub(crate) fn status(output: Output, socket: Option<PathBuf>) -> Result<Ended> {
+pub(crate) fn status(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
     show(output, "status", &ask(socket, Topic::Status, &[])?, status_text)
 }
 
-pub(crate) fn domains(output: Output, socket: Option<PathBuf>) -> Result<Ended> {
+pub(crate) fn domains(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
     show(output, "domains", &ask(socket, Topic::Domains, &[])?, domains_text)
 }
 
-pub(crate) fn endpoints(output: Output, socket: Option<PathBuf>) -> Result<Ended> {
+pub(crate) fn endpoints(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
     show(output, "endpoints", &ask(socket, Topic::Endpoints, &[])?, endpoints_text)
 }
 
@@ -76,28 +76,28 @@ fn named(domain: &DomainName) -> String {
     format!("{} (d{})", domain.name, domain.id)
 }
 
-fn status_text(status: &Status) -> String {
-    let expected = match status.domains_expected {
+fn status_text(status: &StatusReport) -> String {
+    let resumable = match status.domains_resumable {
         0 => String::new(),
-        count => format!(", {count} from before a restart expected"),
+        count => format!(", {count} resumable after a restart"),
     };
     let mut lines = vec![
         ("daemon", format!("{}, protocol {}", status.daemon, status.protocol)),
         ("process", format!("{}, user {}, up {}", status.pid, status.uid, duration(status.uptime_s))),
         ("socket", status.socket.clone()),
-        ("waits", status.wait.clone()),
-        ("domains", format!("{} of {}{expected}", status.domains, status.domains_max)),
+        ("wait mode", status.wait.clone()),
+        ("domains", format!("{} of {}{resumable}", status.domains, status.domains_max)),
         ("endpoints", status.endpoints.to_string()),
         ("channels", status.channels.to_string()),
         ("connections", status.connections.to_string()),
     ];
     for worker in &status.workers {
         let (records, sleeps) = (worker.records, worker.sleeps);
-        let held = bytes(worker.held_bytes);
+        let queued = bytes(worker.queued_bytes);
         let moved = format!(
-            "{records} records, {} moved; {held} held; {sleeps} sleeps, {} wake-ups",
+            "{records} records, {} moved; {queued} queued; {sleeps} sleeps, {} wakeups",
             bytes(worker.bytes),
-            worker.wake_ups
+            worker.wakeups
         );
         lines.push(("worker", format!("{}: {moved}", worker.worker)));
         lines.extend(counted("  faults", &worker.faults));
@@ -114,18 +114,18 @@ fn counted(name: &'static str, counts: &[ReasonCount]) -> Option<(&'static str, 
 
 fn domains_text(answer: &Domains) -> String {
     let mut table = Table::new(&[
-        ("domain", Lean::Left),
-        ("name", Lean::Left),
-        ("user", Lean::Right),
-        ("pid", Lean::Right),
-        ("guest", Lean::Left),
-        ("age", Lean::Right),
-        ("endpoints", Lean::Right),
-        ("channels", Lean::Right),
-        ("ordinary sent", Lean::Right),
-        ("received", Lean::Right),
-        ("held", Lean::Right),
-        ("library", Lean::Left),
+        ("domain", Align::Left),
+        ("name", Align::Left),
+        ("user", Align::Right),
+        ("pid", Align::Right),
+        ("guest", Align::Left),
+        ("age", Align::Right),
+        ("endpoints", Align::Right),
+        ("channels", Align::Right),
+        ("daemon sent", Align::Right),
+        ("received", Align::Right),
+        ("queued", Align::Right),
+        ("library", Align::Left),
     ]);
     for row in &answer.domains {
         table.row(vec![
@@ -137,9 +137,9 @@ fn domains_text(answer: &Domains) -> String {
             duration(row.age_s),
             row.endpoints.to_string(),
             row.channels.to_string(),
-            bytes(row.ordinary_sent_bytes),
-            bytes(row.ordinary_received_bytes),
-            bytes(row.held_bytes),
+            bytes(row.daemon_path_sent_bytes),
+            bytes(row.daemon_path_received_bytes),
+            bytes(row.queued_bytes),
             row.library.clone(),
         ]);
     }
@@ -148,7 +148,7 @@ fn domains_text(answer: &Domains) -> String {
 
 fn endpoints_text(answer: &Endpoints) -> String {
     let mut table =
-        Table::new(&[("endpoint", Lean::Left), ("domain", Lean::Left), ("mx", Lean::Left), ("label", Lean::Left)]);
+        Table::new(&[("endpoint", Align::Left), ("domain", Align::Left), ("mx", Align::Left), ("label", Align::Left)]);
     for row in &answer.endpoints {
         let label = row.label.clone().unwrap_or_else(|| "-".to_owned());
         let number = row.mx.as_ref().map_or_else(|| "-".to_owned(), mx::number);

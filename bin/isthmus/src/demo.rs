@@ -21,14 +21,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use isthmus_bench::demo::{
-    self, Crossing, Effort, Floor, Folder, Path as Way, Plan, Point, PrivateDaemon, Session, Wait,
+    self, HostMeasurement, LowerBound, Path as PathName, Point, PrivateDaemon, RunPlan, Session, SweepPlan, TempFolder,
+    Wait,
 };
 use isthmus_client::{Options, Topic};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::cli::TryArgs;
-use crate::output::{Ended, Output, note};
+use crate::output::{Outcome, Output, note};
 
 const SIZES: [usize; 11] = [0, 8, 64, 128, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 const SIZES_QUICK: [usize; 4] = [0, 8, 4 << 10, 1 << 20];
@@ -39,12 +40,12 @@ struct Results {
     version: &'static str,
     machine: Value,
     /// What no path can beat on this machine.
-    floors: Vec<Floor>,
+    lower_bounds: Vec<LowerBound>,
     points: Vec<Point>,
     /// What goes from one host to another, or why it was not measured.
-    hosts: Vec<Crossing>,
+    hosts: Vec<HostMeasurement>,
     /// Paths that this installation cannot measure, and why.
-    absent: Vec<Absent>,
+    unavailable: Vec<Unavailable>,
     /// The daemon's own list while two domains talked.
     channels: Value,
     /// The picture.
@@ -53,24 +54,24 @@ struct Results {
 
 /// A path that was left out.
 #[derive(Serialize)]
-struct Absent {
-    path: Way,
+struct Unavailable {
+    path: PathName,
     why: String,
 }
 
-pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Ended> {
+pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Outcome> {
     fs::create_dir_all(&args.out)
         .with_context(|| format!("cannot make the folder {}; name another one with --out", args.out.display()))?;
-    let folder = Folder::make()?;
+    let folder = TempFolder::make()?;
     let daemon = PrivateDaemon::start(folder.path())?;
     let session = session(args, daemon.socket())?;
-    let (plan, absent) = plan(args);
-    let bar = bar(session.floor_steps() + session.sweep_steps(&plan) + session.hosts_steps() + 1);
+    let (plan, unavailable) = plan(args);
+    let bar = bar(session.lower_bound_steps() + session.sweep_steps(&plan) + session.hosts_steps() + 1);
     let step = |what: &str| {
         bar.set_message(what.to_owned());
         bar.inc(1);
     };
-    let floors = session.floors(step);
+    let lower_bounds = session.lower_bounds(step);
     let points = session.sweep(&plan, step);
     let hosts = session.hosts(step);
     step("two domains that talk");
@@ -80,32 +81,40 @@ pub(crate) fn run(output: Output, args: &TryArgs) -> Result<Ended> {
     let svg = args.out.join("try.svg");
     write(&svg, &session.plot(&points)?)?;
     let machine = session.machine_json()?;
-    let results =
-        Results { version: env!("CARGO_PKG_VERSION"), machine, floors, points, hosts, absent, channels, plot: svg };
+    let results = Results {
+        version: env!("CARGO_PKG_VERSION"),
+        machine,
+        lower_bounds,
+        points,
+        hosts,
+        unavailable,
+        channels,
+        plot: svg,
+    };
     let json = args.out.join("try.json");
     write(&json, &crate::output::object("try", &results)?)?;
     output.result("try", &results, || {
         let files = format!("\nIn {}: try.json, try.svg\n", args.out.display());
         session.machine() + "\n\n" + &text(&results) + &files
     })?;
-    let failed =
-        results.points.iter().any(|point| point.why.is_some()) || results.hosts.iter().any(|crossing| crossing.failed);
-    Ok(if failed { Ended::Failed } else { Ended::Done })
+    let failed = results.points.iter().any(|point| point.why.is_some())
+        || results.hosts.iter().any(|measurement| measurement.failed);
+    Ok(if failed { Outcome::Failed } else { Outcome::Done })
 }
 
 /// One side of a pair.
-pub(crate) fn worker() -> Result<Ended> {
-    demo::worker().map(|()| Ended::Done)
+pub(crate) fn worker() -> Result<Outcome> {
+    demo::worker().map(|()| Outcome::Done)
 }
 
 /// Becomes another program that ends with its parent.
-pub(crate) fn bound(command: &[OsString]) -> Result<Ended> {
-    demo::bound(command).map(|()| Ended::Done)
+pub(crate) fn run_bound(command: &[OsString]) -> Result<Outcome> {
+    demo::run_bound(command).map(|()| Outcome::Done)
 }
 
 /// Waits for the end of standard input, and removes the folder.
-pub(crate) fn sweep(path: &Path) -> Result<Ended> {
-    demo::sweep(path).map(|()| Ended::Done)
+pub(crate) fn sweep(path: &Path) -> Result<Outcome> {
+    demo::sweep(path).map(|()| Outcome::Done)
 }
 
 /// Workers are this program; they find the daemon by a variable.
@@ -114,18 +123,19 @@ fn session(args: &TryArgs, socket: &Path) -> Result<Session> {
     let variable = |name: &str, value: &std::ffi::OsStr| (OsString::from(name), value.to_owned());
     let environment = vec![variable("ISTHMUS_SOCKET", socket.as_os_str()), variable("ISTHMUS_AUTOSTART", "0".as_ref())];
     let effort = match args.quick {
-        true => Effort { runs: 1, budget: Duration::from_millis(10) },
-        false => Effort { runs: 3, budget: Duration::from_millis(60) },
+        true => RunPlan { runs: 1, budget: Duration::from_millis(10) },
+        false => RunPlan { runs: 3, budget: Duration::from_millis(60) },
     };
     Session::start(program, environment, effort)
 }
 
-fn plan(args: &TryArgs) -> (Plan, Vec<Absent>) {
-    let mut paths = vec![Way::Isthmus, Way::Mx, Way::Tcp, Way::Unix, Way::Pipe];
-    let absent: Vec<Absent> = paths.iter().filter_map(|&path| Some(Absent { path, why: path.absent()? })).collect();
-    paths.retain(|path| absent.iter().all(|absent| absent.path != *path));
+fn plan(args: &TryArgs) -> (SweepPlan, Vec<Unavailable>) {
+    let mut paths = vec![PathName::Isthmus, PathName::Mx, PathName::Tcp, PathName::Unix, PathName::Pipe];
+    let unavailable: Vec<Unavailable> =
+        paths.iter().filter_map(|&path| Some(Unavailable { path, why: path.unavailable_reason()? })).collect();
+    paths.retain(|path| unavailable.iter().all(|unavailable| unavailable.path != *path));
     let sizes = if args.quick { SIZES_QUICK.to_vec() } else { SIZES.to_vec() };
-    (Plan { paths, waits: vec![Wait::Poll, Wait::Sleep], sizes }, absent)
+    (SweepPlan { paths, waits: vec![Wait::Poll, Wait::Sleep], sizes }, unavailable)
 }
 
 /// Visible on a terminal only.
@@ -141,7 +151,7 @@ fn bar(steps: usize) -> ProgressBar {
 /// The daemon's list of channels when two domains have talked, and have not left.
 fn channels(session: &Session, socket: &Path) -> Result<Value> {
     let options = Options { socket: Some(socket.to_owned()), ..Options::default() };
-    session.meet(Way::Isthmus, || {
+    session.run_held_pair(PathName::Isthmus, || {
         let answer = crate::daemon::Daemon::connect(&options)?.ask(Topic::Channels, &[])?;
         ensure!(crate::daemon::has_channel(&answer), "the daemon shows no channel between them");
         Ok(answer)
@@ -150,11 +160,14 @@ fn channels(session: &Session, socket: &Path) -> Result<Value> {
 
 fn text(results: &Results) -> String {
     let channels = crate::daemon::channels_text(&results.channels).unwrap_or_else(|error| format!("{error:#}\n"));
-    let absent = results.absent.iter().map(|absent| format!("not measured: {}: {}\n", absent.path.name(), absent.why));
-    table::text(&results.points, &results.floors)
+    let unavailable = results
+        .unavailable
+        .iter()
+        .map(|unavailable| format!("not measured: {}: {}\n", unavailable.path.name(), unavailable.why));
+    table::text(&results.points, &results.lower_bounds)
         + "\n"
         + &hosts::text(&results.hosts)
-        + &absent.collect::<String>()
+        + &unavailable.collect::<String>()
         + "\nThe way that messages took, as the daemon shows it (isthmus channel list):\n"
         + &channels
 }

@@ -25,7 +25,7 @@ use anyhow::Result;
 use isthmus_client::{Reason, Refusal};
 use serde::Serialize;
 
-use crate::output::{Ended, Output};
+use crate::output::{Outcome, Output, counted};
 
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -34,7 +34,7 @@ enum Severity {
     /// It works.
     Ok,
     /// It works, or need not, and somebody may want to know.
-    Note,
+    Warning,
     /// Something that programs rely on does not work.
     Problem,
 }
@@ -45,7 +45,7 @@ struct Finding {
     /// Stays the same for ever.
     id: &'static str,
     severity: Severity,
-    tried: String,
+    check: String,
     result: String,
     /// What to do, where something can be done.
     remedy: Option<String>,
@@ -54,16 +54,16 @@ struct Finding {
 }
 
 impl Finding {
-    fn ok(id: &'static str, tried: impl Into<String>, result: impl Into<String>) -> Self {
-        Self { id, severity: Severity::Ok, tried: tried.into(), result: result.into(), remedy: None, reason: None }
+    fn ok(id: &'static str, check: impl Into<String>, result: impl Into<String>) -> Self {
+        Self { id, severity: Severity::Ok, check: check.into(), result: result.into(), remedy: None, reason: None }
     }
 
-    fn note(id: &'static str, tried: impl Into<String>, result: impl Into<String>) -> Self {
-        Self { severity: Severity::Note, ..Self::ok(id, tried, result) }
+    fn note(id: &'static str, check: impl Into<String>, result: impl Into<String>) -> Self {
+        Self { severity: Severity::Warning, ..Self::ok(id, check, result) }
     }
 
-    fn problem(id: &'static str, tried: impl Into<String>, result: impl Into<String>) -> Self {
-        Self { severity: Severity::Problem, ..Self::ok(id, tried, result) }
+    fn problem(id: &'static str, check: impl Into<String>, result: impl Into<String>) -> Self {
+        Self { severity: Severity::Problem, ..Self::ok(id, check, result) }
     }
 
     fn remedy(mut self, remedy: impl Into<String>) -> Self {
@@ -78,8 +78,8 @@ impl Finding {
     }
 
     /// A trial that was refused.
-    fn refused(id: &'static str, tried: impl Into<String>, refusal: &Refusal) -> Self {
-        Self::problem(id, tried, refusal.to_string()).because(refusal.reason)
+    fn refused(id: &'static str, check: impl Into<String>, refusal: &Refusal) -> Self {
+        Self::problem(id, check, refusal.to_string()).because(refusal.reason)
     }
 }
 
@@ -90,7 +90,7 @@ struct Report {
     findings: Vec<Finding>,
 }
 
-pub(crate) fn run(output: Output, socket: Option<PathBuf>) -> Result<Ended> {
+pub(crate) fn run(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
     let mut findings = process::environment();
     if let Some(options) = process::options(socket, &mut findings) {
         let answers = daemon::check(&options, &mut findings);
@@ -105,7 +105,7 @@ pub(crate) fn run(output: Output, socket: Option<PathBuf>) -> Result<Ended> {
     let severity = findings.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Ok);
     let report = Report { severity, findings };
     output.result("doctor", &report, || text(&report))?;
-    Ok(if severity == Severity::Problem { Ended::Failed } else { Ended::Done })
+    Ok(if severity == Severity::Problem { Outcome::Failed } else { Outcome::Done })
 }
 
 fn text(report: &Report) -> String {
@@ -114,21 +114,22 @@ fn text(report: &Report) -> String {
     for finding in &report.findings {
         let sign = match finding.severity {
             Severity::Ok => "ok     ",
-            Severity::Note => "note   ",
+            Severity::Warning => "warning",
             Severity::Problem => "PROBLEM",
         };
         text.push_str(&format!("{sign}  {:width$}  {}\n", finding.id, finding.result));
         let gap = " ".repeat(width + 11);
         if finding.severity != Severity::Ok {
-            text.push_str(&format!("{gap}tried: {}\n", finding.tried));
+            text.push_str(&format!("{gap}check: {}\n", finding.check));
         }
         if let Some(remedy) = &finding.remedy {
             text.push_str(&format!("{gap}remedy: {remedy}\n"));
         }
     }
     let count = |severity| report.findings.iter().filter(|finding| finding.severity == severity).count();
-    let (ok, notes, problems) = (count(Severity::Ok), count(Severity::Note), count(Severity::Problem));
-    text.push_str(&format!("\n{ok} ok, {notes} to note, {}\n", crate::output::counted(problems, "problem")));
+    let (ok, warnings, problems) = (count(Severity::Ok), count(Severity::Warning), count(Severity::Problem));
+    let (warnings, problems) = (counted(warnings, "warning"), counted(problems, "problem"));
+    text.push_str(&format!("\n{ok} ok, {warnings}, {problems}\n"));
     text
 }
 
@@ -137,19 +138,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_names_what_was_tried_where_it_did_not_work() {
+    fn text_names_the_check_of_each_problem() {
         let findings = vec![
             Finding::ok("memory.sealed", "sealing a memory file", "sealed"),
-            Finding::problem("daemon.answers", "connecting", "nobody answers").because(Reason::DaemonUnreachable),
+            Finding::problem("daemon.reachable", "connecting", "nobody answers").because(Reason::DaemonUnreachable),
         ];
         let text = text(&Report { severity: Severity::Problem, findings });
         assert!(
-            text.starts_with("ok       memory.sealed   sealed\nPROBLEM  daemon.answers  nobody answers\n"),
+            text.starts_with("ok       memory.sealed     sealed\nPROBLEM  daemon.reachable  nobody answers\n"),
             "{text}"
         );
-        assert!(text.contains("\n                         tried: connecting\n"), "{text}");
+        assert!(text.contains("\n                           check: connecting\n"), "{text}");
         assert!(
-            text.contains("remedy: Start `isthmusd`") && text.ends_with("\n1 ok, 0 to note, 1 problem\n"),
+            text.contains("remedy: Start `isthmusd`") && text.ends_with("\n1 ok, 0 warnings, 1 problem\n"),
             "{text}"
         );
     }

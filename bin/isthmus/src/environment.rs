@@ -4,7 +4,7 @@ use anyhow::Result;
 use isthmus_control::config::{self, ConfigFile, Inputs, Problem, Role, VariableRow};
 use serde::Serialize;
 
-use crate::output::{Ended, Output};
+use crate::output::{Outcome, Output};
 
 #[derive(Serialize)]
 struct Variables {
@@ -13,14 +13,14 @@ struct Variables {
     problems: Vec<Problem>,
 }
 
-pub(crate) fn list(output: Output, role: Role) -> Result<Ended> {
+pub(crate) fn list(output: Output, role: Role) -> Result<Outcome> {
     let inputs = inputs(role);
     let variables = Variables { variables: config::variables(&inputs), problems: problems(&inputs) };
     output.result("environment", &variables, || {
         let problems = variables.problems.iter().map(|problem| format!("\n{problem}\n"));
         config::variables_text(&variables.variables) + &problems.collect::<String>()
     })?;
-    Ok(Ended::Done)
+    Ok(Outcome::Done)
 }
 
 /// This process's environment, and no file.

@@ -6,44 +6,44 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use isthmus_client::Topic;
-use isthmus_control::schema::{GuestRow, Status};
+use isthmus_control::schema::{GuestRow, StatusReport};
 use serde::Serialize;
 
 use crate::daemon;
-use crate::output::{Ended, Lean, Misuse, Output, Table, bytes};
+use crate::output::{Align, Outcome, Output, Table, UsageError, bytes};
 use device::Device;
-pub(crate) use device::Ports;
+pub(crate) use device::PciPorts;
 
 #[derive(Serialize)]
 struct Guests {
     guests: Vec<GuestRow>,
 }
 
-pub(crate) fn list(output: Output, socket: Option<PathBuf>) -> Result<Ended> {
+pub(crate) fn list(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
     let report = Guests { guests: guests(socket)? };
     output.result("guests", &report, || text(&report.guests))?;
-    Ok(Ended::Done)
+    Ok(Outcome::Done)
 }
 
 fn guests(socket: Option<PathBuf>) -> Result<Vec<GuestRow>> {
     let answer = daemon::ask(socket, Topic::Status, &[])?;
-    let status: Status = daemon::read(&answer)?;
+    let status: StatusReport = daemon::read(&answer)?;
     status.guests.context("this daemon serves no guests: it is of an older version")
 }
 
 fn text(guests: &[GuestRow]) -> String {
     let mut table = Table::new(&[
-        ("guest", Lean::Left),
-        ("user", Lean::Right),
-        ("on", Lean::Left),
-        ("state", Lean::Left),
-        ("heard", Lean::Right),
-        ("kept", Lean::Left),
-        ("domains", Lean::Right),
-        ("bytes", Lean::Right),
-        ("used", Lean::Right),
-        ("vectors", Lean::Right),
-        ("socket", Lean::Left),
+        ("guest", Align::Left),
+        ("user", Align::Right),
+        ("platform", Align::Left),
+        ("state", Align::Left),
+        ("last seen", Align::Right),
+        ("keeps device", Align::Left),
+        ("domains", Align::Right),
+        ("window", Align::Right),
+        ("used", Align::Right),
+        ("vectors", Align::Right),
+        ("socket", Align::Left),
     ]);
     for guest in guests {
         table.row(vec![
@@ -51,8 +51,8 @@ fn text(guests: &[GuestRow]) -> String {
             guest.uid.to_string(),
             guest.platform.clone().unwrap_or_else(|| "kvm".to_owned()),
             state(guest).to_owned(),
-            guest.heard_s.map_or_else(|| "-".to_owned(), |heard_s| format!("{heard_s} s")),
-            kept(guest).to_owned(),
+            guest.last_seen_s.map_or_else(|| "-".to_owned(), |last_seen_s| format!("{last_seen_s} s")),
+            keeps_device(guest).to_owned(),
             guest.domains.to_string(),
             bytes(guest.window_bytes),
             guest.used_bytes.map_or_else(|| "-".to_owned(), bytes),
@@ -62,8 +62,8 @@ fn text(guests: &[GuestRow]) -> String {
     }
     let mut text = table.text();
     for guest in guests {
-        if let Some(why) = &guest.refused {
-            text.push_str(&format!("{}: the last connection for its device came to nothing: {why}\n", guest.name));
+        if let Some(why) = &guest.last_error {
+            text.push_str(&format!("{}: the last connection for its device failed: {why}\n", guest.name));
         }
     }
     text
@@ -73,29 +73,31 @@ fn text(guests: &[GuestRow]) -> String {
 fn state(guest: &GuestRow) -> &str {
     match (&guest.state, guest.used_bytes, guest.daemon) {
         (Some(state), ..) => state,
-        (None, None, _) => "absent",
-        (None, Some(_), false) => "device",
-        (None, Some(_), true) => "there",
+        (None, None, _) => "no device",
+        (None, Some(_), false) => "waiting for guest daemon",
+        (None, Some(_), true) => "attached",
     }
 }
 
-fn kept(guest: &GuestRow) -> &'static str {
-    match guest.kept {
+fn keeps_device(guest: &GuestRow) -> &'static str {
+    match guest.keeps_device {
         Some(true) => "yes",
         Some(false) => "no",
         None => "-",
     }
 }
 
-pub(crate) fn xml(output: Output, socket: Option<PathBuf>, name: &str, qemu: bool, ports: Ports) -> Result<Ended> {
+pub(crate) fn xml(output: Output, socket: Option<PathBuf>, name: &str, qemu: bool, ports: PciPorts) -> Result<Outcome> {
     let guests = guests(socket)?;
     let guest = guests.iter().find(|guest| guest.name == name).ok_or_else(|| {
         let known: Vec<&str> = guests.iter().map(|guest| guest.name.as_str()).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-        Misuse(format!("the daemon's configuration has no guest {name} ([[kvm.guest]]); it has {known}"))
+        UsageError(format!("the daemon's configuration has no guest {name} ([[kvm.guest]]); it has {known}"))
     })?;
     if guest.platform.as_deref() == Some("xen") {
-        return Err(Misuse(format!("{name} is a guest of Xen and needs no device: isthmus guest allow {name}")).into());
+        return Err(
+            UsageError(format!("{name} is a guest of Xen and needs no device: isthmus guest allow {name}")).into()
+        );
     }
     let device = Device::of(guest, ports);
     let text = match (&device.libvirt, qemu) {
@@ -104,11 +106,11 @@ pub(crate) fn xml(output: Output, socket: Option<PathBuf>, name: &str, qemu: boo
         (None, false) => {
             let text = "libvirt's ports have numbers, by which the window names its own: give the first one that is free by --index, one more than \
                         the greatest `index` of all <controller type='pci'> in what `virsh dumpxml` prints of the domain";
-            return Err(Misuse(text.to_owned()).into());
+            return Err(UsageError(text.to_owned()).into());
         }
     };
     output.result("guest device", &device, || text)?;
-    Ok(Ended::Done)
+    Ok(Outcome::Done)
 }
 
 #[cfg(test)]
@@ -125,25 +127,32 @@ mod tests {
             used_bytes: Some(3 << 20),
             vectors: 16,
             daemon: true,
-            state: Some("silent".to_owned()),
-            heard_s: Some(7),
-            kept: Some(true),
-            refused: Some("a guest is connected already".to_owned()),
+            state: Some("not responding".to_owned()),
+            last_seen_s: Some(7),
+            keeps_device: Some(true),
+            last_error: Some("a guest is connected already".to_owned()),
             domains: 0,
             monitor: None,
-            common_bytes: Some(32 << 20),
+            pair_window_bytes: Some(32 << 20),
         }
     }
 
     #[test]
-    fn a_list_says_what_of_a_guest_is_there() {
+    fn guest_list_shows_the_state_of_each_guest() {
         let text = text(&[guest()]);
         let row: Vec<&str> = text.lines().nth(1).unwrap_or_default().split_whitespace().collect();
-        assert_eq!(row[..7], ["web", "1000", "kvm", "silent", "7", "s", "yes"], "{text}");
-        assert!(text.ends_with("came to nothing: a guest is connected already\n"), "{text}");
-        let older = GuestRow { platform: None, state: None, heard_s: None, kept: None, refused: None, ..guest() };
+        assert_eq!(row[..8], ["web", "1000", "kvm", "not", "responding", "7", "s", "yes"], "{text}");
+        assert!(text.ends_with("failed: a guest is connected already\n"), "{text}");
+        let older = GuestRow {
+            platform: None,
+            state: None,
+            last_seen_s: None,
+            keeps_device: None,
+            last_error: None,
+            ..guest()
+        };
         let text = super::text(&[older]);
         let row: Vec<&str> = text.lines().nth(1).unwrap_or_default().split_whitespace().collect();
-        assert_eq!(row[..6], ["web", "1000", "kvm", "there", "-", "-"], "{text}");
+        assert_eq!(row[..6], ["web", "1000", "kvm", "attached", "-", "-"], "{text}");
     }
 }

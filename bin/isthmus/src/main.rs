@@ -5,8 +5,8 @@
 //!    ├─▶ guest ───▶ the guests it serves, and what their machines need
 //!    ├─▶ capture ─▶ frames of MX boards, into a file              asks the daemon for them
 //!    ├─▶ local ───▶ reason, environment, config                  needs no daemon
-//!    ├─▶ mpi ─────▶ env, mpirun                               variables of MPIs, and their launcher
-//!    ├─▶ admission ▶ guest allow, guest forbid                 what guests of this host may, in XenStore
+//!    ├─▶ mpi ─────▶ mpi env, mpi run                          variables of MPIs, and their launcher
+//!    ├─▶ admission ▶ guest allow, guest deny                   what guests of this host may, in XenStore
 //!    ├─▶ doctor ──▶ one file a group of checks                   tries operations, names remedies
 //!    └─▶ demo ────▶ a daemon of its own, two processes, a table  `isthmus try`
 //! output ── one JSON object or aligned columns; results on stdout, the rest on stderr

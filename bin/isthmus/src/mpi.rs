@@ -1,8 +1,8 @@
-//! `isthmus env` and `isthmus mpirun`: the variables by which MPIs find the libfabric provider and use nothing else.
+//! `isthmus mpi env` and `isthmus mpi run`: the variables by which MPIs find the libfabric provider and use nothing else.
 //!
 //! ```text
-//! eval "$(isthmus env openmpi)"; mpirun -n 4 ./program          one MPI's, for a shell
-//! isthmus mpirun -- -n 4 ./program                              all of them, and the launcher
+//! eval "$(isthmus mpi env openmpi)"; mpirun -n 4 ./program      one MPI's, for a shell
+//! isthmus mpi run -- -n 4 ./program                             all of them, and the launcher
 //! ```
 //!
 //! No MPI minds the variables of another, so the launcher gets all of them, whichever it is.
@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use crate::output::{Ended, Output};
+use crate::output::{Outcome, Output};
 
 /// The provider's file, as libfabric looks for it.
 const PROVIDER: &str = "libisthmus-fi.so";
@@ -48,7 +48,7 @@ struct Settings {
 }
 
 #[derive(Args, Clone, Debug)]
-pub(crate) struct EnvArgs {
+pub(crate) struct MpiEnvArgs {
     /// Of which MPI [default: each of them].
     #[arg(value_name = "MPI")]
     mpi: Option<Mpi>,
@@ -59,7 +59,7 @@ pub(crate) struct EnvArgs {
 }
 
 #[derive(Args, Clone, Debug)]
-pub(crate) struct MpirunArgs {
+pub(crate) struct MpiRunArgs {
     /// The launcher of the MPI that the program was built with.
     #[arg(long, value_name = "PROGRAM", default_value = "mpirun")]
     launcher: OsString,
@@ -147,17 +147,17 @@ fn shell(settings: &Settings) -> String {
     format!("# {}\n{}", settings.mpi.name(), settings.variables.iter().map(line).collect::<String>())
 }
 
-pub(crate) fn env(output: Output, args: EnvArgs) -> Result<Ended> {
+pub(crate) fn env(output: Output, args: MpiEnvArgs) -> Result<Outcome> {
     let folder = folder(args.provider)?;
     let wanted = args.mpi.map_or(Mpi::ALL.to_vec(), |mpi| vec![mpi]);
     let all: Vec<Settings> = wanted.into_iter().map(|mpi| Settings { mpi, variables: mpi.settings(&folder) }).collect();
     output
-        .result("env", &serde_json::json!({ "mpis": all }), || all.iter().map(shell).collect::<Vec<_>>().join("\n"))?;
-    Ok(Ended::Done)
+        .result("mpi env", &serde_json::json!({ "mpis": all }), || all.iter().map(shell).collect::<Vec<_>>().join("\n"))?;
+    Ok(Outcome::Done)
 }
 
 /// Becomes the launcher, with the variables of all MPIs. Variables that are set already stay as they are.
-pub(crate) fn mpirun(socket: Option<PathBuf>, args: MpirunArgs) -> Result<Ended> {
+pub(crate) fn mpirun(socket: Option<PathBuf>, args: MpiRunArgs) -> Result<Outcome> {
     let folder = folder(args.provider)?;
     let mut launcher = Command::new(&args.launcher);
     if let Some(socket) = socket {
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_shell_reads_is_what_was_meant() {
+    fn quoted_values_survive_the_shell() {
         assert_eq!(quoted("ofi,self"), "ofi,self");
         assert_eq!(quoted("^sm,ucx"), "'^sm,ucx'");
         assert_eq!(quoted("/a b/it's"), r"'/a b/it'\''s'");

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 /// How a command ended, if not by an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum Outcome {
     /// Exit status 0.
     Done,
     /// Exit status 1: it ran, and what it found is not good.
@@ -20,15 +20,15 @@ pub(crate) enum Ended {
 
 /// A wrong use that the parser of arguments could not see: exit status 2.
 #[derive(Debug)]
-pub(crate) struct Misuse(pub(crate) String);
+pub(crate) struct UsageError(pub(crate) String);
 
-impl std::fmt::Display for Misuse {
+impl std::fmt::Display for UsageError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Misuse {}
+impl std::error::Error for UsageError {}
 
 /// Where results go.
 #[derive(Clone, Copy, Debug)]
@@ -52,11 +52,11 @@ impl Output {
     }
 
     /// Says on stderr why there is no result.
-    pub(crate) fn trouble(&self, error: &anyhow::Error) {
+    pub(crate) fn report_error(&self, error: &anyhow::Error) {
         let refusal = error.chain().find_map(|cause| cause.downcast_ref::<Refusal>());
-        let said = if self.json { trouble_json(error, refusal) } else { trouble_text(error, refusal) };
+        let text = if self.json { error_json(error, refusal) } else { error_text(error, refusal) };
         // Nobody hears it where stderr is closed.
-        let _: io::Result<()> = stderr().write_all(said.as_bytes());
+        let _: io::Result<()> = stderr().write_all(text.as_bytes());
     }
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn object(kind: &str, body: &impl Serialize) -> Result<String> {
     Ok(to_line(&Envelope { schema: theirs.unwrap_or(SCHEMA), kind, body })? + "\n")
 }
 
-fn trouble_text(error: &anyhow::Error, refusal: Option<&Refusal>) -> String {
+fn error_text(error: &anyhow::Error, refusal: Option<&Refusal>) -> String {
     let mut text = format!("isthmus: {error:#}\n");
     if let Some(refusal) = refusal {
         let _: std::fmt::Result = writeln!(text, "  remedy: {}", refusal.reason.remedy());
@@ -78,7 +78,7 @@ fn trouble_text(error: &anyhow::Error, refusal: Option<&Refusal>) -> String {
     text
 }
 
-fn trouble_json(error: &anyhow::Error, refusal: Option<&Refusal>) -> String {
+fn error_json(error: &anyhow::Error, refusal: Option<&Refusal>) -> String {
     #[derive(Serialize)]
     struct Trouble {
         error: String,
@@ -151,7 +151,7 @@ pub(crate) fn duration(seconds: u64) -> String {
 
 /// Which way a column leans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lean {
+pub(crate) enum Align {
     Left,
     Right,
 }
@@ -159,13 +159,13 @@ pub(crate) enum Lean {
 /// Columns as wide as they need to be, under their heads.
 #[derive(Debug)]
 pub(crate) struct Table {
-    heads: Vec<(&'static str, Lean)>,
+    headers: Vec<(&'static str, Align)>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    pub(crate) fn new(heads: &[(&'static str, Lean)]) -> Self {
-        Self { heads: heads.to_vec(), rows: Vec::new() }
+    pub(crate) fn new(headers: &[(&'static str, Align)]) -> Self {
+        Self { headers: headers.to_vec(), rows: Vec::new() }
     }
 
     pub(crate) fn row(&mut self, cells: Vec<String>) {
@@ -173,17 +173,17 @@ impl Table {
     }
 
     pub(crate) fn text(&self) -> String {
-        let heads: Vec<String> = self.heads.iter().map(|(head, _)| (*head).to_owned()).collect();
+        let headers: Vec<String> = self.headers.iter().map(|(head, _)| (*head).to_owned()).collect();
         let width = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
-            cells.chain(heads.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+            cells.chain(headers.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
         };
-        let widths: Vec<usize> = (0..heads.len()).map(width).collect();
+        let widths: Vec<usize> = (0..headers.len()).map(width).collect();
         let mut text = String::new();
-        for row in std::iter::once(&heads).chain(&self.rows) {
-            let cells = row.iter().zip(&widths).zip(&self.heads).map(|((cell, &width), (_, lean))| match lean {
-                Lean::Left => format!("{cell:<width$}"),
-                Lean::Right => format!("{cell:>width$}"),
+        for row in std::iter::once(&headers).chain(&self.rows) {
+            let cells = row.iter().zip(&widths).zip(&self.headers).map(|((cell, &width), (_, lean))| match lean {
+                Align::Left => format!("{cell:<width$}"),
+                Align::Right => format!("{cell:>width$}"),
             });
             text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
             text.push('\n');
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn columns_line_up() {
-        let mut table = Table::new(&[("name", Lean::Left), ("bytes", Lean::Right), ("path", Lean::Left)]);
+        let mut table = Table::new(&[("name", Align::Left), ("bytes", Align::Right), ("path", Align::Left)]);
         table.row(vec!["müller".into(), "7".into(), "channel".into()]);
         table.row(vec!["d7".into(), "1234567".into(), "-".into()]);
         assert_eq!(
@@ -222,10 +222,10 @@ mod tests {
     fn a_refusal_brings_its_remedy() {
         let refusal = Refusal::new(Reason::NoSuchDomain, "web");
         let error = anyhow::Error::from(refusal.clone()).context("asking for a path");
-        let text = trouble_text(&error, Some(&refusal));
+        let text = error_text(&error, Some(&refusal));
         assert!(text.starts_with("isthmus: asking for a path: no domain is attached"), "{text}");
         assert!(text.contains("\n  remedy: Check the name with `isthmus domain list`"), "{text}");
-        let json: Value = serde_json::from_str(&trouble_json(&error, Some(&refusal))).expect("JSON");
+        let json: Value = serde_json::from_str(&error_json(&error, Some(&refusal))).expect("JSON");
         assert_eq!(
             (&json["kind"], &json["reason"], &json["schema"]),
             (&"error".into(), &"no-such-domain".into(), &1.into())

@@ -2,50 +2,50 @@
 
 use anyhow::Result;
 use isthmus_client::Reason;
-use isthmus_control::schema::Explained;
+use isthmus_control::schema::ReasonRow;
 use serde::Serialize;
 
-use crate::output::{Ended, Lean, Misuse, Output, Table};
+use crate::output::{Align, Outcome, Output, Table, UsageError};
 
 #[derive(Serialize)]
 struct Reasons {
-    reasons: Vec<Explained>,
+    reasons: Vec<ReasonRow>,
 }
 
 #[derive(Serialize)]
 struct One {
-    reason: Explained,
+    reason: ReasonRow,
 }
 
-pub(crate) fn list(output: Output) -> Result<Ended> {
-    let reasons = Reasons { reasons: Reason::ALL.iter().copied().map(Explained::from).collect() };
+pub(crate) fn list(output: Output) -> Result<Outcome> {
+    let reasons = Reasons { reasons: Reason::ALL.iter().copied().map(ReasonRow::from).collect() };
     output.result("reasons", &reasons, || {
         let mut table = Table::new(&[
-            ("code", Lean::Right),
-            ("reason", Lean::Left),
-            ("kind", Lean::Left),
-            ("what happened", Lean::Left),
+            ("code", Align::Right),
+            ("reason", Align::Left),
+            ("kind", Align::Left),
+            ("summary", Align::Left),
         ]);
         for row in &reasons.reasons {
             table.row(vec![row.code.to_string(), row.reason.clone(), row.kind.clone(), row.summary.clone()]);
         }
         table.text()
     })?;
-    Ok(Ended::Done)
+    Ok(Outcome::Done)
 }
 
 /// A reason by its name or its code.
-pub(crate) fn show(output: Output, wanted: &str) -> Result<Ended> {
+pub(crate) fn show(output: Output, wanted: &str) -> Result<Outcome> {
     let by_code = || wanted.parse().ok().and_then(Reason::from_code);
     let Some(reason) = Reason::from_name(wanted).or_else(by_code) else {
-        return Err(Misuse(unknown(wanted)).into());
+        return Err(UsageError(unknown(wanted)).into());
     };
     let one = One { reason: reason.into() };
     output.result("reason", &one, || {
-        let Explained { reason, code, kind, summary, remedy } = &one.reason;
-        format!("{reason} ({code}, {kind})\n  what happened: {summary}.\n  remedy: {remedy}\n")
+        let ReasonRow { reason, code, kind, summary, remedy } = &one.reason;
+        format!("{reason} ({code}, {kind})\n  summary: {summary}.\n  remedy: {remedy}\n")
     })?;
-    Ok(Ended::Done)
+    Ok(Outcome::Done)
 }
 
 /// Names that share a word with what was asked for.

@@ -5,29 +5,29 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use isthmus_testbed::{Daemon, Deadline, Scratch, binary, eventually};
+use isthmus_testbed::{DaemonProcess, Deadline, Scratch, binary, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const CONFIG: &str = "daemon.socket = \"{socket}\"\ndaemon.runtime_dir = \"{state}\"\n";
 
 /// Address of the board, and of the other host's.
-const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
-const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const BOARD_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
 fn deadline() -> Deadline {
     Deadline::secs(30)
 }
 
 /// A daemon with a board that other hosts reach, and one of them.
-struct Wired {
+struct CaptureTestbed {
     scratch: Scratch,
-    daemon: Daemon,
+    daemon: DaemonProcess,
     host: UdpSocket,
     board: (Ipv4Addr, u16),
 }
 
-impl Wired {
+impl CaptureTestbed {
     fn new(number: u16) -> Self {
         let host = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
         // Other runs of these tests have other addresses of the loopback interface.
@@ -40,13 +40,13 @@ impl Wired {
         );
         let scratch = Scratch::new().expect("a folder");
         binary("isthmusd", "isthmusd").expect("it is built"); // Not in anybody's patience.
-        let daemon = Daemon::on(&scratch).config(&config).arg("--user").start(deadline()).expect("a daemon");
+        let daemon = DaemonProcess::on(&scratch).config(&config).arg("--user").start(deadline()).expect("a daemon");
         Self { scratch, daemon, host, board }
     }
 
     /// A frame of the other host that means nothing.
-    fn babble(&self) {
-        let mut frame = [&OURS[..], &THEIRS, &[0x86, 0xdf]].concat();
+    fn send_junk_frame(&self) {
+        let mut frame = [&BOARD_MAC[..], &PEER_MAC, &[0x86, 0xdf]].concat();
         frame.resize(1000, 0xaa);
         self.host.send_to(&frame, self.board).expect("sent");
     }
@@ -62,7 +62,7 @@ impl Wired {
     fn until_it_ends(&self, child: &mut Child) -> Option<i32> {
         let mut status = None;
         let ended = || {
-            self.babble();
+            self.send_junk_frame();
             status = child.try_wait().expect("a child");
             status.is_some()
         };
@@ -101,12 +101,12 @@ fn contents(file: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn so_many_frames_are_written_to_a_file() {
-    let wired = Wired::new(0);
-    let file = wired.scratch.join("frames.pcapng");
+fn capture_count_limits_the_frames_written() {
+    let testbed = CaptureTestbed::new(0);
+    let file = testbed.scratch.join("frames.pcapng");
     let arguments = ["--json", "--count", "5", "--snap", "100", "--board", "mx0", "-w", file.to_str().expect("UTF-8")];
-    let mut child = wired.capture(&arguments).spawn().expect("it starts");
-    assert_eq!(wired.until_it_ends(&mut child), Some(0), "{}", text(child.stderr.take().expect("piped")));
+    let mut child = testbed.capture(&arguments).spawn().expect("it starts");
+    assert_eq!(testbed.until_it_ends(&mut child), Some(0), "{}", text(child.stderr.take().expect("piped")));
     assert_eq!(blocks(&contents(&file)), [1, 5, 1]);
     let answer: Value = serde_json::from_str(&text(child.stdout.take().expect("piped"))).expect("JSON");
     assert_eq!((&answer["kind"], &answer["frames"], &answer["dropped"]), (&"capture".into(), &5.into(), &0.into()));
@@ -115,18 +115,18 @@ fn so_many_frames_are_written_to_a_file() {
 
 #[test]
 fn a_signal_ends_a_whole_file() {
-    let wired = Wired::new(1);
-    let file = wired.scratch.join("frames.pcapng");
+    let testbed = CaptureTestbed::new(1);
+    let file = testbed.scratch.join("frames.pcapng");
     for signal in [Signal::INT, Signal::TERM] {
-        let mut child = wired.capture(&["--write", file.to_str().expect("UTF-8")]).spawn().expect("it starts");
+        let mut child = testbed.capture(&["--write", file.to_str().expect("UTF-8")]).spawn().expect("it starts");
         let written = || {
-            wired.babble();
+            testbed.send_junk_frame();
             contents(&file).len() > 3000
         };
         eventually(deadline(), written).expect("frames are written as they come");
         let pid = Pid::from_raw(child.id() as i32).expect("a child's number");
         kill_process(pid, signal).expect("it is there");
-        assert_eq!(wired.until_it_ends(&mut child), Some(0));
+        assert_eq!(testbed.until_it_ends(&mut child), Some(0));
         let said = text(child.stdout.take().expect("piped"));
         let [interfaces, packets, statistics] = blocks(&contents(&file));
         assert_eq!((interfaces, statistics), (1, 1));
@@ -136,16 +136,16 @@ fn a_signal_ends_a_whole_file() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_ends_it() {
-    let wired = Wired::new(2);
-    let mut child = wired.capture(&[]).spawn().expect("it starts");
+fn capture_ends_when_its_reader_closes() {
+    let testbed = CaptureTestbed::new(2);
+    let mut child = testbed.capture(&[]).spawn().expect("it starts");
     let mut reader = child.stdout.take().expect("piped");
     let mut beginning = [0; 400];
     // Something to read, or this waits for ever.
     std::thread::scope(|scope| {
         let reading = scope.spawn(|| reader.read_exact(&mut beginning));
         eventually(deadline(), || {
-            wired.babble();
+            testbed.send_junk_frame();
             reading.is_finished()
         })
         .expect("frames come");
@@ -153,20 +153,20 @@ fn a_reader_that_has_seen_enough_ends_it() {
     });
     assert_eq!(beginning[..4], 0x0a0d_0d0a_u32.to_le_bytes());
     drop(reader);
-    assert_eq!(wired.until_it_ends(&mut child), Some(0), "{}", text(child.stderr.take().expect("piped")));
+    assert_eq!(testbed.until_it_ends(&mut child), Some(0), "{}", text(child.stderr.take().expect("piped")));
 }
 
 #[test]
 fn the_end_of_the_daemon_is_the_end_of_the_file() {
-    let wired = Wired::new(3);
-    let file = wired.scratch.join("frames.pcapng");
-    let mut child = wired.capture(&["-w", file.to_str().expect("UTF-8")]).spawn().expect("it starts");
+    let testbed = CaptureTestbed::new(3);
+    let file = testbed.scratch.join("frames.pcapng");
+    let mut child = testbed.capture(&["-w", file.to_str().expect("UTF-8")]).spawn().expect("it starts");
     let written = || {
-        wired.babble();
+        testbed.send_junk_frame();
         contents(&file).len() > 1000
     };
     eventually(deadline(), written).expect("frames are written as they come");
-    let Wired { daemon, scratch: _scratch, .. } = wired;
+    let CaptureTestbed { daemon, scratch: _scratch, .. } = testbed;
     daemon.stop(deadline()).expect("it ends");
     assert!(child.wait().expect("a child").success());
     let [interfaces, packets, statistics] = blocks(&contents(&file));
@@ -174,16 +174,16 @@ fn the_end_of_the_daemon_is_the_end_of_the_file() {
 }
 
 #[test]
-fn a_daemon_that_is_killed_leaves_a_file_and_an_error() {
-    let wired = Wired::new(4);
-    let file = wired.scratch.join("frames.pcapng");
-    let mut child = wired.capture(&["-w", file.to_str().expect("UTF-8")]).spawn().expect("it starts");
+fn killed_daemon_leaves_a_valid_file_and_an_error() {
+    let testbed = CaptureTestbed::new(4);
+    let file = testbed.scratch.join("frames.pcapng");
+    let mut child = testbed.capture(&["-w", file.to_str().expect("UTF-8")]).spawn().expect("it starts");
     let written = || {
-        wired.babble();
+        testbed.send_junk_frame();
         contents(&file).len() > 1000
     };
     eventually(deadline(), written).expect("frames are written as they come");
-    let Wired { daemon, scratch: _scratch, .. } = wired;
+    let CaptureTestbed { daemon, scratch: _scratch, .. } = testbed;
     daemon.kill(deadline()).expect("it ends");
     assert_eq!(child.wait().expect("a child").code(), Some(1));
     let said = text(child.stderr.take().expect("piped"));
@@ -192,36 +192,39 @@ fn a_daemon_that_is_killed_leaves_a_file_and_an_error() {
 }
 
 #[test]
-fn what_cannot_be_captured_is_said_with_the_remedy() {
-    let wired = Wired::new(5);
+fn capture_errors_have_a_remedy() {
+    let testbed = CaptureTestbed::new(5);
     let run = |arguments: &[&str]| {
-        let output = wired.capture(arguments).output().expect("it runs");
+        let output = testbed.capture(arguments).output().expect("it runs");
         assert_eq!(output.stdout, b"", "{arguments:?}");
         (output.status.code(), String::from_utf8(output.stderr).expect("UTF-8"))
     };
     let (code, said) = run(&["--board", "7"]);
-    assert!(code == Some(1) && said.contains("there is no MX board of this number: mx7, where there are 1"), "{said}");
+    assert!(
+        code == Some(1) && said.contains("there is no MX board with this number: mx7, where there are 1"),
+        "{said}"
+    );
     assert!(said.contains("remedy: See the boards with `isthmus board list`"), "{said}");
     let (code, said) = run(&["--domain", "nobody"]);
     assert!(code == Some(1) && said.contains("no domain is called nobody") && said.contains("remedy:"), "{said}");
-    let nowhere = wired.scratch.join("no/folder/frames.pcapng");
+    let nowhere = testbed.scratch.join("no/folder/frames.pcapng");
     let (code, said) = run(&["-w", nowhere.to_str().expect("UTF-8")]);
     assert!(code == Some(1) && said.contains("name another file with -w"), "{said}");
     for wrong in [&["--snap", "3"][..], &["--count", "0"], &["--board", "eth0"], &["--json"]] {
         assert_eq!(run(wrong).0, Some(2), "{wrong:?}");
     }
     let scratch = Scratch::new().expect("a folder");
-    let plain = Daemon::on(&scratch).config(CONFIG).arg("--user").start(deadline()).expect("a daemon");
+    let plain = DaemonProcess::on(&scratch).config(CONFIG).arg("--user").start(deadline()).expect("a daemon");
     let mut command = Command::new(env!("CARGO_BIN_EXE_isthmus"));
     let output = command.args(["capture", "--socket"]).arg(plain.socket()).output().expect("it runs");
     let said = String::from_utf8(output.stderr).expect("UTF-8");
     assert!(said.contains("no MX board of this host has links to other hosts"), "{said}");
-    assert!(output.status.code() == Some(1) && said.contains("remedy: Give it `links`"), "{said}");
+    assert!(output.status.code() == Some(1) && said.contains("remedy: Configure `links`"), "{said}");
 }
 
 #[test]
 fn frames_are_never_shown_on_a_terminal() {
-    let wired = Wired::new(6);
+    let testbed = CaptureTestbed::new(6);
     let pty =
         rustix::pty::openpt(rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY).expect("a terminal");
     rustix::pty::grantpt(&pty).expect("a terminal");
@@ -229,18 +232,19 @@ fn frames_are_never_shown_on_a_terminal() {
     let name = rustix::pty::ptsname(&pty, Vec::new()).expect("its name");
     let terminal =
         std::fs::File::options().write(true).open(Path::new(name.to_str().expect("UTF-8"))).expect("its other end");
-    let output = wired.capture(&[]).stdout(terminal).output().expect("it runs");
+    let output = testbed.capture(&[]).stdout(terminal).output().expect("it runs");
     let said = String::from_utf8(output.stderr).expect("UTF-8");
     assert!(output.status.code() == Some(2) && said.contains("-w FILE"), "{said}");
 }
 
 #[test]
-fn a_silent_wire_is_waited_for_and_ended_at_once() {
-    let wired = Wired::new(7);
-    let file = wired.scratch.join("frames.pcapng");
-    let mut child = wired.capture(&["--domain", "d1", "-w", file.to_str().expect("UTF-8")]).spawn().expect("it starts");
-    assert_eq!(wired.until_it_ends(&mut child), Some(1), "there is no such domain");
-    let mut child = wired.capture(&["-w", file.to_str().expect("UTF-8")]).spawn().expect("it starts");
+fn capture_of_an_idle_wire_ends_at_once_on_a_signal() {
+    let testbed = CaptureTestbed::new(7);
+    let file = testbed.scratch.join("frames.pcapng");
+    let mut child =
+        testbed.capture(&["--domain", "d1", "-w", file.to_str().expect("UTF-8")]).spawn().expect("it starts");
+    assert_eq!(testbed.until_it_ends(&mut child), Some(1), "there is no such domain");
+    let mut child = testbed.capture(&["-w", file.to_str().expect("UTF-8")]).spawn().expect("it starts");
     let ready = eventually(deadline(), || contents(&file).len() > 100);
     ready.expect("the interface is written before any frame");
     let pid = Pid::from_raw(child.id() as i32).expect("a child's number");

@@ -30,7 +30,7 @@ fn is_empty(folder: &Path) -> bool {
 }
 
 #[test]
-fn it_measures_draws_and_leaves_nothing_but_its_results() {
+fn try_leaves_only_its_results() {
     if one_cpu() {
         return;
     }
@@ -49,7 +49,7 @@ fn it_measures_draws_and_leaves_nothing_but_its_results() {
     let mx = points.iter().filter(|point| point["path"] == "mx");
     if Path::new(env!("CARGO_BIN_EXE_isthmus")).with_file_name("mx_measure").is_file() {
         assert!(mx.clone().count() >= 8 && mx.clone().all(|point| point["rate_mmsg_s"].is_number()), "{results}");
-        assert!(results["absent"].as_array().is_some_and(Vec::is_empty), "{results}");
+        assert!(results["unavailable"].as_array().is_some_and(Vec::is_empty), "{results}");
     } else {
         eprintln!("skipped: the programs of examples/mx are not built (cargo xtask mx-programs)");
         assert!(mx.clone().count() == 0 && said.contains("not measured: mx: mx_measure is neither beside"), "{said}");
@@ -57,15 +57,15 @@ fn it_measures_draws_and_leaves_nothing_but_its_results() {
     let hosts = results["hosts"].as_array().expect("a list");
     let has_mx = mx.count() > 0;
     assert_eq!(hosts.len(), 9, "{results}");
-    match hosts.iter().find_map(|crossing| crossing["why"].as_str().filter(|_| crossing["path"] == "raw")) {
+    match hosts.iter().find_map(|measurement| measurement["why"].as_str().filter(|_| measurement["path"] == "raw")) {
         None => {
             assert!(said.contains("From host to host") && said.contains("bare frames"), "{said}");
-            let measured = hosts.iter().filter(|crossing| has_mx || crossing["path"] != "mx");
-            measured.for_each(|crossing| assert!(crossing["value"].as_f64() > Some(0.0), "{crossing}"));
+            let measured = hosts.iter().filter(|measurement| has_mx || measurement["path"] != "mx");
+            measured.for_each(|measurement| assert!(measurement["value"].as_f64() > Some(0.0), "{measurement}"));
         }
         Some(why) => {
             assert!(said.contains("not measured: from host to host"), "{said}");
-            assert!(hosts.iter().all(|crossing| crossing["failed"] == false), "{results}");
+            assert!(hosts.iter().all(|measurement| measurement["failed"] == false), "{results}");
             eprintln!("skipped: {why}");
         }
     }
@@ -75,7 +75,7 @@ fn it_measures_draws_and_leaves_nothing_but_its_results() {
 }
 
 #[test]
-fn killed_it_leaves_nothing() {
+fn try_leaves_nothing_when_killed() {
     if one_cpu() {
         return;
     }

@@ -41,7 +41,7 @@ fn an_unknown_reason_is_a_wrong_use() {
 }
 
 #[test]
-fn every_variable_is_listed_with_what_it_is_set_to() {
+fn environment_list_shows_every_variable_with_its_value() {
     let listed = object(isthmus(&["environment", "list", "--json"]).env("ISTHMUS_WAIT", "sleep"), 0);
     let variables = listed["variables"].as_array().expect("a list");
     let wait = variables.iter().find(|row| row["name"] == "ISTHMUS_WAIT").expect("is there");
@@ -53,7 +53,7 @@ fn every_variable_is_listed_with_what_it_is_set_to() {
 }
 
 #[test]
-fn a_misspelt_variable_is_told_with_the_right_one() {
+fn misspelt_variable_is_reported_with_a_suggestion() {
     let stdout =
         isthmus(&["environment", "list"]).env("ISTHMUS_SOKET", "/x").assert().success().get_output().stdout.clone();
     let said = String::from_utf8_lossy(&stdout);
@@ -110,16 +110,16 @@ fn no_daemon_is_a_failure_that_names_its_remedy() {
 }
 
 #[test]
-fn the_doctor_finds_what_is_wrong_and_says_what_to_do() {
+fn doctor_reports_problems_with_remedies() {
     let report =
         object(isthmus(&["doctor", "--json", "--socket", "/nonexistent/isthmus.sock"]).env("ISTHMUS_SOKET", "1"), 1);
     let findings = report["findings"].as_array().expect("a list");
     let of = |id: &str| findings.iter().find(|finding| finding["id"] == id).unwrap_or(&Value::Null);
     assert_eq!(
-        (&of("daemon.answers")["severity"], &of("daemon.answers")["reason"]),
+        (&of("daemon.reachable")["severity"], &of("daemon.reachable")["reason"]),
         (&"problem".into(), &"daemon-unreachable".into())
     );
-    assert_eq!(of("process.environment")["severity"], "note");
+    assert_eq!(of("process.environment")["severity"], "warning");
     assert_eq!(of("memory.sealed")["severity"], "ok");
     let needs_remedy = |finding: &Value| finding["severity"] != "ok";
     assert!(
@@ -143,7 +143,7 @@ fn a_variable_that_cannot_be_is_a_problem() {
 }
 
 #[test]
-fn wrong_usage_is_told_apart_from_failure() {
+fn usage_errors_have_a_distinct_exit_status() {
     for wrong in [
         &["nonsense"][..],
         &["domain"],
@@ -156,18 +156,18 @@ fn wrong_usage_is_told_apart_from_failure() {
 }
 
 #[test]
-fn a_folder_that_is_none_of_ours_is_not_swept() {
+fn foreign_folder_is_not_removed() {
     let folder = tempfile::tempdir().expect("a folder");
-    isthmus(&["sweep"]).arg(folder.path()).write_stdin("").assert().code(1);
+    isthmus(&["remove-on-exit"]).arg(folder.path()).write_stdin("").assert().code(1);
     assert!(folder.path().is_dir());
     let ours = tempfile::Builder::new().prefix("isthmus-try-").tempdir().expect("a folder").keep();
     std::fs::write(ours.join("file"), "x").expect("written");
-    isthmus(&["sweep"]).arg(&ours).write_stdin("").assert().success();
+    isthmus(&["remove-on-exit"]).arg(&ours).write_stdin("").assert().success();
     assert!(!ours.exists());
 }
 
 #[test]
-fn what_a_guest_would_be_allowed_is_said_as_commands() {
+fn guest_allow_dry_run_prints_xenstore_commands() {
     let said = object(&mut isthmus(&["--json", "guest", "allow", "7", "--backend", "5", "--dry-run"]), 0);
     let commands = serde_json::json!([
         "xenstore-write /local/domain/7/isthmus/backends '5'",
@@ -185,7 +185,7 @@ fn guests_are_allowed_on_xen_only() {
     if std::path::Path::new("/dev/xen/xenbus").exists() {
         return println!("skipped: this is a domain of Xen, and its guests are left alone");
     }
-    for verb in ["allow", "forbid"] {
+    for verb in ["allow", "deny"] {
         let stderr = isthmus(&["guest", verb, "7"]).assert().code(1).get_output().stderr.clone();
         let said = String::from_utf8_lossy(&stderr);
         assert!(said.contains("there is no XenStore at /dev/xen/xenbus"), "{said}");

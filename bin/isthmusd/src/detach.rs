@@ -11,13 +11,13 @@ use anyhow::{Context, Result, bail};
 use isthmus_platform::seqpacket;
 
 /// The background's exit code where another daemon serves the socket.
-pub(crate) const TAKEN: u8 = 3;
+pub(crate) const SOCKET_IN_USE: u8 = 3;
 
 /// What the background says when it answers.
 const READY: &[u8] = b"ready\n";
 
 /// How long another daemon that has the socket may take to answer on it.
-const OTHER: Duration = Duration::from_secs(5);
+const OTHER_DAEMON_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Starts the background and waits for it.
 pub(crate) fn detach(socket: &Path) -> Result<ExitCode> {
@@ -32,25 +32,25 @@ pub(crate) fn detach(socket: &Path) -> Result<ExitCode> {
         .stderr(Stdio::piped())
         .spawn()
         .context("starting the background process")?;
-    let mut said = [0; READY.len()];
-    let answered = child.stdout.take().is_some_and(|mut out| out.read_exact(&mut said).is_ok());
-    if answered && said == READY {
+    let mut reply = [0; READY.len()];
+    let answered = child.stdout.take().is_some_and(|mut out| out.read_exact(&mut reply).is_ok());
+    if answered && reply == READY {
         return Ok(ExitCode::SUCCESS);
     }
-    let mut complaint = String::new();
+    let mut stderr_text = String::new();
     if let Some(mut err) = child.stderr.take() {
-        let _ = err.read_to_string(&mut complaint);
+        let _ = err.read_to_string(&mut stderr_text);
     }
     let status = child.wait().context("waiting for the background process")?;
-    if status.code() == Some(i32::from(TAKEN)) {
-        return other(socket);
+    if status.code() == Some(i32::from(SOCKET_IN_USE)) {
+        return wait_for_other(socket);
     }
-    bail!("the background process ended with {status}: {}", complaint.trim())
+    bail!("the background process ended with {status}: {}", stderr_text.trim())
 }
 
 /// Another daemon has the socket: that is as good, once it answers.
-fn other(socket: &Path) -> Result<ExitCode> {
-    let deadline = Instant::now() + OTHER;
+fn wait_for_other(socket: &Path) -> Result<ExitCode> {
+    let deadline = Instant::now() + OTHER_DAEMON_TIMEOUT;
     loop {
         match seqpacket::connect(socket) {
             Ok(_) => return Ok(ExitCode::SUCCESS),
@@ -63,7 +63,7 @@ fn other(socket: &Path) -> Result<ExitCode> {
 }
 
 /// In the background: no terminal's signals reach us.
-pub(crate) fn own_session() {
+pub(crate) fn start_session() {
     // It fails only for a session leader, which is what we want to be.
     let _ = rustix::process::setsid();
 }

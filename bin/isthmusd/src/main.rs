@@ -12,9 +12,9 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Parser;
 use isthmus_control::config::{self, Inputs, Loaded, Role};
-use isthmus_control::daemon::{Daemon, DaemonError, Options, Way};
+use isthmus_control::daemon::{Daemon, DaemonError, DaemonOptions, HostAccess};
 use isthmus_layout::reason::Reason;
-use isthmus_platform::activation::{self, Given};
+use isthmus_platform::activation::{self, InheritedFds};
 use isthmus_platform_kvm::Device;
 use isthmus_platform_xen::Devices;
 
@@ -60,12 +60,12 @@ impl Arguments {
     }
 
     /// By what a guest's daemon reaches its host; none for that of a host.
-    fn way(&self) -> Result<Option<Way>> {
+    fn host_access(&self) -> Result<Option<HostAccess>> {
         if !self.guest {
             return Ok(None);
         }
-        let found = self.device.clone().or_else(Device::of_host).map(Way::Device);
-        let found = found.or_else(Way::bare).or_else(|| Devices::check().is_ok().then_some(Way::Xen));
+        let found = self.device.clone().or_else(Device::of_host).map(HostAccess::Device);
+        let found = found.or_else(HostAccess::bare).or_else(|| Devices::check().is_ok().then_some(HostAccess::Xen));
         let missing = "there is no device here by which a guest reaches its host, nor Xen's; `isthmus doctor` says what is missing";
         found.map(Some).context(missing)
     }
@@ -77,7 +77,7 @@ impl Arguments {
 
 fn main() -> ExitCode {
     // Before anything else is opened: sockets that a service manager opened for us, and what it kept.
-    let given = activation::given();
+    let given = activation::take_inherited();
     let arguments = Arguments::parse();
     match run(arguments, given) {
         Ok(code) => code,
@@ -88,7 +88,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: Arguments, mut given: Given) -> Result<ExitCode> {
+fn run(arguments: Arguments, mut given: InheritedFds) -> Result<ExitCode> {
     let loaded = match arguments.load() {
         Ok(loaded) => loaded,
         Err(problems) => {
@@ -106,18 +106,18 @@ fn run(arguments: Arguments, mut given: Given) -> Result<ExitCode> {
     }
     log(&loaded)?;
     if arguments.detached {
-        detach::own_session();
+        detach::start_session();
     }
     let detached = arguments.detached;
-    let mut options = Options::new(loaded);
+    let mut options = DaemonOptions::new(loaded);
     options.socket = given.sockets.pop();
-    options.kept = given.kept;
-    options.store = activation::store().context("reaching the service manager")?;
-    options.guest = arguments.way()?;
+    options.restored_fds = given.stored;
+    options.fd_store = activation::fd_store_socket().context("reaching the service manager")?;
+    options.guest = arguments.host_access()?;
     options.reload = Some(Box::new(move || arguments.load()));
     let daemon = match Daemon::open(options) {
-        Err(DaemonError::Socket(error)) if detached && error.reason() == Some(Reason::DaemonSocketTaken) => {
-            return Ok(ExitCode::from(detach::TAKEN));
+        Err(DaemonError::Socket(error)) if detached && error.reason() == Some(Reason::DaemonSocketInUse) => {
+            return Ok(ExitCode::from(detach::SOCKET_IN_USE));
         }
         opened => opened?,
     };

@@ -10,7 +10,7 @@
 
 use std::io::{self, Write};
 
-use crate::{Direction, Interface, InterfaceIndex, Record, SNAP_BYTES_MAX, Statistics};
+use crate::{CaptureDirection, CapturedFrame, InterfaceIndex, InterfaceStatistics, PcapInterface, SNAP_BYTES_MAX};
 
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;
@@ -51,7 +51,7 @@ pub enum WriteError {
 
 /// What is remembered of an interface.
 #[derive(Debug)]
-struct Known {
+struct InterfaceState {
     snap_bytes: u32,
     /// Of its first frame and its last one.
     times: Option<(u64, u64)>,
@@ -61,13 +61,13 @@ struct Known {
 #[derive(Debug)]
 pub struct Writer<W> {
     to: W,
-    interfaces: Vec<Known>,
+    interfaces: Vec<InterfaceState>,
     block: Block,
 }
 
 impl<W: Write> Writer<W> {
     /// Begins a capture. Each write is one block: a file wants a [`std::io::BufWriter`] around it.
-    pub fn new(to: W, interfaces: &[Interface]) -> Result<Self, WriteError> {
+    pub fn new(to: W, interfaces: &[PcapInterface]) -> Result<Self, WriteError> {
         let mut writer = Self { to, interfaces: Vec::new(), block: Block::default() };
         let block = writer.block.begin(SECTION_HEADER);
         block.u32(BYTE_ORDER_MAGIC).u16(1).u16(0).u64(u64::MAX); // version 1.0; the section's length is not known
@@ -80,7 +80,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// Another interface.
-    pub fn add(&mut self, interface: &Interface) -> Result<InterfaceIndex, WriteError> {
+    pub fn add(&mut self, interface: &PcapInterface) -> Result<InterfaceIndex, WriteError> {
         let index = u16::try_from(self.interfaces.len()).map_err(|_| WriteError::TooManyInterfaces)?;
         let block = self.block.begin(INTERFACE_DESCRIPTION);
         block.u16(LINKTYPE_ETHERNET).u16(0).u32(interface.snap_bytes());
@@ -93,18 +93,18 @@ impl<W: Write> Writer<W> {
         }
         block.option(IF_TSRESOL, &[NANOSECONDS]).end_of_options();
         self.put()?;
-        self.interfaces.push(Known { snap_bytes: interface.snap_bytes(), times: None });
+        self.interfaces.push(InterfaceState { snap_bytes: interface.snap_bytes(), times: None });
         Ok(InterfaceIndex(index))
     }
 
     /// A frame. What is longer than its interface keeps is cut.
-    pub fn write(&mut self, record: &Record<'_>) -> Result<(), WriteError> {
+    pub fn write(&mut self, record: &CapturedFrame<'_>) -> Result<(), WriteError> {
         self.write_commented(record, "")
     }
 
     /// A frame, and a word on it. No word if the comment is empty; 65535 bytes of it at most.
-    pub fn write_commented(&mut self, record: &Record<'_>, comment: &str) -> Result<(), WriteError> {
-        let known = Self::known(&mut self.interfaces, record.interface)?;
+    pub fn write_commented(&mut self, record: &CapturedFrame<'_>, comment: &str) -> Result<(), WriteError> {
+        let known = Self::interface_state(&mut self.interfaces, record.interface)?;
         let kept = &record.bytes[..record.bytes.len().min(known.snap_bytes as usize)];
         let had = u32::try_from(record.bytes.len()).unwrap_or(u32::MAX).max(record.original_bytes);
         let (first, last) = known.times.unwrap_or((record.time_ns, record.time_ns));
@@ -125,13 +125,13 @@ impl<W: Write> Writer<W> {
     }
 
     /// Ends the capture with how much of it is missing.
-    pub fn finish(mut self, statistics: &[Statistics]) -> Result<W, WriteError> {
-        for told in statistics {
-            let (first, last) = Self::known(&mut self.interfaces, told.interface)?.times.unwrap_or((0, 0));
+    pub fn finish(mut self, statistics: &[InterfaceStatistics]) -> Result<W, WriteError> {
+        for one in statistics {
+            let (first, last) = Self::interface_state(&mut self.interfaces, one.interface)?.times.unwrap_or((0, 0));
             let block = self.block.begin(INTERFACE_STATISTICS);
-            block.u32(u32::from(told.interface.0)).time(last);
+            block.u32(u32::from(one.interface.0)).time(last);
             block.timed_option(ISB_STARTTIME, first).timed_option(ISB_ENDTIME, last);
-            block.option(ISB_IFRECV, &told.seen.to_le_bytes()).option(ISB_OSDROP, &told.dropped.to_le_bytes());
+            block.option(ISB_IFRECV, &one.seen.to_le_bytes()).option(ISB_OSDROP, &one.dropped.to_le_bytes());
             block.end_of_options();
             self.put()?;
         }
@@ -139,7 +139,10 @@ impl<W: Write> Writer<W> {
         Ok(self.to)
     }
 
-    fn known(interfaces: &mut [Known], index: InterfaceIndex) -> Result<&mut Known, WriteError> {
+    fn interface_state(
+        interfaces: &mut [InterfaceState],
+        index: InterfaceIndex,
+    ) -> Result<&mut InterfaceState, WriteError> {
         let there = interfaces.len();
         interfaces.get_mut(usize::from(index.0)).ok_or(WriteError::NoInterface(index.0, there))
     }
@@ -150,11 +153,11 @@ impl<W: Write> Writer<W> {
 }
 
 /// The direction's two bits.
-const fn flags(direction: Direction) -> u32 {
+const fn flags(direction: CaptureDirection) -> u32 {
     match direction {
-        Direction::Unknown => 0,
-        Direction::Received => 1,
-        Direction::Sent => 2,
+        CaptureDirection::Unknown => 0,
+        CaptureDirection::Received => 1,
+        CaptureDirection::Sent => 2,
     }
 }
 

@@ -10,7 +10,7 @@ pub const TEXT_BYTES_MAX: usize = 255;
 
 /// Which way a frame went, seen from who captures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Direction {
+pub enum CaptureDirection {
     /// Nobody knows.
     Unknown,
     /// It arrived.
@@ -25,18 +25,18 @@ pub struct InterfaceIndex(pub u16);
 
 /// Where frames are seen: a link of a board, or a domain. Its frames begin with an Ethernet header.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Interface {
+pub struct PcapInterface {
     name: String,
     description: String,
     nic: Option<NicId>,
     snap_bytes: u32,
 }
 
-impl Interface {
+impl PcapInterface {
     /// Without an address, and with frames as long as they are. Of both texts [`TEXT_BYTES_MAX`] bytes are kept, and what is no
     /// character to be shown becomes `?`.
     pub fn new(name: &str, description: &str) -> Self {
-        Self { name: shown(name), description: shown(description), nic: None, snap_bytes: SNAP_BYTES_MAX }
+        Self { name: single_line(name), description: single_line(description), nic: None, snap_bytes: SNAP_BYTES_MAX }
     }
 
     /// With the address of its board.
@@ -73,7 +73,7 @@ impl Interface {
 }
 
 /// One line of text that fits.
-fn shown(text: &str) -> String {
+fn single_line(text: &str) -> String {
     let mut kept = String::new();
     for char in text.chars().map(|char| if char.is_control() { '?' } else { char }) {
         if kept.len() + char.len_utf8() > TEXT_BYTES_MAX {
@@ -86,13 +86,13 @@ fn shown(text: &str) -> String {
 
 /// A frame, or its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record<'a> {
+pub struct CapturedFrame<'a> {
     /// Nanoseconds since 1970, UTC.
     pub time_ns: u64,
     /// Where it was seen.
     pub interface: InterfaceIndex,
     /// Which way it went.
-    pub direction: Direction,
+    pub direction: CaptureDirection,
     /// Bytes that it had. A number below those that are here counts as that many.
     pub original_bytes: u32,
     /// As many of them as were kept, from the Ethernet header on.
@@ -101,7 +101,7 @@ pub struct Record<'a> {
 
 /// How much of an interface's traffic was captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Statistics {
+pub struct InterfaceStatistics {
     /// Which one.
     pub interface: InterfaceIndex,
     /// Frames that were seen, those that were dropped included.
@@ -116,15 +116,15 @@ mod tests {
 
     #[test]
     fn texts_are_one_line_and_fit() {
-        let interface = Interface::new("wire\n0\0", &"ü".repeat(300));
+        let interface = PcapInterface::new("wire\n0\0", &"ü".repeat(300));
         assert_eq!(interface.name(), "wire?0?");
         assert_eq!((interface.description().len(), interface.description().chars().count()), (254, 127));
-        assert_eq!(Interface::new("", &"a".repeat(256)).description().len(), TEXT_BYTES_MAX);
+        assert_eq!(PcapInterface::new("", &"a".repeat(256)).description().len(), TEXT_BYTES_MAX);
     }
 
     #[test]
     fn no_interface_keeps_more_than_can_be_read() {
-        assert_eq!(Interface::new("", "").with_snap_bytes(u32::MAX).snap_bytes(), SNAP_BYTES_MAX);
-        assert_eq!(Interface::new("", "").with_snap_bytes(96).snap_bytes(), 96);
+        assert_eq!(PcapInterface::new("", "").with_snap_bytes(u32::MAX).snap_bytes(), SNAP_BYTES_MAX);
+        assert_eq!(PcapInterface::new("", "").with_snap_bytes(96).snap_bytes(), 96);
     }
 }

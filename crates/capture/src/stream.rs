@@ -12,8 +12,9 @@
 //!                 │ 5    │ 0             │ 0           │ 0                 │ 0                    │                    end
 //! ```
 //!
-//! The length counts what follows it. Directions are 0 unknown, 1 received, 2 sent; the frames that were dropped have 8 bytes. A capture is one *begin*, then interfaces and frames in any order (an interface before its
-//! frames; they are numbered as they come), then statistics and one *end*. Statistics may come earlier too: later ones replace them.
+//! The length counts what follows it. Directions are 0 unknown, 1 received, 2 sent; the number of frames dropped has 8 bytes. A capture
+//! is one *begin*, then interfaces and frames in any order (an interface before its frames; they are numbered as they come), then
+//! statistics and one *end*. Statistics may come earlier too: later ones replace them.
 //! A reader that has enough closes its sending half: what was seen until then still comes, and the end.
 //! The daemon is trusted by the program that reads, and is checked all the same: [`parse`] is total.
 
@@ -21,7 +22,9 @@ use std::io::{self, Read};
 
 use isthmus_layout::NicId;
 
-use crate::{Direction, Interface, InterfaceIndex, Record, SNAP_BYTES_MAX, Statistics, TEXT_BYTES_MAX};
+use crate::{
+    CaptureDirection, CapturedFrame, InterfaceIndex, InterfaceStatistics, PcapInterface, SNAP_BYTES_MAX, TEXT_BYTES_MAX,
+};
 
 const LENGTH_BYTES: usize = 4;
 const HEAD_BYTES: usize = 20;
@@ -42,22 +45,22 @@ const END: u8 = 5;
 
 /// One message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Message<'a> {
+pub enum CaptureMessage<'a> {
     /// The first one.
     Begin,
     /// Another interface.
-    Interface(Interface),
+    Interface(PcapInterface),
     /// A frame.
-    Frame(Record<'a>),
+    Frame(CapturedFrame<'a>),
     /// How much is missing, up to here.
-    Statistics(Statistics),
+    Statistics(InterfaceStatistics),
     /// The last one.
     End,
 }
 
 /// Bytes that are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
+pub enum MalformedStream {
     /// Shorter than any message, or longer.
     #[error("a message of {0} bytes")]
     Length(u32),
@@ -83,144 +86,172 @@ pub enum Malformed {
 
 /// The 16 bytes that all messages have behind their length.
 #[derive(Clone, Copy, Default)]
-struct Head {
+struct MessageHeader {
     kind: u8,
     flag: u8,
-    small: u16,
-    number: u32,
-    wide: u64,
+    u16_field: u16,
+    u32_field: u32,
+    u64_field: u64,
 }
 
-impl Head {
+impl MessageHeader {
     fn parse(bytes: &[u8; HEAD_BYTES]) -> Self {
         let [_, _, _, _, kind, flag, s0, s1, n0, n1, n2, n3, wide @ ..] = *bytes;
-        let (small, number) = (u16::from_le_bytes([s0, s1]), u32::from_le_bytes([n0, n1, n2, n3]));
-        Self { kind, flag, small, number, wide: u64::from_le_bytes(wide) }
+        let (u16_field, u32_field) = (u16::from_le_bytes([s0, s1]), u32::from_le_bytes([n0, n1, n2, n3]));
+        Self { kind, flag, u16_field, u32_field, u64_field: u64::from_le_bytes(wide) }
     }
 
     fn emit(self, tails: &[&[u8]], into: &mut Vec<u8>) {
         let bytes = HEAD_BYTES - LENGTH_BYTES + tails.iter().map(|tail| tail.len()).sum::<usize>();
         into.extend_from_slice(&(bytes as u32).to_le_bytes());
         into.extend_from_slice(&[self.kind, self.flag]);
-        into.extend_from_slice(&self.small.to_le_bytes());
-        into.extend_from_slice(&self.number.to_le_bytes());
-        into.extend_from_slice(&self.wide.to_le_bytes());
+        into.extend_from_slice(&self.u16_field.to_le_bytes());
+        into.extend_from_slice(&self.u32_field.to_le_bytes());
+        into.extend_from_slice(&self.u64_field.to_le_bytes());
         tails.iter().for_each(|tail| into.extend_from_slice(tail));
     }
 
     /// A message whose other fields are zero.
-    fn must_be(self, expected: Self) -> Result<(), Malformed> {
-        let same = (self.flag, self.small, self.number, self.wide)
-            == (expected.flag, expected.small, expected.number, expected.wide);
-        if same { Ok(()) } else { Err(Malformed::Field(self.kind)) }
+    fn expect_header(self, expected: Self) -> Result<(), MalformedStream> {
+        let same = (self.flag, self.u16_field, self.u32_field, self.u64_field)
+            == (expected.flag, expected.u16_field, expected.u32_field, expected.u64_field);
+        if same { Ok(()) } else { Err(MalformedStream::Field(self.kind)) }
     }
 }
 
 /// Reads the message at the start of `bytes`. Gives it and its bytes; None if more bytes must come first.
-pub fn parse(bytes: &[u8]) -> Result<Option<(Message<'_>, usize)>, Malformed> {
+pub fn parse(bytes: &[u8]) -> Result<Option<(CaptureMessage<'_>, usize)>, MalformedStream> {
     let Some(length) = bytes.first_chunk() else { return Ok(None) };
     let whole = message_bytes(u32::from_le_bytes(*length))?;
     let Some(message) = bytes.get(..whole) else { return Ok(None) };
-    let Some((head, tail)) = message.split_first_chunk() else { return Err(Malformed::Length(whole as u32)) };
-    Ok(Some((interpret(Head::parse(head), tail)?, whole)))
+    let Some((head, tail)) = message.split_first_chunk() else { return Err(MalformedStream::Length(whole as u32)) };
+    Ok(Some((parse_body(MessageHeader::parse(head), tail)?, whole)))
 }
 
 /// Bytes of a message, the length itself included.
-fn message_bytes(length: u32) -> Result<usize, Malformed> {
+fn message_bytes(length: u32) -> Result<usize, MalformedStream> {
     let whole = (length as usize).saturating_add(LENGTH_BYTES);
-    if (HEAD_BYTES..=MESSAGE_BYTES_MAX).contains(&whole) { Ok(whole) } else { Err(Malformed::Length(length)) }
+    if (HEAD_BYTES..=MESSAGE_BYTES_MAX).contains(&whole) { Ok(whole) } else { Err(MalformedStream::Length(length)) }
 }
 
-fn interpret(head: Head, tail: &[u8]) -> Result<Message<'_>, Malformed> {
-    let wrong = Malformed::Tail(head.kind, tail.len());
+fn parse_body(head: MessageHeader, tail: &[u8]) -> Result<CaptureMessage<'_>, MalformedStream> {
+    let wrong = MalformedStream::Tail(head.kind, tail.len());
     let empty = || if tail.is_empty() { Ok(()) } else { Err(wrong) };
     match head.kind {
         BEGIN => {
-            if head.number != MAGIC {
-                return Err(Malformed::Magic(head.number));
+            if head.u32_field != MAGIC {
+                return Err(MalformedStream::Magic(head.u32_field));
             }
-            if head.small != VERSION {
-                return Err(Malformed::Version(head.small));
+            if head.u16_field != VERSION {
+                return Err(MalformedStream::Version(head.u16_field));
             }
-            head.must_be(Head { small: VERSION, number: MAGIC, ..Head::default() })?;
-            empty().map(|()| Message::Begin)
+            head.expect_header(MessageHeader { u16_field: VERSION, u32_field: MAGIC, ..MessageHeader::default() })?;
+            empty().map(|()| CaptureMessage::Begin)
         }
-        INTERFACE => interface(head, tail).map(Message::Interface),
+        INTERFACE => interface(head, tail).map(CaptureMessage::Interface),
         FRAME => {
-            let direction = direction(head.flag).ok_or(Malformed::Field(FRAME))?;
-            let (interface, original_bytes) = (InterfaceIndex(head.small), head.number);
+            let direction = direction(head.flag).ok_or(MalformedStream::Field(FRAME))?;
+            let (interface, original_bytes) = (InterfaceIndex(head.u16_field), head.u32_field);
             if tail.len() > original_bytes as usize {
                 return Err(wrong);
             }
-            Ok(Message::Frame(Record { time_ns: head.wide, interface, direction, original_bytes, bytes: tail }))
+            Ok(CaptureMessage::Frame(CapturedFrame {
+                time_ns: head.u64_field,
+                interface,
+                direction,
+                original_bytes,
+                bytes: tail,
+            }))
         }
         STATISTICS => {
-            head.must_be(Head { small: head.small, wide: head.wide, ..Head::default() })?;
+            head.expect_header(MessageHeader {
+                u16_field: head.u16_field,
+                u64_field: head.u64_field,
+                ..MessageHeader::default()
+            })?;
             let dropped = u64::from_le_bytes(tail.try_into().map_err(|_| wrong)?);
-            Ok(Message::Statistics(Statistics { interface: InterfaceIndex(head.small), seen: head.wide, dropped }))
+            Ok(CaptureMessage::Statistics(InterfaceStatistics {
+                interface: InterfaceIndex(head.u16_field),
+                seen: head.u64_field,
+                dropped,
+            }))
         }
         END => {
-            head.must_be(Head::default())?;
-            empty().map(|()| Message::End)
+            head.expect_header(MessageHeader::default())?;
+            empty().map(|()| CaptureMessage::End)
         }
-        other => Err(Malformed::Kind(other)),
+        other => Err(MalformedStream::Kind(other)),
     }
 }
 
-fn interface(head: Head, tail: &[u8]) -> Result<Interface, Malformed> {
-    let wrong = Malformed::Tail(INTERFACE, tail.len());
-    let (name, description) = tail.split_at_checked(usize::from(head.small)).ok_or(wrong)?;
-    if name.len() > TEXT_BYTES_MAX || description.len() > TEXT_BYTES_MAX || head.number > SNAP_BYTES_MAX {
+fn interface(head: MessageHeader, tail: &[u8]) -> Result<PcapInterface, MalformedStream> {
+    let wrong = MalformedStream::Tail(INTERFACE, tail.len());
+    let (name, description) = tail.split_at_checked(usize::from(head.u16_field)).ok_or(wrong)?;
+    if name.len() > TEXT_BYTES_MAX || description.len() > TEXT_BYTES_MAX || head.u32_field > SNAP_BYTES_MAX {
         return Err(wrong);
     }
     let text = |bytes| str::from_utf8(bytes).map_err(|_| wrong);
-    let plain = Interface::new(text(name)?, text(description)?).with_snap_bytes(head.number);
-    match (head.flag, NicId::new(head.wide)) {
-        (0, _) if head.wide == 0 => Ok(plain),
+    let plain = PcapInterface::new(text(name)?, text(description)?).with_snap_bytes(head.u32_field);
+    match (head.flag, NicId::new(head.u64_field)) {
+        (0, _) if head.u64_field == 0 => Ok(plain),
         (1, Some(nic)) => Ok(plain.with_nic(nic)),
-        _ => Err(Malformed::Field(INTERFACE)),
+        _ => Err(MalformedStream::Field(INTERFACE)),
     }
 }
 
-const fn direction(flag: u8) -> Option<Direction> {
+const fn direction(flag: u8) -> Option<CaptureDirection> {
     match flag {
-        0 => Some(Direction::Unknown),
-        1 => Some(Direction::Received),
-        2 => Some(Direction::Sent),
+        0 => Some(CaptureDirection::Unknown),
+        1 => Some(CaptureDirection::Received),
+        2 => Some(CaptureDirection::Sent),
         _ => None,
     }
 }
 
 /// Appends a message. Of a frame, [`SNAP_BYTES_MAX`] bytes go with it at most.
-pub fn emit(message: &Message<'_>, into: &mut Vec<u8>) {
+pub fn emit(message: &CaptureMessage<'_>, into: &mut Vec<u8>) {
     match message {
-        Message::Begin => Head { kind: BEGIN, small: VERSION, number: MAGIC, ..Head::default() }.emit(&[], into),
-        Message::Interface(interface) => {
+        CaptureMessage::Begin => {
+            MessageHeader { kind: BEGIN, u16_field: VERSION, u32_field: MAGIC, ..MessageHeader::default() }
+                .emit(&[], into)
+        }
+        CaptureMessage::Interface(interface) => {
             let (name, description) = (interface.name().as_bytes(), interface.description().as_bytes());
-            let head = Head {
+            let head = MessageHeader {
                 kind: INTERFACE,
                 flag: u8::from(interface.nic().is_some()),
-                small: name.len() as u16, // An interface's texts are short.
-                number: interface.snap_bytes(),
-                wide: interface.nic().map_or(0, NicId::number),
+                u16_field: name.len() as u16, // An interface's texts are short.
+                u32_field: interface.snap_bytes(),
+                u64_field: interface.nic().map_or(0, NicId::number),
             };
             head.emit(&[name, description], into);
         }
-        Message::Frame(record) => {
+        CaptureMessage::Frame(record) => {
             let flag = match record.direction {
-                Direction::Unknown => 0,
-                Direction::Received => 1,
-                Direction::Sent => 2,
+                CaptureDirection::Unknown => 0,
+                CaptureDirection::Received => 1,
+                CaptureDirection::Sent => 2,
             };
             let had = u32::try_from(record.bytes.len()).unwrap_or(u32::MAX).max(record.original_bytes);
-            let head = Head { kind: FRAME, flag, small: record.interface.0, number: had, wide: record.time_ns };
+            let head = MessageHeader {
+                kind: FRAME,
+                flag,
+                u16_field: record.interface.0,
+                u32_field: had,
+                u64_field: record.time_ns,
+            };
             head.emit(&[&record.bytes[..record.bytes.len().min(SNAP_BYTES_MAX as usize)]], into);
         }
-        Message::Statistics(told) => {
-            let head = Head { kind: STATISTICS, small: told.interface.0, wide: told.seen, ..Head::default() };
-            head.emit(&[&told.dropped.to_le_bytes()], into);
+        CaptureMessage::Statistics(statistics) => {
+            let head = MessageHeader {
+                kind: STATISTICS,
+                u16_field: statistics.interface.0,
+                u64_field: statistics.seen,
+                ..MessageHeader::default()
+            };
+            head.emit(&[&statistics.dropped.to_le_bytes()], into);
         }
-        Message::End => Head { kind: END, ..Head::default() }.emit(&[], into),
+        CaptureMessage::End => MessageHeader { kind: END, ..MessageHeader::default() }.emit(&[], into),
     }
 }
 
@@ -229,10 +260,10 @@ pub fn emit(message: &Message<'_>, into: &mut Vec<u8>) {
 pub enum ReadError {
     /// The stream stopped in the middle: the daemon is gone.
     #[error("the capture stopped without an end: the daemon is gone, or dropped it")]
-    Stopped,
+    Truncated,
     /// It says what it must not.
     #[error("the capture is damaged: {0}")]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] MalformedStream),
     /// The socket or pipe refuses.
     #[error("reading a capture: {0}")]
     Io(#[source] io::Error),
@@ -240,14 +271,14 @@ pub enum ReadError {
 
 /// The program's side: messages one after the other.
 #[derive(Debug)]
-pub struct Reader<R> {
+pub struct CaptureReader<R> {
     from: R,
     message: Vec<u8>,
-    stage: Stage,
+    stage: ReaderState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum ReaderState {
     /// Nothing has come.
     Before,
     Within,
@@ -255,29 +286,29 @@ enum Stage {
     After,
 }
 
-impl<R: Read> Reader<R> {
+impl<R: Read> CaptureReader<R> {
     /// Nothing is read yet. Each message is two reads: a socket wants a [`std::io::BufReader`] around it.
     pub fn new(from: R) -> Self {
-        Self { from, message: Vec::new(), stage: Stage::Before }
+        Self { from, message: Vec::new(), stage: ReaderState::Before }
     }
 
     /// The next message behind the first, which says only that this is a capture; waits for it. None after the end.
-    pub fn message(&mut self) -> Result<Option<Message<'_>>, ReadError> {
-        if self.stage == Stage::Before {
+    pub fn message(&mut self) -> Result<Option<CaptureMessage<'_>>, ReadError> {
+        if self.stage == ReaderState::Before {
             self.fill()?;
-            if only(&self.message)? != Message::Begin {
-                return Err(Malformed::NoBegin.into());
+            if parse_single(&self.message)? != CaptureMessage::Begin {
+                return Err(MalformedStream::NoBegin.into());
             }
-            self.stage = Stage::Within;
+            self.stage = ReaderState::Within;
         }
-        if self.stage == Stage::After {
+        if self.stage == ReaderState::After {
             return Ok(None);
         }
         self.fill()?;
-        match only(&self.message)? {
-            Message::Begin => Err(Malformed::Kind(BEGIN).into()),
-            Message::End => {
-                self.stage = Stage::After;
+        match parse_single(&self.message)? {
+            CaptureMessage::Begin => Err(MalformedStream::Kind(BEGIN).into()),
+            CaptureMessage::End => {
+                self.stage = ReaderState::After;
                 Ok(None)
             }
             message => Ok(Some(message)),
@@ -287,21 +318,21 @@ impl<R: Read> Reader<R> {
     /// Reads the bytes of one message.
     fn fill(&mut self) -> Result<(), ReadError> {
         let mut length = [0; LENGTH_BYTES];
-        self.from.read_exact(&mut length).map_err(stopped)?;
+        self.from.read_exact(&mut length).map_err(truncated)?;
         let bytes = message_bytes(u32::from_le_bytes(length))?;
         self.message.clear();
         self.message.extend_from_slice(&length);
         self.message.resize(bytes, 0);
-        self.from.read_exact(&mut self.message[LENGTH_BYTES..]).map_err(stopped)
+        self.from.read_exact(&mut self.message[LENGTH_BYTES..]).map_err(truncated)
     }
 }
 
 /// The message that these are the bytes of.
-fn only(bytes: &[u8]) -> Result<Message<'_>, Malformed> {
-    let (message, _) = parse(bytes)?.ok_or(Malformed::Length(bytes.len() as u32))?;
+fn parse_single(bytes: &[u8]) -> Result<CaptureMessage<'_>, MalformedStream> {
+    let (message, _) = parse(bytes)?.ok_or(MalformedStream::Length(bytes.len() as u32))?;
     Ok(message)
 }
 
-fn stopped(error: io::Error) -> ReadError {
-    if error.kind() == io::ErrorKind::UnexpectedEof { ReadError::Stopped } else { ReadError::Io(error) }
+fn truncated(error: io::Error) -> ReadError {
+    if error.kind() == io::ErrorKind::UnexpectedEof { ReadError::Truncated } else { ReadError::Io(error) }
 }

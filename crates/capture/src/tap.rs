@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use crossbeam_utils::CachePadded;
 
-use crate::{Direction, InterfaceIndex, Record, SNAP_BYTES_MAX, Statistics};
+use crate::{CaptureDirection, CapturedFrame, InterfaceIndex, InterfaceStatistics, SNAP_BYTES_MAX};
 
 /// Words before a frame's bytes.
 const HEAD_WORDS: usize = 3;
@@ -22,58 +22,58 @@ const HEAD_WORDS: usize = 3;
 /// What became of a frame that was offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Offered {
+pub enum OfferResult {
     /// It will be seen.
-    Taken,
-    /// It will be seen by somebody who sleeps and must be woken.
-    Wake,
+    Queued,
+    /// Queued, and the reader sleeps: the caller must wake it.
+    QueuedWakeReader,
     /// There was no room, or no such interface.
     Dropped,
-    /// Nobody looks any more: do not offer further ones.
-    Unwatched,
+    /// The reader is gone: do not offer further ones.
+    Closed,
 }
 
 /// Both sides of a buffer of about `buffer_bytes` for frames of which `snap_bytes` are kept at most, from so many interfaces. It
 /// has room for two such frames whatever is asked for.
-pub fn tap(interfaces: u16, snap_bytes: u32, buffer_bytes: usize) -> (Tap, Tapped) {
+pub fn tap(interfaces: u16, snap_bytes: u32, buffer_bytes: usize) -> (Tap, TapReader) {
     let snap_bytes = snap_bytes.min(SNAP_BYTES_MAX);
     let least = 2 * (HEAD_WORDS + (snap_bytes as usize).div_ceil(8));
     let words = (buffer_bytes / 8).clamp(least, usize::MAX / 2).next_power_of_two();
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(TapRing {
         words: std::iter::repeat_with(|| AtomicU64::new(0)).take(words).collect(),
         head: CachePadded::new(AtomicU64::new(0)),
         tail: CachePadded::new(AtomicU64::new(0)),
         asleep: AtomicBool::new(false),
-        over: AtomicBool::new(false),
-        unwatched: AtomicBool::new(false),
-        counters: (0..interfaces).map(|_| Counters::default()).collect(),
+        producer_closed: AtomicBool::new(false),
+        reader_closed: AtomicBool::new(false),
+        counters: (0..interfaces).map(|_| TapCounters::default()).collect(),
     });
     let scratch = Vec::with_capacity((snap_bytes as usize).next_multiple_of(8));
     let tap = Tap { shared: shared.clone(), snap_bytes, scratch, tail: 0, head_seen: 0 };
-    (tap, Tapped { shared, bytes: Vec::new(), head: 0, tail_seen: 0 })
+    (tap, TapReader { shared, bytes: Vec::new(), head: 0, tail_seen: 0 })
 }
 
 #[derive(Debug, Default)]
-struct Counters {
+struct TapCounters {
     seen: AtomicU64,
     dropped: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct TapRing {
     words: Box<[AtomicU64]>,
     head: CachePadded<AtomicU64>,
     tail: CachePadded<AtomicU64>,
     /// The consumer waits to be woken.
     asleep: AtomicBool,
     /// The producer is gone.
-    over: AtomicBool,
+    producer_closed: AtomicBool,
     /// The consumer is gone.
-    unwatched: AtomicBool,
-    counters: Box<[Counters]>,
+    reader_closed: AtomicBool,
+    counters: Box<[TapCounters]>,
 }
 
-impl Shared {
+impl TapRing {
     /// So many words from a position on, which may go on at the ring's beginning.
     fn words(&self, position: u64, count: usize) -> impl Iterator<Item = &AtomicU64> {
         let start = position as usize & (self.words.len() - 1);
@@ -83,10 +83,10 @@ impl Shared {
     }
 }
 
-/// The side of whoever sees the frames.
+/// The producer's side.
 #[derive(Debug)]
 pub struct Tap {
-    shared: Arc<Shared>,
+    shared: Arc<TapRing>,
     snap_bytes: u32,
     scratch: Vec<u8>,
     /// Where the next record goes.
@@ -97,23 +97,29 @@ pub struct Tap {
 
 impl Tap {
     /// Hands a frame on, which lies in several parts. Never waits and never allocates; what finds no room is dropped and counted.
-    pub fn offer(&mut self, time_ns: u64, interface: InterfaceIndex, direction: Direction, parts: &[&[u8]]) -> Offered {
-        self.offer_cut(time_ns, interface, direction, parts, 0)
-    }
-
-    /// The same with the beginning of a frame that had more bytes: a number below those that are here counts as that many.
-    pub fn offer_cut(
+    pub fn offer(
         &mut self,
         time_ns: u64,
         interface: InterfaceIndex,
-        direction: Direction,
+        direction: CaptureDirection,
+        parts: &[&[u8]],
+    ) -> OfferResult {
+        self.offer_truncated(time_ns, interface, direction, parts, 0)
+    }
+
+    /// The same with the beginning of a frame that had more bytes: a number below those that are here counts as that many.
+    pub fn offer_truncated(
+        &mut self,
+        time_ns: u64,
+        interface: InterfaceIndex,
+        direction: CaptureDirection,
         parts: &[&[u8]],
         original_bytes: u32,
-    ) -> Offered {
+    ) -> OfferResult {
         if !self.is_watched() {
-            return Offered::Unwatched;
+            return OfferResult::Closed;
         }
-        let Some(counters) = self.shared.counters.get(usize::from(interface.0)) else { return Offered::Dropped };
+        let Some(counters) = self.shared.counters.get(usize::from(interface.0)) else { return OfferResult::Dropped };
         count(&counters.seen);
         let here = parts.iter().fold(0usize, |sum, part| sum.saturating_add(part.len()));
         let had = u32::try_from(here).unwrap_or(u32::MAX).max(original_bytes);
@@ -121,7 +127,7 @@ impl Tap {
         let need = (HEAD_WORDS + kept.div_ceil(8)) as u64;
         if !self.has_room(need) {
             count(&self.shared.counters[usize::from(interface.0)].dropped);
-            return Offered::Dropped;
+            return OfferResult::Dropped;
         }
         self.gather(parts, kept);
         let place = u64::from(interface.0) << 8 | direction_bits(direction);
@@ -130,14 +136,14 @@ impl Tap {
         let record = head.into_iter().chain(bytes);
         self.shared.words(self.tail, need as usize).zip(record).for_each(|(word, value)| word.store(value, Relaxed));
         self.tail += need;
-        // A, with B in `refill` (argued): the consumer sees a tail only with the words before it. And C, with D in `sleep` (argued):
+        // A, with B in `refill` (argued): the consumer sees a tail only with the words before it. And C, with D in `begin_sleep` (argued):
         // of this store and the load below, and the consumer's of `asleep` and of the tail, all in one order, either we see it asleep
         // or it sees the record.
         self.shared.tail.store(self.tail, SeqCst);
         if self.shared.asleep.load(SeqCst) && self.shared.asleep.swap(false, SeqCst) {
-            return Offered::Wake;
+            return OfferResult::QueuedWakeReader;
         }
-        Offered::Taken
+        OfferResult::Queued
     }
 
     /// Bytes of a frame that are kept at most.
@@ -147,13 +153,13 @@ impl Tap {
 
     /// False once the other side is gone.
     pub fn is_watched(&self) -> bool {
-        !self.shared.unwatched.load(Relaxed)
+        !self.shared.reader_closed.load(Relaxed)
     }
 
     fn has_room(&mut self, need: u64) -> bool {
         let size = self.shared.words.len() as u64;
         if self.tail + need - self.head_seen > size {
-            // E, with F in `take` (argued): the consumer has read the words before its head, and we write over them only now.
+            // E, with F in `pop` (argued): the consumer has read the words before its head, and we write over them only now.
             self.head_seen = self.shared.head.load(Acquire);
         }
         self.tail + need - self.head_seen <= size
@@ -178,14 +184,14 @@ fn count(counter: &AtomicU64) {
 impl Drop for Tap {
     fn drop(&mut self) {
         // G, with H in `is_over` (argued): who sees this sees every record. SeqCst as in `offer`: a consumer that goes to sleep sees it.
-        self.shared.over.store(true, SeqCst);
+        self.shared.producer_closed.store(true, SeqCst);
     }
 }
 
-/// The side of whoever looks at them.
+/// The reader's side.
 #[derive(Debug)]
-pub struct Tapped {
-    shared: Arc<Shared>,
+pub struct TapReader {
+    shared: Arc<TapRing>,
     bytes: Vec<u8>,
     /// Of the next record.
     head: u64,
@@ -193,9 +199,9 @@ pub struct Tapped {
     tail_seen: u64,
 }
 
-impl Tapped {
+impl TapReader {
     /// The next frame, in the order in which they were offered. None: no further one for now.
-    pub fn take(&mut self) -> Option<Record<'_>> {
+    pub fn pop(&mut self) -> Option<CapturedFrame<'_>> {
         if self.head == self.tail_seen && !self.refill() {
             return None;
         }
@@ -211,7 +217,7 @@ impl Tapped {
         // F, with E in `has_room` (argued): our copy is complete before the producer may write over it.
         self.shared.head.store(self.head, Release);
         let (interface, direction) = (InterfaceIndex((place >> 8) as u16), direction_of(place as u8));
-        Some(Record { time_ns, interface, direction, original_bytes, bytes: &self.bytes[..kept] })
+        Some(CapturedFrame { time_ns, interface, direction, original_bytes, bytes: &self.bytes[..kept] })
     }
 
     /// Looks how far the producer has come. True if there is a further record.
@@ -221,57 +227,57 @@ impl Tapped {
     }
 
     /// How many frames were seen and dropped, of each interface.
-    pub fn statistics(&self) -> Vec<Statistics> {
-        let told = |(index, counters): (u16, &Counters)| Statistics {
+    pub fn statistics(&self) -> Vec<InterfaceStatistics> {
+        let statistics = |(index, counters): (u16, &TapCounters)| InterfaceStatistics {
             interface: InterfaceIndex(index),
             seen: counters.seen.load(Relaxed),
             dropped: counters.dropped.load(Relaxed),
         };
-        (0..).zip(&self.shared.counters).map(told).collect()
+        (0..).zip(&self.shared.counters).map(statistics).collect()
     }
 
     /// True once the other side is gone and everything has been taken.
     pub fn is_over(&mut self) -> bool {
         // H, with G in `drop` (argued): looked at before the ring, so that nothing can have been put after it.
-        self.shared.over.load(SeqCst) && self.head == self.tail_seen && !self.refill()
+        self.shared.producer_closed.load(SeqCst) && self.head == self.tail_seen && !self.refill()
     }
 
     /// Before sleeping. True if there is nothing to take and the other side is not gone: the next record that is offered says
-    /// [`Offered::Wake`]. An end says nothing: whoever drops the [`Tap`] also wakes who sleeps.
-    pub fn sleep(&mut self) -> bool {
+    /// [`OfferResult::QueuedWakeReader`]. The end does not: the owner of the [`Tap`] wakes the reader when it drops it.
+    pub fn begin_sleep(&mut self) -> bool {
         self.shared.asleep.store(true, SeqCst); // D, with C in `offer` (argued).
         self.tail_seen = self.shared.tail.load(SeqCst);
-        let idle = self.head == self.tail_seen && !self.shared.over.load(SeqCst);
+        let idle = self.head == self.tail_seen && !self.shared.producer_closed.load(SeqCst);
         if !idle {
-            self.awake();
+            self.end_sleep();
         }
         idle
     }
 
     /// After sleeping for another reason.
-    pub fn awake(&mut self) {
+    pub fn end_sleep(&mut self) {
         self.shared.asleep.store(false, SeqCst);
     }
 }
 
-impl Drop for Tapped {
+impl Drop for TapReader {
     fn drop(&mut self) {
-        self.shared.unwatched.store(true, Relaxed);
+        self.shared.reader_closed.store(true, Relaxed);
     }
 }
 
-const fn direction_bits(direction: Direction) -> u64 {
+const fn direction_bits(direction: CaptureDirection) -> u64 {
     match direction {
-        Direction::Unknown => 0,
-        Direction::Received => 1,
-        Direction::Sent => 2,
+        CaptureDirection::Unknown => 0,
+        CaptureDirection::Received => 1,
+        CaptureDirection::Sent => 2,
     }
 }
 
-const fn direction_of(bits: u8) -> Direction {
+const fn direction_of(bits: u8) -> CaptureDirection {
     match bits {
-        1 => Direction::Received,
-        2 => Direction::Sent,
-        _ => Direction::Unknown,
+        1 => CaptureDirection::Received,
+        2 => CaptureDirection::Sent,
+        _ => CaptureDirection::Unknown,
     }
 }

@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 
 use isthmus_capture::pcapng::{WriteError, Writer};
-use isthmus_capture::{Direction, Interface, InterfaceIndex, Record, Statistics};
+use isthmus_capture::{CaptureDirection, CapturedFrame, InterfaceIndex, InterfaceStatistics, PcapInterface};
 use isthmus_layout::NicId;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -57,20 +57,20 @@ fn blocks(mut file: &[u8]) -> Vec<Block> {
     found
 }
 
-fn record(time_ns: u64, direction: Direction, original_bytes: u32, bytes: &[u8]) -> Record<'_> {
-    Record { time_ns, interface: InterfaceIndex(0), direction, original_bytes, bytes }
+fn record(time_ns: u64, direction: CaptureDirection, original_bytes: u32, bytes: &[u8]) -> CapturedFrame<'_> {
+    CapturedFrame { time_ns, interface: InterfaceIndex(0), direction, original_bytes, bytes }
 }
 
 #[test]
-fn a_capture_says_what_was_where_and_what_is_missing() {
+fn capture_records_interfaces_and_losses() {
     let nic = NicId::from_octets([0, 0x1b, 0x21, 0xaa, 0, 1]);
-    let wire = Interface::new("wire0", "the first link").with_nic(nic).with_snap_bytes(9014);
+    let wire = PcapInterface::new("wire0", "the first link").with_nic(nic).with_snap_bytes(9014);
     let mut writer = Writer::new(Vec::new(), &[wire]).unwrap();
-    writer.write(&record(0x1_0000_0002, Direction::Received, 5, b"abcde")).unwrap();
-    assert_eq!(writer.add(&Interface::new("d1", "")).unwrap(), InterfaceIndex(1));
-    let other = Record { interface: InterfaceIndex(1), ..record(9, Direction::Sent, 100, b"abcdefgh") };
+    writer.write(&record(0x1_0000_0002, CaptureDirection::Received, 5, b"abcde")).unwrap();
+    assert_eq!(writer.add(&PcapInterface::new("d1", "")).unwrap(), InterfaceIndex(1));
+    let other = CapturedFrame { interface: InterfaceIndex(1), ..record(9, CaptureDirection::Sent, 100, b"abcdefgh") };
     writer.write_commented(&other, "odd").unwrap();
-    let told = [0, 1].map(|number| Statistics { interface: InterfaceIndex(number), seen: 10, dropped: 9 });
+    let told = [0, 1].map(|number| InterfaceStatistics { interface: InterfaceIndex(number), seen: 10, dropped: 9 });
     let file = writer.finish(&told).unwrap();
 
     let [section, wire, first, domain, second, wire_end, domain_end] = &blocks(&file)[..] else { panic!("7 blocks") };
@@ -95,14 +95,14 @@ fn a_capture_says_what_was_where_and_what_is_missing() {
 #[test]
 fn interfaces_that_are_not_there_are_refused() {
     let mut writer = Writer::new(Vec::new(), &[]).unwrap();
-    let refused = writer.write(&record(0, Direction::Sent, 0, &[]));
+    let refused = writer.write(&record(0, CaptureDirection::Sent, 0, &[]));
     assert!(matches!(refused, Err(WriteError::NoInterface(0, 0))));
-    let told = Statistics { interface: InterfaceIndex(3), seen: 0, dropped: 0 };
+    let told = InterfaceStatistics { interface: InterfaceIndex(3), seen: 0, dropped: 0 };
     assert!(matches!(writer.finish(&[told]), Err(WriteError::NoInterface(3, 0))));
 }
 
 #[test]
-fn what_the_file_refuses_is_told() {
+fn write_errors_are_reported() {
     struct Full;
     impl Write for Full {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
@@ -117,25 +117,25 @@ fn what_the_file_refuses_is_told() {
 
 proptest! {
     #[test]
-    fn whatever_is_written_can_be_read(
+    fn written_captures_can_be_read_back(
         names in vec((any::<String>(), ".{0,300}", any::<u32>()), 1..4),
         records in vec((any::<u64>(), any::<u16>(), any::<u32>(), vec(any::<u8>(), 0..200), ".{0,50}"), 0..20),
         long in 0..70_000usize,
     ) {
-        let interfaces: Vec<Interface> =
-            names.iter().map(|(name, text, snap)| Interface::new(name, text).with_snap_bytes(*snap)).collect();
+        let interfaces: Vec<PcapInterface> =
+            names.iter().map(|(name, text, snap)| PcapInterface::new(name, text).with_snap_bytes(*snap)).collect();
         let mut writer = Writer::new(Vec::new(), &interfaces).unwrap();
         let mut written = Vec::new();
         for (time_ns, index, original_bytes, bytes, comment) in &records {
             let interface = InterfaceIndex(index % 5);
-            let record = Record { time_ns: *time_ns, interface, direction: Direction::Sent, original_bytes: *original_bytes, bytes };
+            let record = CapturedFrame { time_ns: *time_ns, interface, direction: CaptureDirection::Sent, original_bytes: *original_bytes, bytes };
             let done = writer.write_commented(&record, comment);
             prop_assert_eq!(done.is_ok(), usize::from(interface.0) < interfaces.len());
             if done.is_ok() {
                 written.push(record);
             }
         }
-        writer.write_commented(&record(0, Direction::Sent, 0, &[]), &"ü".repeat(long)).unwrap();
+        writer.write_commented(&record(0, CaptureDirection::Sent, 0, &[]), &"ü".repeat(long)).unwrap();
         let file = writer.finish(&[]).unwrap();
         let packets: Vec<Block> = blocks(&file).into_iter().filter(|block| block.kind == 6).collect();
         prop_assert_eq!(packets.len(), written.len() + 1);

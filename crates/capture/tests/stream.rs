@@ -1,8 +1,12 @@
 //! The messages between the daemon and whoever captures: as they were meant, in pieces, and damaged.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use isthmus_capture::stream::{MESSAGE_BYTES_MAX, Malformed, Message, ReadError, Reader, emit, parse};
-use isthmus_capture::{Direction, Interface, InterfaceIndex, Record, SNAP_BYTES_MAX, Statistics};
+use isthmus_capture::stream::{
+    CaptureMessage, CaptureReader, MESSAGE_BYTES_MAX, MalformedStream, ReadError, emit, parse,
+};
+use isthmus_capture::{
+    CaptureDirection, CapturedFrame, InterfaceIndex, InterfaceStatistics, PcapInterface, SNAP_BYTES_MAX,
+};
 use isthmus_layout::NicId;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -10,14 +14,14 @@ use proptest::prelude::*;
 /// Messages that own their frame.
 #[derive(Clone, Debug)]
 enum Owned {
-    Frame { time_ns: u64, interface: u16, direction: Direction, more: u32, bytes: Vec<u8> },
-    Other(Message<'static>),
+    Frame { time_ns: u64, interface: u16, direction: CaptureDirection, more: u32, bytes: Vec<u8> },
+    Other(CaptureMessage<'static>),
 }
 
 impl Owned {
-    fn lend(&self) -> Message<'_> {
+    fn lend(&self) -> CaptureMessage<'_> {
         match self {
-            Self::Frame { time_ns, interface, direction, more, bytes } => Message::Frame(Record {
+            Self::Frame { time_ns, interface, direction, more, bytes } => CaptureMessage::Frame(CapturedFrame {
                 time_ns: *time_ns,
                 interface: InterfaceIndex(*interface),
                 direction: *direction,
@@ -30,7 +34,8 @@ impl Owned {
 }
 
 fn frame() -> impl Strategy<Value = Owned> {
-    let direction = prop_oneof![Just(Direction::Unknown), Just(Direction::Received), Just(Direction::Sent)];
+    let direction =
+        prop_oneof![Just(CaptureDirection::Unknown), Just(CaptureDirection::Received), Just(CaptureDirection::Sent)];
     (any::<u64>(), any::<u16>(), direction, any::<u32>(), vec(any::<u8>(), 0..300)).prop_map(
         |(time_ns, interface, direction, more, bytes)| Owned::Frame { time_ns, interface, direction, more, bytes },
     )
@@ -38,15 +43,19 @@ fn frame() -> impl Strategy<Value = Owned> {
 
 fn interface() -> impl Strategy<Value = Owned> {
     (any::<String>(), ".{0,400}", any::<Option<[u8; 6]>>(), any::<u32>()).prop_map(|(name, text, nic, snap)| {
-        let plain = Interface::new(&name, &text).with_snap_bytes(snap);
+        let plain = PcapInterface::new(&name, &text).with_snap_bytes(snap);
         let nic = nic.map(NicId::from_octets);
-        Owned::Other(Message::Interface(nic.map_or(plain.clone(), |nic| plain.with_nic(nic))))
+        Owned::Other(CaptureMessage::Interface(nic.map_or(plain.clone(), |nic| plain.with_nic(nic))))
     })
 }
 
 fn statistics() -> impl Strategy<Value = Owned> {
     (any::<u16>(), any::<u64>(), any::<u64>()).prop_map(|(interface, seen, dropped)| {
-        Owned::Other(Message::Statistics(Statistics { interface: InterfaceIndex(interface), seen, dropped }))
+        Owned::Other(CaptureMessage::Statistics(InterfaceStatistics {
+            interface: InterfaceIndex(interface),
+            seen,
+            dropped,
+        }))
     })
 }
 
@@ -54,7 +63,7 @@ fn middle() -> impl Strategy<Value = Owned> {
     prop_oneof![frame(), interface(), statistics()]
 }
 
-fn bytes_of(message: &Message<'_>) -> Vec<u8> {
+fn bytes_of(message: &CaptureMessage<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     emit(message, &mut bytes);
     bytes
@@ -96,7 +105,7 @@ proptest! {
     #[test]
     fn a_reader_gives_all_messages_and_then_none(messages in vec(middle(), 0..20)) {
         let bytes = stream(&messages);
-        let mut reader = Reader::new(bytes.as_slice());
+        let mut reader = CaptureReader::new(bytes.as_slice());
         for message in &messages {
             prop_assert_eq!(reader.message().unwrap(), Some(message.lend()));
         }
@@ -107,27 +116,27 @@ proptest! {
     #[test]
     fn a_reader_says_where_a_stream_stops_early(messages in vec(middle(), 0..4), cut: prop::sample::Index) {
         let bytes = stream(&messages);
-        let mut reader = Reader::new(&bytes[..cut.index(bytes.len())]);
+        let mut reader = CaptureReader::new(&bytes[..cut.index(bytes.len())]);
         let end = loop {
             match reader.message() {
                 Ok(Some(_)) => {}
                 other => break other.map(|_| ()),
             }
         };
-        prop_assert!(matches!(end, Err(ReadError::Stopped)), "{:?}", end);
+        prop_assert!(matches!(end, Err(ReadError::Truncated)), "{:?}", end);
     }
 }
 
 /// A whole stream.
 fn stream(messages: &[Owned]) -> Vec<u8> {
-    let mut bytes = bytes_of(&Message::Begin);
+    let mut bytes = bytes_of(&CaptureMessage::Begin);
     messages.iter().for_each(|message| emit(&message.lend(), &mut bytes));
-    emit(&Message::End, &mut bytes);
+    emit(&CaptureMessage::End, &mut bytes);
     bytes
 }
 
 /// A message's bytes with some changed.
-fn edited(message: &Message<'_>, edits: &[(usize, u8)]) -> Vec<u8> {
+fn edited(message: &CaptureMessage<'_>, edits: &[(usize, u8)]) -> Vec<u8> {
     let mut bytes = bytes_of(message);
     edits.iter().for_each(|&(at, value)| bytes[at] = value);
     bytes
@@ -135,37 +144,37 @@ fn edited(message: &Message<'_>, edits: &[(usize, u8)]) -> Vec<u8> {
 
 #[test]
 fn each_mistake_is_refused_by_its_name() {
-    let interface = Message::Interface(Interface::new("ab", "cd"));
-    let told = Message::Statistics(Statistics { interface: InterfaceIndex(1), seen: 2, dropped: 3 });
-    let record = Record {
+    let interface = CaptureMessage::Interface(PcapInterface::new("ab", "cd"));
+    let told = CaptureMessage::Statistics(InterfaceStatistics { interface: InterfaceIndex(1), seen: 2, dropped: 3 });
+    let record = CapturedFrame {
         time_ns: 1,
         interface: InterfaceIndex(0),
-        direction: Direction::Sent,
+        direction: CaptureDirection::Sent,
         original_bytes: 2,
         bytes: b"ab",
     };
-    let frame = Message::Frame(record);
-    let cases: Vec<(Vec<u8>, Malformed)> = vec![
-        (edited(&Message::Begin, &[(0, 15)]), Malformed::Length(15)),
-        (edited(&Message::Begin, &[(0, 0)]), Malformed::Length(0)),
-        (edited(&Message::Begin, &[(3, 0xff)]), Malformed::Length(0xff00_0010)),
-        (edited(&Message::Begin, &[(6, 2)]), Malformed::Version(2)),
-        (edited(&Message::Begin, &[(8, b'x')]), Malformed::Magic(0x6163_7378)),
-        (edited(&Message::Begin, &[(12, 1)]), Malformed::Field(1)),
-        (edited(&Message::End, &[(4, 6)]), Malformed::Kind(6)),
-        (edited(&Message::End, &[(4, 0)]), Malformed::Kind(0)),
-        (edited(&Message::End, &[(19, 1)]), Malformed::Field(5)),
-        (edited(&interface, &[(5, 2)]), Malformed::Field(2)),
-        (edited(&interface, &[(12, 1)]), Malformed::Field(2)),
-        (edited(&interface, &[(5, 1), (18, 1)]), Malformed::Field(2)),
-        (edited(&interface, &[(6, 5)]), Malformed::Tail(2, 4)),
-        (edited(&interface, &[(20, 0xff)]), Malformed::Tail(2, 4)),
-        (edited(&interface, &[(8, 1)]), Malformed::Tail(2, 4)),
-        (edited(&frame, &[(5, 3)]), Malformed::Field(3)),
-        (edited(&frame, &[(8, 1)]), Malformed::Tail(3, 2)),
-        (edited(&told, &[(5, 1)]), Malformed::Field(4)),
-        (edited(&told, &[(0, 23)]), Malformed::Tail(4, 7)),
-        ([&[17, 0, 0, 0][..], &bytes_of(&Message::End)[4..], &[0]].concat(), Malformed::Tail(5, 1)),
+    let frame = CaptureMessage::Frame(record);
+    let cases: Vec<(Vec<u8>, MalformedStream)> = vec![
+        (edited(&CaptureMessage::Begin, &[(0, 15)]), MalformedStream::Length(15)),
+        (edited(&CaptureMessage::Begin, &[(0, 0)]), MalformedStream::Length(0)),
+        (edited(&CaptureMessage::Begin, &[(3, 0xff)]), MalformedStream::Length(0xff00_0010)),
+        (edited(&CaptureMessage::Begin, &[(6, 2)]), MalformedStream::Version(2)),
+        (edited(&CaptureMessage::Begin, &[(8, b'x')]), MalformedStream::Magic(0x6163_7378)),
+        (edited(&CaptureMessage::Begin, &[(12, 1)]), MalformedStream::Field(1)),
+        (edited(&CaptureMessage::End, &[(4, 6)]), MalformedStream::Kind(6)),
+        (edited(&CaptureMessage::End, &[(4, 0)]), MalformedStream::Kind(0)),
+        (edited(&CaptureMessage::End, &[(19, 1)]), MalformedStream::Field(5)),
+        (edited(&interface, &[(5, 2)]), MalformedStream::Field(2)),
+        (edited(&interface, &[(12, 1)]), MalformedStream::Field(2)),
+        (edited(&interface, &[(5, 1), (18, 1)]), MalformedStream::Field(2)),
+        (edited(&interface, &[(6, 5)]), MalformedStream::Tail(2, 4)),
+        (edited(&interface, &[(20, 0xff)]), MalformedStream::Tail(2, 4)),
+        (edited(&interface, &[(8, 1)]), MalformedStream::Tail(2, 4)),
+        (edited(&frame, &[(5, 3)]), MalformedStream::Field(3)),
+        (edited(&frame, &[(8, 1)]), MalformedStream::Tail(3, 2)),
+        (edited(&told, &[(5, 1)]), MalformedStream::Field(4)),
+        (edited(&told, &[(0, 23)]), MalformedStream::Tail(4, 7)),
+        ([&[17, 0, 0, 0][..], &bytes_of(&CaptureMessage::End)[4..], &[0]].concat(), MalformedStream::Tail(5, 1)),
     ];
     for (bytes, expected) in cases {
         assert_eq!(parse(&bytes), Err(expected), "{bytes:x?}");
@@ -175,26 +184,32 @@ fn each_mistake_is_refused_by_its_name() {
 #[test]
 fn the_longest_frame_passes_and_a_longer_one_is_cut() {
     let bytes = vec![7; SNAP_BYTES_MAX as usize + 1];
-    let record = Record {
+    let record = CapturedFrame {
         time_ns: 0,
         interface: InterfaceIndex(0),
-        direction: Direction::Sent,
+        direction: CaptureDirection::Sent,
         original_bytes: 0,
         bytes: &bytes,
     };
-    let sent = bytes_of(&Message::Frame(record));
+    let sent = bytes_of(&CaptureMessage::Frame(record));
     assert_eq!(sent.len(), MESSAGE_BYTES_MAX);
-    let Some((Message::Frame(got), _)) = parse(&sent).unwrap() else { panic!("a frame") };
+    let Some((CaptureMessage::Frame(got), _)) = parse(&sent).unwrap() else { panic!("a frame") };
     assert_eq!((got.bytes.len(), got.original_bytes), (SNAP_BYTES_MAX as usize, SNAP_BYTES_MAX + 1));
 }
 
 #[test]
 fn a_stream_begins_once_and_with_its_beginning() {
-    let begin = bytes_of(&Message::Begin);
-    let mut reader = Reader::new(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".as_slice());
-    assert!(matches!(reader.message(), Err(ReadError::Malformed(Malformed::Length(_)))));
-    let end = bytes_of(&Message::End);
-    assert!(matches!(Reader::new(end.as_slice()).message(), Err(ReadError::Malformed(Malformed::NoBegin))));
+    let begin = bytes_of(&CaptureMessage::Begin);
+    let mut reader = CaptureReader::new(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".as_slice());
+    assert!(matches!(reader.message(), Err(ReadError::Malformed(MalformedStream::Length(_)))));
+    let end = bytes_of(&CaptureMessage::End);
+    assert!(matches!(
+        CaptureReader::new(end.as_slice()).message(),
+        Err(ReadError::Malformed(MalformedStream::NoBegin))
+    ));
     let twice = [begin.clone(), begin].concat();
-    assert!(matches!(Reader::new(twice.as_slice()).message(), Err(ReadError::Malformed(Malformed::Kind(1)))));
+    assert!(matches!(
+        CaptureReader::new(twice.as_slice()).message(),
+        Err(ReadError::Malformed(MalformedStream::Kind(1)))
+    ));
 }

@@ -4,22 +4,22 @@
 //!   ours                                     theirs
 //!   send ─► producer ══ ring ══► consumer ─► receive
 //!           slab_out ══ slab ══► slab_in
-//!   marker ─► their board, doorbell ─► their sleep
+//!   peer_ready_bit ─► their ready map, doorbell ─► their sleep
 //! ```
 
-use crate::flight::{Event, Flight};
-use isthmus_layout::board::Place;
-use isthmus_layout::channel::{Direction, Geometry, Slower};
-use isthmus_layout::record::{self, Piece, Record, Route};
+use crate::flight_recorder::{ChannelEvent, FlightRecorder};
+use isthmus_layout::channel::{ChannelGeometry, Direction, SlowPathReasons};
+use isthmus_layout::ready_map::ReadyBit;
+use isthmus_layout::record::{self, Fragment, Record, Route};
 use isthmus_platform::{Doorbell, Ring};
 use isthmus_shm::{
-    Consumer, Counters, Marker, Payload, PeerFault, Producer, PushError, RecordBuffer, SlabConsumer, SlabProducer,
-    Window,
+    Consumer, Payload, PeerFault, PeerReadyBit, Producer, PushError, RecordBuffer, RingCounters, SharedMapping,
+    SlabConsumer, SlabProducer,
 };
 
 /// Why a record was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SendError {
+pub enum ChannelSendError {
     /// No room now; [`Channel::block`] before sleeping.
     #[error("the channel is full")]
     Full,
@@ -28,7 +28,7 @@ pub enum SendError {
     Fault(#[from] PeerFault),
 }
 
-impl From<PushError> for SendError {
+impl From<PushError> for ChannelSendError {
     fn from(error: PushError) -> Self {
         match error {
             PushError::Full => Self::Full,
@@ -39,17 +39,17 @@ impl From<PushError> for SendError {
 
 /// What a channel is made of: everything that came with the offer.
 #[derive(Debug)]
-pub struct Ends {
+pub struct ChannelParts {
     /// The channel's memory.
-    pub window: Window,
+    pub memory: SharedMapping,
     /// How it is laid out.
-    pub geometry: Geometry,
+    pub geometry: ChannelGeometry,
     /// The direction that we send on.
-    pub sends: Direction,
-    /// The peer's board and our place on it.
-    pub peer_board: Window,
-    /// See `peer_board`.
-    pub place: Place,
+    pub send_direction: Direction,
+    /// The peer's ready map and our bit in it.
+    pub peer_ready_map: SharedMapping,
+    /// See `peer_ready_map`.
+    pub ready_bit: ReadyBit,
     /// Wakes the peer.
     pub peer_doorbell: Doorbell,
 }
@@ -57,65 +57,66 @@ pub struct Ends {
 /// One end of a channel.
 #[derive(Debug)]
 pub struct Channel {
-    window: Window,
-    producer: Producer<Window>,
-    slab_out: SlabProducer<Window>,
-    consumer: Consumer<Window>,
-    slab_in: SlabConsumer<Window>,
-    marker: Marker<Window>,
+    memory: SharedMapping,
+    producer: Producer<SharedMapping>,
+    slab_out: SlabProducer<SharedMapping>,
+    consumer: Consumer<SharedMapping>,
+    slab_in: SlabConsumer<SharedMapping>,
+    peer_ready_bit: PeerReadyBit<SharedMapping>,
     peer_doorbell: Doorbell,
-    flight: Flight,
+    flight_recorder: FlightRecorder,
     /// Records pushed since the peer was last looked after.
-    unflushed: bool,
+    needs_flush: bool,
 }
 
 impl Channel {
     /// Our end.
-    pub fn new(ends: Ends) -> Self {
-        let (out, back) = (ends.geometry.direction(ends.sends), ends.geometry.direction(ends.sends.other()));
-        let (window, slab) = (ends.window, ends.geometry.slab);
-        let mut flight = Flight::default();
-        flight.note(Event::Opened, 0);
+    pub fn new(parts: ChannelParts) -> Self {
+        let (out, back) =
+            (parts.geometry.direction(parts.send_direction), parts.geometry.direction(parts.send_direction.other()));
+        let (memory, slab) = (parts.memory, parts.geometry.slab);
+        let mut flight_recorder = FlightRecorder::default();
+        flight_recorder.note(ChannelEvent::Opened, 0);
         Self {
-            producer: Producer::new(window.clone(), out),
-            slab_out: SlabProducer::new(window.clone(), out, slab),
-            consumer: Consumer::new(window.clone(), back),
-            slab_in: SlabConsumer::new(window.clone(), back, slab),
-            marker: Marker::new(ends.peer_board, ends.place),
-            peer_doorbell: ends.peer_doorbell,
-            window,
-            flight,
-            unflushed: false,
+            producer: Producer::new(memory.clone(), out),
+            slab_out: SlabProducer::new(memory.clone(), out, slab),
+            consumer: Consumer::new(memory.clone(), back),
+            slab_in: SlabConsumer::new(memory.clone(), back, slab),
+            peer_ready_bit: PeerReadyBit::new(parts.peer_ready_map, parts.ready_bit),
+            peer_doorbell: parts.peer_doorbell,
+            memory,
+            flight_recorder,
+            needs_flush: false,
         }
     }
 
     /// Sends a record; an eager message's bytes are in `message`. The peer sees it at once if it looks; [`Self::flush`]
     /// after the last of several makes sure that it does.
     #[inline]
-    pub fn send(&mut self, route: Route, record: &Record<'_>, message: &[u8]) -> Result<(), SendError> {
+    pub fn send(&mut self, route: Route, record: &Record<'_>, message: &[u8]) -> Result<(), ChannelSendError> {
         isthmus_shm::step!("send");
         let emitted = record.emit(route);
         self.producer.push(emitted.kind, &emitted.words[..emitted.count], message)?;
-        self.unflushed = true;
+        self.needs_flush = true;
         Ok(())
     }
 
     /// Sends the last record of all and wakes the peer: there is room for it, however much else the peer has not taken.
     #[cold]
-    pub fn send_last(&mut self, route: Route, record: &Record<'_>) -> Result<(), SendError> {
+    pub fn send_final(&mut self, route: Route, record: &Record<'_>) -> Result<(), ChannelSendError> {
         let emitted = record.emit(route);
-        self.producer.push_last(emitted.kind, &emitted.words[..emitted.count])?;
-        self.unflushed = true;
+        self.producer.push_final(emitted.kind, &emitted.words[..emitted.count])?;
+        self.needs_flush = true;
         self.flush();
         Ok(())
     }
 
     /// Sends a message of at most 128 bytes, as [`Self::send`] does, and counts it.
     #[inline(always)]
-    pub fn send_eager(&mut self, route: Route, tag: u64, message: &[u8]) -> Result<(), SendError> {
+    pub fn send_eager(&mut self, route: Route, tag: u64, message: &[u8]) -> Result<(), ChannelSendError> {
         isthmus_shm::step!("send_eager");
-        self.producer.push(record::EAGER, &record::eager_head(route.emit(), tag), message)?;
-        self.unflushed = true;
+        self.producer.push(record::EAGER, &record::eager_header(route.emit(), tag), message)?;
+        self.needs_flush = true;
         self.producer.count(message.len() as u64);
         Ok(())
     }
@@ -128,14 +129,14 @@ impl Channel {
 
     /// Says why slower ways are taken, for the daemon's reports.
     #[inline]
-    pub fn show_slower(&mut self, slower: Slower) {
-        self.producer.show_slower(slower);
+    pub fn publish_slow_path_reasons(&mut self, slow_path_reasons: SlowPathReasons) {
+        self.producer.publish_slow_path_reasons(slow_path_reasons);
     }
 
     /// Wakes the peer if something was sent and it is parked.
     #[inline]
     pub fn flush(&mut self) {
-        if std::mem::take(&mut self.unflushed) && self.producer.wake() {
+        if std::mem::take(&mut self.needs_flush) && self.producer.wake() {
             self.notify();
         }
     }
@@ -143,26 +144,26 @@ impl Channel {
     #[cold]
     fn notify(&mut self) {
         isthmus_shm::step!("notify");
-        if self.marker.mark() {
-            self.producer.count_ring();
+        if self.peer_ready_bit.set() {
+            self.producer.count_doorbell();
             self.peer_doorbell.ring();
         }
     }
 
-    /// Marks the peer's board without a record: look at this channel, or whatever our place means.
-    pub fn nudge(&mut self) {
+    /// Sets our bit in the peer's ready map without a record: the peer looks at this channel, or at whatever our bit means to it.
+    pub fn signal_peer(&mut self) {
         self.notify();
     }
 
-    /// Room for message bytes in the slab: at most `len`, at least `least`; None if there is none now.
-    pub fn reserve(&mut self, least: u32, len: u32) -> Result<Option<Piece>, PeerFault> {
-        self.slab_out.reserve(least, len)
+    /// Room for message bytes in the slab: at most `len`, at least `min_len`; None if there is none now.
+    pub fn reserve(&mut self, min_len: u32, len: u32) -> Result<Option<Fragment>, PeerFault> {
+        self.slab_out.reserve(min_len, len)
     }
 
-    /// Fills `piece` from byte `at` on.
-    pub fn fill(&mut self, piece: Piece, at: u32, from: &[u8]) {
-        assert!(u64::from(at) + from.len() as u64 <= u64::from(piece.len)); // Ours.
-        self.window.copy_in(self.slab_out.byte(piece) + u64::from(at), from);
+    /// Fills `fragment` from byte `at` on.
+    pub fn copy_in(&mut self, fragment: Fragment, at: u32, from: &[u8]) {
+        assert!(u64::from(at) + from.len() as u64 <= u64::from(fragment.len)); // Ours.
+        self.memory.copy_in(self.slab_out.region_offset(fragment) + u64::from(at), from);
     }
 
     /// True if a record of any size fits now.
@@ -175,10 +176,10 @@ impl Channel {
         Ok(self.producer.has_room()? && self.slab_out.has_room(slab)?)
     }
 
-    /// Before sleeping for want of room: the peer will mark our board when it has made some. The caller looks again
+    /// Before sleeping for want of room: the peer will set its bit in our ready map when it has made some. The caller looks again
     /// ([`Self::has_room`]) before it sleeps.
     pub fn block(&mut self) {
-        self.flight.note(Event::Blocked, self.producer.counters().messages);
+        self.flight_recorder.note(ChannelEvent::Blocked, self.producer.counters().messages);
         self.producer.block();
     }
 
@@ -186,9 +187,9 @@ impl Channel {
     #[inline(always)]
     pub fn receive(&mut self, record: &mut RecordBuffer) -> Result<bool, PeerFault> {
         let came = self.consumer.pop(record)?;
-        if self.consumer.owes() {
+        if self.consumer.needs_publish() {
             self.publish_head();
-        } else if !came && self.slab_in.is_ahead() {
+        } else if !came && self.slab_in.has_unpublished() {
             self.slab_in.publish();
         }
         Ok(came)
@@ -196,32 +197,32 @@ impl Channel {
 
     /// True if a record waits.
     #[inline]
-    pub fn look(&self) -> Result<bool, PeerFault> {
-        self.consumer.look()
+    pub fn has_record(&self) -> Result<bool, PeerFault> {
+        self.consumer.has_record()
     }
 
     /// True if a [`Self::receive`] would find nothing and have nothing to tell.
     #[inline]
-    pub fn is_quiet(&self) -> bool {
-        self.consumer.is_quiet() && !self.slab_in.is_ahead()
+    pub fn is_idle(&self) -> bool {
+        self.consumer.is_idle() && !self.slab_in.has_unpublished()
     }
 
     /// Notes that the peer broke the contract.
-    pub fn faulted(&mut self) {
-        self.flight.note(Event::Faulted, self.producer.counters().messages);
+    pub fn record_fault(&mut self) {
+        self.flight_recorder.note(ChannelEvent::Faulted, self.producer.counters().messages);
     }
 
-    /// Copies the bytes of a piece that a record named into `into`, from byte `at` of the piece on.
-    pub fn copy_out(&self, piece: Piece, at: u32, into: &mut [u8]) -> Result<(), PeerFault> {
-        let span = self.slab_in.span(piece)?;
-        assert!(u64::from(at) + into.len() as u64 <= span.len()); // Ours: the caller sized `into` by the piece.
-        self.window.copy_out(span.start() + u64::from(at), into);
+    /// Copies the bytes of a fragment that a record named into `into`, from byte `at` of the fragment on.
+    pub fn copy_out(&self, fragment: Fragment, at: u32, into: &mut [u8]) -> Result<(), PeerFault> {
+        let span = self.slab_in.span(fragment)?;
+        assert!(u64::from(at) + into.len() as u64 <= span.len()); // Ours: the caller sized `into` by the fragment.
+        self.memory.copy_out(span.start() + u64::from(at), into);
         Ok(())
     }
 
-    /// Gives a piece back to the peer, once it was copied.
-    pub fn give_back(&mut self, piece: Piece) {
-        if self.slab_in.give_back(piece) {
+    /// Gives a fragment back to the peer, once it was copied.
+    pub fn release(&mut self, fragment: Fragment) {
+        if self.slab_in.release(fragment) {
             self.slab_in.publish();
             self.publish_head();
         }
@@ -237,19 +238,19 @@ impl Channel {
 
     /// Stops looking for records; false if one came meanwhile.
     pub fn park(&mut self) -> Result<bool, PeerFault> {
-        if self.slab_in.is_ahead() {
+        if self.slab_in.has_unpublished() {
             self.slab_in.publish();
         }
         let parked = self.consumer.park()?;
         if parked {
-            self.flight.note(Event::Parked, self.producer.counters().messages);
+            self.flight_recorder.note(ChannelEvent::Parked, self.producer.counters().messages);
         }
         Ok(parked)
     }
 
     /// Looks for records again.
     pub fn unpark(&mut self) {
-        self.flight.note(Event::Woken, self.producer.counters().messages);
+        self.flight_recorder.note(ChannelEvent::Woken, self.producer.counters().messages);
         self.consumer.unpark();
     }
 
@@ -257,15 +258,15 @@ impl Channel {
     pub fn trim(&mut self, keep: u32) -> Result<bool, PeerFault> {
         let pages = self.slab_out.idle_pages(keep)?;
         if let Some((at, len)) = pages {
-            self.window.give_back(at, len);
-            self.flight.note(Event::Trimmed, self.producer.counters().messages);
+            self.memory.discard_pages(at, len);
+            self.flight_recorder.note(ChannelEvent::Trimmed, self.producer.counters().messages);
         }
         Ok(pages.is_some())
     }
 
     /// Slab bytes in use since the last trim.
-    pub fn dirty(&self) -> u32 {
-        self.slab_out.dirty()
+    pub fn dirty_bytes(&self) -> u32 {
+        self.slab_out.dirty_bytes()
     }
 
     /// True if the peer has taken everything that was sent.
@@ -274,12 +275,12 @@ impl Channel {
     }
 
     /// What we sent.
-    pub fn sent(&self) -> Counters {
+    pub fn sent(&self) -> RingCounters {
         self.producer.counters()
     }
 
     /// The last events.
-    pub fn flight(&mut self) -> &mut Flight {
-        &mut self.flight
+    pub fn flight_recorder(&mut self) -> &mut FlightRecorder {
+        &mut self.flight_recorder
     }
 }

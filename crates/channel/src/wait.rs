@@ -1,17 +1,17 @@
 //! How to wait, as a value.
 
-mod idle;
-mod serving;
+mod poll_backoff;
+mod server;
 
-pub use idle::Idle;
-pub use serving::Serving;
+pub use poll_backoff::PollBackoff;
+pub use server::ServerSpin;
 
-use isthmus_platform::crowd;
+use isthmus_platform::oversubscription;
 use std::time::{Duration, Instant};
 
 /// How a receiver with nothing to do waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
+pub enum WaitMode {
     /// Look again and again; one processor for one receiver.
     Spin,
     /// Look for a while, at most this long, as long as that has lately been worth it and nobody waits for the processor, which is
@@ -21,7 +21,7 @@ pub enum Wait {
     Sleep,
 }
 
-impl Default for Wait {
+impl Default for WaitMode {
     /// Adaptive with 50 µs, about five sleeps and wake-ups.
     fn default() -> Self {
         Self::Adaptive(Duration::from_micros(50))
@@ -29,29 +29,29 @@ impl Default for Wait {
 }
 
 /// Spin budgets below this are not worth a look at the clock.
-const SMALLEST: Duration = Duration::from_micros(4);
+const SPIN_BUDGET_MIN: Duration = Duration::from_micros(4);
 
 /// A receiver that has given up spinning tries again on one wait out of so many.
 const PROBE_EVERY: u32 = 32;
 
 /// An offer of the processor that took longer was accepted: alone, it is a system call that does nothing.
-const ACCEPTED: Duration = Duration::from_micros(2);
+const YIELD_TAKEN_AFTER: Duration = Duration::from_micros(2);
 
 /// Accepted offers in a row after which a receiver shares its processor: those it waits for may be who wants it.
-const SHARED_AFTER: u32 = 2;
+const SHARED_AFTER_YIELDS: u32 = 2;
 
 /// Refused offers in a row after which a receiver is alone, and offers its processor only on one wait out of [`PROBE_EVERY`].
-const ALONE_AFTER: u32 = 64;
+const ALONE_AFTER_YIELDS: u32 = 64;
 
-/// What a receiver learned about its waits: whether spinning pays. For those who serve others there is [`Serving`].
+/// What a receiver learned about its waits: whether spinning pays. For those who serve others there is [`ServerSpin`].
 #[derive(Clone, Debug)]
-pub struct Waiting {
-    wait: Wait,
+pub struct AdaptiveSpin {
+    wait: WaitMode,
     budget: Duration,
     waits: u32,
     /// Offers in a row that were accepted, and that were not.
-    accepted: u32,
-    refused: u32,
+    yields_taken: u32,
+    yields_untaken: u32,
 }
 
 /// Looks for a while and no longer: the caller has deadlines to look after.
@@ -61,53 +61,54 @@ fn spin_always(mut ready: impl FnMut() -> bool) -> bool {
 
 /// How a time of spinning ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Spun {
+enum SpinResult {
     Ready,
-    InVain,
-    /// Somebody else has had the processor.
+    /// The budget was used up.
+    TimedOut,
+    /// Another thread has had the processor.
     Shared,
 }
 
-impl Waiting {
+impl AdaptiveSpin {
     /// Nothing learned yet.
-    pub fn new(wait: Wait) -> Self {
+    pub fn new(wait: WaitMode) -> Self {
         let budget = match wait {
-            Wait::Adaptive(longest) => longest,
-            Wait::Spin | Wait::Sleep => Duration::ZERO,
+            WaitMode::Adaptive(longest) => longest,
+            WaitMode::Spin | WaitMode::Sleep => Duration::ZERO,
         };
-        Self { wait, budget, waits: 0, accepted: 0, refused: 0 }
+        Self { wait, budget, waits: 0, yields_taken: 0, yields_untaken: 0 }
     }
 
     /// The way to wait.
-    pub fn wait(&self) -> Wait {
+    pub fn wait(&self) -> WaitMode {
         self.wait
     }
 
     /// Spins as long as it is worth it, or until `ready`. True if it became ready; false means: sleep now.
     pub fn spin(&mut self, ready: impl FnMut() -> bool) -> bool {
-        self.spin_among(crowd::is_crowded, offer, ready)
+        self.spin_with(oversubscription::is_oversubscribed, yield_cpu, ready)
     }
 
-    fn spin_among(
+    fn spin_with(
         &mut self,
-        crowded: impl FnOnce(Instant) -> bool,
+        oversubscribed: impl FnOnce(Instant) -> bool,
         offer: impl FnOnce() -> Duration,
         mut ready: impl FnMut() -> bool,
     ) -> bool {
         match self.wait {
-            Wait::Spin => spin_always(ready),
-            Wait::Sleep => false,
-            Wait::Adaptive(longest) => {
+            WaitMode::Spin => spin_always(ready),
+            WaitMode::Sleep => false,
+            WaitMode::Adaptive(longest) => {
                 let (budget, start) = (self.next_budget(), Instant::now());
                 // What we wait for may need our processor.
-                if budget.is_zero() || crowded(start) {
+                if budget.is_zero() || oversubscribed(start) {
                     return false;
                 }
                 let spun = self.spin_for(start, budget, offer, &mut ready);
-                if spun != Spun::Shared {
-                    self.learn(spun == Spun::Ready, longest);
+                if spun != SpinResult::Shared {
+                    self.adjust_budget(spun == SpinResult::Ready, longest);
                 }
-                spun == Spun::Ready
+                spun == SpinResult::Ready
             }
         }
     }
@@ -116,17 +117,17 @@ impl Waiting {
     fn next_budget(&mut self) -> Duration {
         self.waits = self.waits.wrapping_add(1);
         match self.waits.is_multiple_of(PROBE_EVERY) {
-            true => self.budget.max(SMALLEST),
-            false if self.accepted >= SHARED_AFTER => Duration::ZERO,
+            true => self.budget.max(SPIN_BUDGET_MIN),
+            false if self.yields_taken >= SHARED_AFTER_YIELDS => Duration::ZERO,
             false => self.budget,
         }
     }
 
     /// Doubles the budget where spinning paid, halves it where it did not.
-    fn learn(&mut self, found: bool, longest: Duration) {
+    fn adjust_budget(&mut self, found: bool, longest: Duration) {
         self.budget = if found {
-            (self.budget * 2).clamp(SMALLEST.min(longest), longest)
-        } else if self.budget <= SMALLEST {
+            (self.budget * 2).clamp(SPIN_BUDGET_MIN.min(longest), longest)
+        } else if self.budget <= SPIN_BUDGET_MIN {
             Duration::ZERO
         } else {
             self.budget / 2
@@ -139,37 +140,37 @@ impl Waiting {
         budget: Duration,
         offer: impl FnOnce() -> Duration,
         ready: &mut impl FnMut() -> bool,
-    ) -> Spun {
-        let offers = self.refused < ALONE_AFTER || self.waits.is_multiple_of(PROBE_EVERY);
+    ) -> SpinResult {
+        let offers = self.yields_untaken < ALONE_AFTER_YIELDS || self.waits.is_multiple_of(PROBE_EVERY);
         let mut offer = offers.then_some(offer);
         loop {
             if (0..32).any(|_| ready()) {
-                return Spun::Ready;
+                return SpinResult::Ready;
             }
             if let Some(offer) = offer.take()
-                && self.answered(offer())
+                && self.record_yield(offer())
             {
-                return if ready() { Spun::Ready } else { Spun::Shared };
+                return if ready() { SpinResult::Ready } else { SpinResult::Shared };
             }
             if start.elapsed() >= budget {
-                return Spun::InVain;
+                return SpinResult::TimedOut;
             }
         }
     }
 
     /// An offer came back after so long. True if it was accepted.
-    fn answered(&mut self, took: Duration) -> bool {
-        let accepted = took > ACCEPTED;
-        (self.accepted, self.refused) = match accepted {
-            true => (self.accepted.saturating_add(1), 0),
-            false => (0, self.refused.saturating_add(1)),
+    fn record_yield(&mut self, took: Duration) -> bool {
+        let was_taken = took > YIELD_TAKEN_AFTER;
+        (self.yields_taken, self.yields_untaken) = match was_taken {
+            true => (self.yields_taken.saturating_add(1), 0),
+            false => (0, self.yields_untaken.saturating_add(1)),
         };
-        accepted
+        was_taken
     }
 }
 
 /// Offers the processor to whoever waits for it; how long that took.
-fn offer() -> Duration {
+fn yield_cpu() -> Duration {
     let before = Instant::now();
     std::thread::yield_now();
     before.elapsed()
@@ -184,21 +185,21 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_a_processor_sleeps_at_once_and_looks_again_now_and_then() {
-        let mut waiting = Waiting::new(Wait::Adaptive(Duration::from_secs(1)));
+    fn receiver_on_a_shared_cpu_sleeps_and_probes_occasionally() {
+        let mut spin = AdaptiveSpin::new(WaitMode::Adaptive(Duration::from_secs(1)));
         let mut spun = 0;
         for _ in 0..10 * PROBE_EVERY {
-            let accepted = || {
+            let taken = || {
                 spun += 1;
-                2 * ACCEPTED
+                2 * YIELD_TAKEN_AFTER
             };
-            assert!(!waiting.spin_among(|_| false, accepted, || false));
+            assert!(!spin.spin_with(|_| false, taken, || false));
         }
-        assert_eq!(spun, SHARED_AFTER + 10, "the first ones, and the probes");
-        assert_eq!(waiting.budget, Duration::from_secs(1), "that spinning does not pay was not learned");
-        waiting.waits = PROBE_EVERY - 1;
+        assert_eq!(spun, SHARED_AFTER_YIELDS + 10, "the first ones, and the probes");
+        assert_eq!(spin.budget, Duration::from_secs(1), "that spinning does not pay was not learned");
+        spin.waits = PROBE_EVERY - 1;
         let mut looks = 0;
-        assert!(waiting.spin_among(
+        assert!(spin.spin_with(
             |_| false,
             refused,
             || {
@@ -206,17 +207,17 @@ mod tests {
                 looks == 100
             }
         ));
-        assert_eq!((waiting.accepted, waiting.refused), (0, 1), "it is alone again");
-        assert!(waiting.spin_among(|_| false, || unreachable!("it is found before"), || true));
+        assert_eq!((spin.yields_taken, spin.yields_untaken), (0, 1), "it is alone again");
+        assert!(spin.spin_with(|_| false, || unreachable!("it is found before"), || true));
     }
 
     #[test]
-    fn who_is_alone_offers_seldom() {
-        let mut waiting = Waiting::new(Wait::Adaptive(Duration::from_secs(1)));
+    fn receiver_alone_on_its_cpu_yields_rarely() {
+        let mut spin = AdaptiveSpin::new(WaitMode::Adaptive(Duration::from_secs(1)));
         let mut offers = 0;
-        for _ in 0..ALONE_AFTER + 10 * PROBE_EVERY {
+        for _ in 0..ALONE_AFTER_YIELDS + 10 * PROBE_EVERY {
             let mut looks = 0;
-            let found = waiting.spin_among(
+            let found = spin.spin_with(
                 |_| false,
                 || {
                     offers += 1;
@@ -229,12 +230,12 @@ mod tests {
             );
             assert!(found);
         }
-        assert_eq!(offers, ALONE_AFTER + 10);
+        assert_eq!(offers, ALONE_AFTER_YIELDS + 10);
     }
 
     #[test]
     fn a_receiver_that_never_finds_anything_stops_spinning_and_probes_now_and_then() {
-        let mut waiting = Waiting::new(Wait::Adaptive(Duration::from_micros(8)));
+        let mut spin = AdaptiveSpin::new(WaitMode::Adaptive(Duration::from_micros(8)));
         let mut spun = 0;
         for _ in 0..10 * PROBE_EVERY {
             let mut looked = false;
@@ -242,28 +243,28 @@ mod tests {
                 looked = true;
                 false
             };
-            assert!(!waiting.spin_among(|_| false, refused, look));
+            assert!(!spin.spin_with(|_| false, refused, look));
             spun += u32::from(looked);
         }
         assert!((10..=13).contains(&spun), "{spun} of {} waits spun", 10 * PROBE_EVERY);
-        waiting.budget = SMALLEST;
-        assert!(waiting.spin_among(|_| false, refused, || true));
-        assert_eq!(waiting.budget, 2 * SMALLEST);
+        spin.budget = SPIN_BUDGET_MIN;
+        assert!(spin.spin_with(|_| false, refused, || true));
+        assert_eq!(spin.budget, 2 * SPIN_BUDGET_MIN);
     }
 
     #[test]
-    fn where_others_wait_for_the_processor_nobody_spins_and_nothing_is_learned() {
-        let mut waiting = Waiting::new(Wait::default());
-        let before = waiting.budget;
-        assert!(!waiting.spin_among(|_| true, refused, || unreachable!("it sleeps at once")));
-        assert_eq!(waiting.budget, before);
+    fn oversubscribed_receiver_does_not_spin_or_adapt() {
+        let mut spin = AdaptiveSpin::new(WaitMode::default());
+        let before = spin.budget;
+        assert!(!spin.spin_with(|_| true, refused, || unreachable!("it sleeps at once")));
+        assert_eq!(spin.budget, before);
     }
 
     #[test]
     fn sleep_never_looks_and_spin_always_does() {
-        assert!(!Waiting::new(Wait::Sleep).spin(|| unreachable!("sleep does not look")));
+        assert!(!AdaptiveSpin::new(WaitMode::Sleep).spin(|| unreachable!("sleep does not look")));
         let mut looks = 0;
-        assert!(Waiting::new(Wait::Spin).spin(|| {
+        assert!(AdaptiveSpin::new(WaitMode::Spin).spin(|| {
             looks += 1;
             looks == 100
         }));

@@ -3,15 +3,15 @@
 use crate::domain::Domain;
 use crate::error::Refusal;
 use crate::matcher::{Completion, Outcome, Token};
-use crate::words::copy_words;
-use isthmus_channel::{Polled, Wait};
+use crate::payload_words::copy_words;
+use isthmus_channel::{Polled, WaitMode};
 use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::{EndpointAddress, reason};
 use isthmus_shm::Buffer;
 
 /// Looks at the channels before a receive is posted.
-const LOOKS: u32 = 64;
+const POLLS_BEFORE_POST: u32 = 64;
 
 /// A message that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Domain {
         if self.inject(from, to, tag, bytes) {
             return Ok(());
         }
-        let outcome = Buffer::lend_shared(bytes, |buffer| match self.send(from, to, tag, buffer) {
+        let outcome = Buffer::with_borrowed_shared(bytes, |buffer| match self.send(from, to, tag, buffer) {
             Ok(token) => self.wait_for(token),
             Err((refusal, buffer)) => (buffer, Err(refusal)),
         })?;
@@ -52,17 +52,17 @@ impl Domain {
     pub fn receive_into(&mut self, at: EndpointIndex, into: &mut [u8]) -> Result<Received, Refusal> {
         match self.receive_now(at, into) {
             Some(received) => Ok(received),
-            None => self.receive_later(at, into),
+            None => self.receive_posted(at, into),
         }
     }
 
     /// Takes a short message right out of its channel, if one comes soon and nothing stands in the way: what the whole of
-    /// [`Self::receive_later`] comes to, without its detours through memory.
+    /// [`Self::receive_posted`] comes to, without its detours through memory.
     #[inline]
     fn receive_now(&mut self, at: EndpointIndex, into: &mut [u8]) -> Option<Received> {
-        let looks = if self.waiting.wait() == Wait::Sleep { 1 } else { LOOKS };
+        let looks = if self.waiting.wait() == WaitMode::Sleep { 1 } else { POLLS_BEFORE_POST };
         for _ in 0..looks {
-            if self.core.is_child() || !self.core.is_settled() || !self.core.matcher.is_idle(at) {
+            if self.core.is_child() || !self.core.has_no_pending_work() || !self.core.matcher.is_idle(at) {
                 return None;
             }
             let polled = self.core.inbox.poll(&mut self.record);
@@ -78,15 +78,15 @@ impl Domain {
                 isthmus_shm::step!("received");
                 return Some(Received { from: envelope.from, tag: envelope.tag, len: envelope.len });
             }
-            self.core.take_polled(polled, &self.record);
-            self.core.end_turn();
+            self.core.handle_polled(polled, &self.record);
+            self.core.finish_iteration();
             return None;
         }
         None
     }
 
-    fn receive_later(&mut self, at: EndpointIndex, into: &mut [u8]) -> Result<Received, Refusal> {
-        let outcome = Buffer::lend(into, |buffer| match self.receive(at, buffer) {
+    fn receive_posted(&mut self, at: EndpointIndex, into: &mut [u8]) -> Result<Received, Refusal> {
+        let outcome = Buffer::with_borrowed(into, |buffer| match self.receive(at, buffer) {
             Ok(token) => self.wait_for(token),
             Err((refusal, buffer)) => (buffer, Err(refusal)),
         })?;
@@ -110,7 +110,7 @@ impl Domain {
             }
         };
         if !others.is_empty() {
-            self.keep(others);
+            self.requeue_completions(others);
         }
         (buffer, Ok(outcome))
     }

@@ -1,10 +1,10 @@
-//! The connection to the daemon: requests, their replies, and news.
+//! The connection to the daemon: requests, their replies, and notifications.
 
 use crate::error::Refusal;
 use isthmus_layout::DomainId;
 use isthmus_layout::control::{
-    EventChannelEnd, EventChannels, Granted, Hello, Magic, MalformedControl, Name, Placed, PlacedMemory, RequestSerial,
-    ToClient, ToDaemon, version,
+    DescriptorOffset, DescriptorOffsets, EventChannelEnd, EventChannels, Granted, Hello, Magic, MalformedControl, Name,
+    RequestSerial, ToClient, ToDaemon, version,
 };
 use isthmus_layout::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX};
 use isthmus_layout::reason::Reason;
@@ -16,16 +16,16 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// How long a reply may take before the daemon counts as gone.
-const REPLY: Duration = Duration::from_secs(5);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A message of the daemon with the descriptors that came with it.
 #[derive(Debug)]
-pub(crate) struct News {
+pub(crate) struct Notification {
     pub(crate) message: ToClient,
     fds: VecDeque<Descriptor>,
     pub(crate) serial: Option<RequestSerial>,
     /// Its descriptors could not be taken: this process may not open more.
-    pub(crate) lost: bool,
+    pub(crate) descriptors_lost: bool,
 }
 
 /// A descriptor that came with a message, and what the message before said of it.
@@ -40,22 +40,22 @@ struct Descriptor {
 
 /// Memory as it came over the socket.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct ReceivedMemory {
     pub(crate) file: OwnedFd,
-    /// Its first byte, where the file is a whole window.
+    /// Offset of its first byte, where the file is a guest's whole window.
     pub(crate) at: Option<u64>,
 }
 
-impl News {
+impl Notification {
     /// The next descriptor; the codec has checked how many there are.
     pub(crate) fn fd(&mut self) -> OwnedFd {
         self.next().file
     }
 
-    /// The same of one that is memory of a channel, or a board.
-    pub(crate) fn memory(&mut self) -> Memory {
+    /// The next descriptor, which is memory of a channel or a ready map.
+    pub(crate) fn memory(&mut self) -> ReceivedMemory {
         let Descriptor { file, at, .. } = self.next();
-        Memory { file, at }
+        ReceivedMemory { file, at }
     }
 
     /// The same of one that is a doorbell.
@@ -78,13 +78,13 @@ pub(crate) struct Control {
     /// The minor version that both speak.
     minor: u16,
     serial: RequestSerial,
-    /// News that came while a reply was waited for.
-    waiting: VecDeque<News>,
+    /// Notifications that came while a reply was waited for.
+    pending_notifications: VecDeque<Notification>,
     packet: Vec<u8>,
     fds: Vec<OwnedFd>,
     /// Those that come with the next message.
     channels: Vec<EventChannelEnd>,
-    placed: Vec<PlacedMemory>,
+    descriptor_offsets: Vec<DescriptorOffset>,
 }
 
 impl Control {
@@ -94,17 +94,17 @@ impl Control {
             socket,
             minor: 0,
             serial: RequestSerial::new(1).expect("one is not zero"),
-            waiting: VecDeque::new(),
+            pending_notifications: VecDeque::new(),
             packet: vec![0; CONTROL_BYTES_MAX],
             fds: Vec::with_capacity(CONTROL_FDS_MAX),
             channels: Vec::new(),
-            placed: Vec::new(),
+            descriptor_offsets: Vec::new(),
         };
-        let spoken = version::Spoken::CURRENT;
+        let versions = version::VersionRange::CURRENT;
         let library = Name::new(concat!("isthmus-client ", env!("CARGO_PKG_VERSION"))).expect("a valid name");
-        let news = control.request(Hello { magic: Magic, spoken, library }.into(), &[])?;
-        match news.message {
-            ToClient::HelloBack(back) => match version::accept(spoken, &back) {
+        let notification = control.request(Hello { magic: Magic, versions, library }.into(), &[])?;
+        match notification.message {
+            ToClient::HelloReply(reply) => match version::check_hello_reply(versions, &reply) {
                 Ok(version) => {
                     control.minor = version.minor;
                     Ok(control)
@@ -115,44 +115,50 @@ impl Control {
         }
     }
 
-    /// Asks, and waits for the reply; news that come meanwhile are kept. A refusal is an error.
-    pub(crate) fn request(&mut self, message: ToDaemon, fds: &[BorrowedFd<'_>]) -> Result<News, Refusal> {
-        match self.tell(message, fds) {
+    /// Asks, and waits for the reply; notifications that come meanwhile are kept. A refusal is an error.
+    pub(crate) fn request(&mut self, message: ToDaemon, fds: &[BorrowedFd<'_>]) -> Result<Notification, Refusal> {
+        match self.send_request(message, fds) {
             Ok(serial) => self.next_reply(Some(serial)),
-            Err(refusal) if refusal.reason == Reason::DaemonGone => Err(self.last_word().unwrap_or(refusal)),
+            Err(refusal) if refusal.reason == Reason::DaemonConnectionLost => {
+                Err(self.pending_refusal().unwrap_or(refusal))
+            }
             Err(refusal) => Err(refusal),
         }
     }
 
     /// The same with a limit of the caller's, who takes silence for what it is.
-    pub(crate) fn request_within(&mut self, message: ToDaemon, limit: Duration) -> Result<News, Refusal> {
-        let serial = self.tell(message, &[])?;
+    pub(crate) fn request_within(&mut self, message: ToDaemon, limit: Duration) -> Result<Notification, Refusal> {
+        let serial = self.send_request(message, &[])?;
         let silence = Refusal::new(Reason::MxUnreachable, format!("no answer within {limit:?}"));
         self.reply_until(Some(serial), Instant::now() + limit, silence)
     }
 
     /// A daemon of an older minor version is not asked what it does not know.
-    pub(crate) fn knows(&self, since: u16, what: &str) -> Result<(), Refusal> {
+    pub(crate) fn require_minor(&self, since: u16, what: &str) -> Result<(), Refusal> {
         if since <= self.minor {
             return Ok(());
         }
         let minor = self.minor;
-        Err(Refusal::new(Reason::NotInVersion, format!("{what} is of minor version {since}, spoken is {minor}")))
+        Err(Refusal::new(Reason::UnsupportedRequest, format!("{what} is of minor version {since}, spoken is {minor}")))
     }
 
     /// Why the daemon has ended the connection, if it said so before.
-    fn last_word(&mut self) -> Option<Refusal> {
-        while let Ok(Some(news)) = self.receive(None) {
-            if let (None, ToClient::Refused(refused)) = (news.serial, news.message) {
+    fn pending_refusal(&mut self) -> Option<Refusal> {
+        while let Ok(Some(notification)) = self.receive(None) {
+            if let (None, ToClient::Refused(refused)) = (notification.serial, notification.message) {
                 return Some(Refusal::new(refused.reason, refused.text.to_string()));
             }
         }
         None
     }
 
-    /// The next reply to a request; news that come meanwhile are kept. A refusal is an error.
-    pub(crate) fn next_reply(&mut self, serial: Option<RequestSerial>) -> Result<News, Refusal> {
-        self.reply_until(serial, Instant::now() + REPLY, Refusal::new(Reason::DaemonGone, "no reply within 5 s"))
+    /// The next reply to a request; notifications that come meanwhile are kept. A refusal is an error.
+    pub(crate) fn next_reply(&mut self, serial: Option<RequestSerial>) -> Result<Notification, Refusal> {
+        self.reply_until(
+            serial,
+            Instant::now() + REPLY_TIMEOUT,
+            Refusal::new(Reason::DaemonConnectionLost, "no reply within 5 s"),
+        )
     }
 
     fn reply_until(
@@ -160,88 +166,88 @@ impl Control {
         serial: Option<RequestSerial>,
         deadline: Instant,
         silence: Refusal,
-    ) -> Result<News, Refusal> {
+    ) -> Result<Notification, Refusal> {
         loop {
-            let Some(news) = self.receive(Some(deadline))? else { return Err(silence) };
+            let Some(notification) = self.receive(Some(deadline))? else { return Err(silence) };
             // Without a serial it is not one request that is refused but the connection.
-            let ends = news.serial.is_none() && matches!(news.message, ToClient::Refused(_));
-            if news.serial != serial && !ends {
-                self.waiting.push_back(news);
+            let ends = notification.serial.is_none() && matches!(notification.message, ToClient::Refused(_));
+            if notification.serial != serial && !ends {
+                self.pending_notifications.push_back(notification);
                 continue;
             }
-            if news.lost {
+            if notification.descriptors_lost {
                 return Err(Refusal::new(Reason::OutOfFds, "RLIMIT_NOFILE of this process is reached"));
             }
-            return match news.message {
+            return match notification.message {
                 ToClient::Refused(refused) => Err(Refusal::new(refused.reason, refused.text.to_string())),
-                _ => Ok(news),
+                _ => Ok(notification),
             };
         }
     }
 
-    /// Asks without waiting; the reply comes as news with this serial.
-    pub(crate) fn tell(&mut self, message: ToDaemon, fds: &[BorrowedFd<'_>]) -> Result<RequestSerial, Refusal> {
-        self.knows(message.since(), message.name())?;
+    /// Asks without waiting; the reply comes as a notification with this serial.
+    pub(crate) fn send_request(&mut self, message: ToDaemon, fds: &[BorrowedFd<'_>]) -> Result<RequestSerial, Refusal> {
+        self.require_minor(message.since(), message.name())?;
         let serial = self.serial;
         self.serial = serial.next();
         let packet = message.emit(Some(serial));
         loop {
             match seqpacket::send(&self.socket, &packet, fds) {
                 Ok(()) => return Ok(serial),
-                Err(SendError::Full) => self.wait(PollFlags::OUT, Instant::now() + REPLY)?,
+                Err(SendError::Full) => self.wait(PollFlags::OUT, Instant::now() + REPLY_TIMEOUT)?,
                 Err(SendError::FdsInFlight) => return Err(Reason::FdsInFlight.into()),
-                Err(error) => return Err(Refusal::new(Reason::DaemonGone, error.to_string())),
+                Err(error) => return Err(Refusal::new(Reason::DaemonConnectionLost, error.to_string())),
             }
         }
     }
 
-    /// News, if there are any.
-    pub(crate) fn news(&mut self) -> Result<Option<News>, Refusal> {
-        match self.waiting.pop_front() {
-            Some(news) => Ok(Some(news)),
+    /// The next notification, if there is one.
+    pub(crate) fn notification(&mut self) -> Result<Option<Notification>, Refusal> {
+        match self.pending_notifications.pop_front() {
+            Some(notification) => Ok(Some(notification)),
             None => self.receive(None),
         }
     }
 
-    /// What `peer` has granted among the news there are. The others are kept in their order.
-    pub(crate) fn take_grants(&mut self, peer: DomainId) -> Vec<(Granted, OwnedFd)> {
-        // An end of the connection is met again by whoever asks for news.
-        while let Ok(Some(news)) = self.receive(None) {
-            self.waiting.push_back(news);
+    /// Takes the grants of `peer` out of the pending notifications. The others keep their order.
+    pub(crate) fn take_grants_of(&mut self, peer: DomainId) -> Vec<(Granted, OwnedFd)> {
+        // A lost connection is reported again by the next call that asks for notifications.
+        while let Ok(Some(notification)) = self.receive(None) {
+            self.pending_notifications.push_back(notification);
         }
         let mut granted = Vec::new();
-        for mut news in std::mem::take(&mut self.waiting) {
-            match &news.message {
-                ToClient::Granted(message) if message.peer == peer && !news.lost => {
-                    granted.push((message.clone(), news.fd()));
+        for mut notification in std::mem::take(&mut self.pending_notifications) {
+            match &notification.message {
+                ToClient::Granted(message) if message.peer == peer && !notification.descriptors_lost => {
+                    granted.push((message.clone(), notification.fd()));
                 }
-                _ => self.waiting.push_back(news),
+                _ => self.pending_notifications.push_back(notification),
             }
         }
         granted
     }
 
     /// The next message; with a deadline, waits for it.
-    fn receive(&mut self, deadline: Option<Instant>) -> Result<Option<News>, Refusal> {
+    fn receive(&mut self, deadline: Option<Instant>) -> Result<Option<Notification>, Refusal> {
         loop {
             match seqpacket::receive(&self.socket, &mut self.packet, &mut self.fds, false) {
                 Ok(bytes) => {
-                    if let Some(news) = self.parse(bytes)? {
-                        return Ok(Some(news));
+                    if let Some(notification) = self.parse(bytes)? {
+                        return Ok(Some(notification));
                     }
                 }
                 Err(ReceiveError::Empty) => match deadline {
                     Some(deadline) if Instant::now() < deadline => self.wait(PollFlags::IN, deadline)?,
                     _ => return Ok(None),
                 },
-                Err(ReceiveError::DescriptorsLost { bytes }) => return self.parse_lost(bytes).map(Some),
-                Err(error) => return Err(Refusal::new(Reason::DaemonGone, error.to_string())),
+                Err(ReceiveError::DescriptorsLost { bytes }) => return self.parse_without_descriptors(bytes).map(Some),
+                Err(error) => return Err(Refusal::new(Reason::DaemonConnectionLost, error.to_string())),
             }
         }
     }
 
     /// None of what only says how the next message is to be taken.
-    fn parse(&mut self, bytes: usize) -> Result<Option<News>, Refusal> {
+    fn parse(&mut self, bytes: usize) -> Result<Option<Notification>, Refusal> {
         let malformed = |error: MalformedControl| Refusal::new(Reason::NotIsthmus, error.to_string());
         let (serial, message) = ToClient::parse(&self.packet[..bytes], self.fds.len()).map_err(malformed)?;
         match message {
@@ -249,29 +255,29 @@ impl Control {
                 self.channels = ends.to_vec();
                 return Ok(None);
             }
-            ToClient::Placed(Placed { memory }) => {
-                self.placed = memory.to_vec();
+            ToClient::DescriptorOffsets(DescriptorOffsets { memory }) => {
+                self.descriptor_offsets = memory.to_vec();
                 return Ok(None);
             }
             _ => {}
         }
-        let (channels, placed) = (std::mem::take(&mut self.channels), std::mem::take(&mut self.placed));
+        let (channels, offsets) = (std::mem::take(&mut self.channels), std::mem::take(&mut self.descriptor_offsets));
         let port = |nth| channels.iter().find(|end| end.descriptor == nth).map(|end| end.port);
-        let at = |nth| placed.iter().find(|memory| memory.descriptor == nth).map(|memory| memory.at);
+        let at = |nth| offsets.iter().find(|memory| memory.descriptor == nth).map(|memory| memory.offset);
         let fds = (0..).zip(self.fds.drain(..)).map(|(nth, file)| Descriptor { file, port: port(nth), at: at(nth) });
         let fds = fds.collect();
-        Ok(Some(News { message, serial, fds, lost: false }))
+        Ok(Some(Notification { message, serial, fds, descriptors_lost: false }))
     }
 
     /// A message whose descriptors are gone, whatever their number was.
-    fn parse_lost(&mut self, bytes: usize) -> Result<News, Refusal> {
+    fn parse_without_descriptors(&mut self, bytes: usize) -> Result<Notification, Refusal> {
         self.fds.clear(); // Those that could be taken.
         self.channels.clear();
-        self.placed.clear();
+        self.descriptor_offsets.clear();
         let packet = &self.packet[..bytes];
         let parsed = (0..=CONTROL_FDS_MAX).find_map(|fds| ToClient::parse(packet, fds).ok());
         let (serial, message) = parsed.ok_or_else(|| Refusal::from(Reason::NotIsthmus))?;
-        Ok(News { message, serial, fds: VecDeque::new(), lost: true })
+        Ok(Notification { message, serial, fds: VecDeque::new(), descriptors_lost: true })
     }
 
     fn wait(&self, what: PollFlags, deadline: Instant) -> Result<(), Refusal> {
@@ -279,7 +285,7 @@ impl Control {
         let mut fds = [PollFd::new(&self.socket, what)];
         match rustix::event::poll(&mut fds, Timespec::try_from(left).ok().as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(errno) => Err(Refusal::new(Reason::DaemonGone, errno.to_string())),
+            Err(errno) => Err(Refusal::new(Reason::DaemonConnectionLost, errno.to_string())),
         }
     }
 }
@@ -293,42 +299,43 @@ impl AsFd for Control {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use isthmus_layout::control::{HelloBack, List, RegionMade};
+    use isthmus_layout::control::{HelloReply, List, RegionCreated};
     use isthmus_layout::ids::RegionId;
 
     /// A connection on which so much less than today's minor version is spoken, and the daemon's end of it.
     fn opened(less: u16) -> (Control, OwnedFd) {
         let (ours, daemon) = seqpacket::pair().expect("a pair");
-        let today = version::Spoken::CURRENT.version();
+        let today = version::VersionRange::CURRENT.version();
         let minor = today.minor - less;
-        let back = HelloBack { magic: Magic, major: today.major, minor, daemon: Name::new("other").expect("short") };
+        let back = HelloReply { magic: Magic, major: today.major, minor, daemon: Name::new("other").expect("short") };
         // It lies in the socket before it is asked for.
         seqpacket::send(daemon.as_fd(), &ToClient::from(back).emit(RequestSerial::new(1)), &[]).expect("room");
         (Control::open(ours).expect("one minor version apart"), daemon)
     }
 
     #[test]
-    fn what_the_daemon_does_not_know_is_not_asked() {
-        let today = version::Spoken::CURRENT.version();
+    fn requests_newer_than_the_daemon_are_not_sent() {
+        let today = version::VersionRange::CURRENT.version();
         let (older, (control, _daemon)) = (today.minor - 1, opened(1));
-        assert_eq!(control.knows(older, "what it has"), Ok(()));
-        let refusal = control.knows(today.minor, "what came later").expect_err("not in its version");
-        assert_eq!(refusal.reason, Reason::NotInVersion);
+        assert_eq!(control.require_minor(older, "what it has"), Ok(()));
+        let refusal = control.require_minor(today.minor, "what came later").expect_err("not in its version");
+        assert_eq!(refusal.reason, Reason::UnsupportedRequest);
         assert!(refusal.detail.contains("what came later"), "{refusal}");
     }
 
     #[test]
-    fn where_memory_begins_is_said_of_the_next_message_alone() {
+    fn descriptor_offsets_apply_only_to_the_next_message() {
         let (mut control, daemon) = opened(0);
         let file = || isthmus_platform::local::memory(isthmus_layout::RegionSize(4096)).expect("memory");
-        let placed = vec![PlacedMemory { descriptor: 0, at: 8192 }, PlacedMemory { descriptor: 7, at: 4096 }];
-        let placed = Placed { memory: List::new(placed).expect("two") };
-        let made = ToClient::from(RegionMade { region: RegionId(1) });
+        let placed =
+            vec![DescriptorOffset { descriptor: 0, offset: 8192 }, DescriptorOffset { descriptor: 7, offset: 4096 }];
+        let placed = DescriptorOffsets { memory: List::new(placed).expect("two") };
+        let made = ToClient::from(RegionCreated { region: RegionId(1) });
         seqpacket::send(&daemon, &ToClient::from(placed).emit(None), &[]).expect("room");
         for _ in 0..2 {
             seqpacket::send(&daemon, &made.emit(None), &[file().as_fd()]).expect("room");
         }
-        let mut next = || control.news().expect("a daemon").expect("news").memory().at;
+        let mut next = || control.notification().expect("a daemon").expect("a notification").memory().at;
         assert_eq!((next(), next()), (Some(8192), None));
     }
 }

@@ -1,27 +1,27 @@
 //! Everything a domain is but the record it is looking at: who it is, its channels, peers and endpoints, and the one turn of the
 //! wheel ([`Core::progress`]) in which everything happens.
 
-use crate::control::{Control, Memory, News};
+use crate::control::{Control, Notification, ReceivedMemory};
 use crate::endpoints::Endpoints;
 use crate::error::{AttachError, Refusal};
 use crate::matcher::{Completion, Envelope, Matcher, Outcome, Posted};
 use crate::mx::MxConnecting;
-use crate::news::{Held, map};
+use crate::notifications::{ResumableChannel, map};
 use crate::options::Options;
-use crate::peer::{Into, Making, Peer, PeerIndex};
-use crate::peers::Peers;
-use crate::resume::RECONNECT;
+use crate::peer::{ChannelState, Destination, Peer, PeerIndex};
+use crate::peer_table::Peers;
+use crate::resume::RECONNECT_INTERVAL;
 use crate::sleep::Sleeper;
-use isthmus_channel::{BoardIndex, Channel, ChannelKey, Inbox, Polled};
-use isthmus_layout::control::{self, Close, Name, Owner, RequestSerial, Ticket, ToDaemon, Welcome};
+use isthmus_channel::{Channel, ChannelKey, Inbox, InboxMapIndex, Polled};
+use isthmus_layout::control::{self, Detach, Name, Owner, RequestSerial, Ticket, ToDaemon, Welcome};
 use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::ids::{ChannelId, RegionId};
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::Serial;
-use isthmus_layout::{DomainId, board};
+use isthmus_layout::{DomainId, ready_map};
 use isthmus_platform::Doorbell;
-use isthmus_shm::rehome::arena::Arena;
-use isthmus_shm::rehome::{Cache, Config};
+use isthmus_shm::regcache::arena::Arena;
+use isthmus_shm::regcache::{CacheConfig, RegistrationCache};
 use isthmus_shm::{ForkGuard, RecordBuffer};
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
@@ -30,10 +30,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Records taken in one poll before the caller gets its completions.
-const BATCH: usize = 32;
+const RECORDS_PER_POLL: usize = 32;
 
-/// Polls between looks at the daemon's socket: a daemon that died marks no board.
-const LOOK_EVERY: u32 = 1 << 16;
+/// Polls between checks of the daemon's socket: a daemon that died sets no ready bit.
+const SOCKET_CHECK_INTERVAL: u32 = 1 << 16;
 
 /// How long a channel must be silent before its slab's pages are given back.
 const TRIM_AFTER: Duration = Duration::from_secs(1);
@@ -43,14 +43,14 @@ const TRIM_KEEP: u32 = 0;
 
 /// Who we are.
 #[derive(Clone, Debug)]
-pub(crate) struct Me {
+pub(crate) struct LocalIdentity {
     pub(crate) domain: DomainId,
     pub(crate) name: Name,
     pub(crate) owner: Owner,
     pub(crate) ticket: Ticket,
 }
 
-impl Me {
+impl LocalIdentity {
     /// Whom the daemon has taken us in as.
     pub(crate) fn of(welcome: &Welcome) -> Self {
         let Welcome { domain, owner, ticket, .. } = *welcome;
@@ -58,57 +58,57 @@ impl Me {
     }
 }
 
-/// A board of ours, kept to show it to a daemon that comes back.
+/// A ready map of this domain, kept for a daemon that comes back.
 #[derive(Debug)]
-pub(crate) struct OwnBoard {
+pub(crate) struct OwnReadyMap {
     pub(crate) owner: Option<Owner>,
     pub(crate) memory: OwnedFd,
     pub(crate) doorbell: Doorbell,
-    /// It lies in the window of a guest.
+    /// True if it lies in the window of a guest.
     pub(crate) in_guest: bool,
 }
 
 /// Everything but the record that is being looked at.
 #[derive(Debug)]
 pub(crate) struct Core<M: Matcher> {
-    pub(crate) me: Me,
+    pub(crate) identity: LocalIdentity,
     pub(crate) control: Option<Control>,
     pub(crate) socket_path: PathBuf,
     pub(crate) inbox: Inbox,
     pub(crate) ring: Option<ChannelKey>,
-    pub(crate) boards: Vec<OwnBoard>,
+    pub(crate) ready_maps: Vec<OwnReadyMap>,
     pub(crate) peers: Peers,
     /// The peer of each channel, by the channel's slot.
     slots: Vec<Option<PeerIndex>>,
-    pub(crate) held: HashMap<ChannelId, Held>,
+    pub(crate) resumable_channels: HashMap<ChannelId, ResumableChannel>,
     pub(crate) endpoints: Endpoints,
     pub(crate) matcher: M,
     /// Peers with something to send.
-    pub(crate) listed: Vec<PeerIndex>,
+    pub(crate) pending_peers: Vec<PeerIndex>,
     /// Peers that credit is owed to.
-    pub(crate) owing: Vec<PeerIndex>,
+    pub(crate) peers_owed_credit: Vec<PeerIndex>,
     /// Requests for channels that were not answered yet.
-    pub(crate) asked: Vec<(RequestSerial, PeerIndex)>,
+    pub(crate) channel_requests: Vec<(RequestSerial, PeerIndex)>,
     /// Connects that the daemon has not answered.
     pub(crate) connecting: Vec<MxConnecting>,
-    pub(crate) rehome: Cache,
-    /// In a guest: who was shown which of our regions; and why there are none at all, where there are none.
-    pub(crate) shown: HashMap<RegionId, Vec<DomainId>>,
-    pub(crate) no_guest_regions: Option<Reason>,
-    /// What peers may read and write by themselves.
+    pub(crate) registration_cache: RegistrationCache,
+    /// In a guest: which peers were granted which of our regions; and why there are none at all, where there are none.
+    pub(crate) region_viewers: HashMap<RegionId, Vec<DomainId>>,
+    pub(crate) guest_regions_off: Option<Reason>,
+    /// What peers may read and write directly.
     pub(crate) arena: Option<Arc<Arena>>,
     /// Why there are no channels at all, where there are none.
     pub(crate) no_channels: Option<Reason>,
     pub(crate) sleeper: Sleeper,
     /// When a daemon was looked for last, and since when there is none.
-    pub(crate) lost_at: Option<Instant>,
-    pub(crate) alone_since: Option<Instant>,
+    pub(crate) last_reconnect: Option<Instant>,
+    pub(crate) disconnected_since: Option<Instant>,
     pub(crate) last_refusal: Option<Refusal>,
     pub(crate) last_flight: String,
     pub(crate) faults: u64,
     pub(crate) bounced: u64,
-    /// Records that the daemon has brought.
-    pub(crate) brought: u64,
+    /// The number of records received from the daemon.
+    pub(crate) daemon_records: u64,
     pub(crate) clock: u64,
     guard: ForkGuard,
     asleep: bool,
@@ -122,51 +122,51 @@ impl<M: Matcher> Drop for Core<M> {
     /// A program that ends says so, unless it is a child of the one that attached.
     fn drop(&mut self) {
         if self.check_alive().is_ok() {
-            self.tell(Close {}.into(), &[]);
+            self.send_request(Detach {}.into(), &[]);
         }
     }
 }
 
 impl<M: Matcher> Core<M> {
     pub(crate) fn new(
-        me: Me,
+        identity: LocalIdentity,
         socket_path: PathBuf,
         options: &Options,
         guard: ForkGuard,
         matcher: M,
     ) -> Result<Self, AttachError> {
-        let config = Config { enabled: !options.no_rehoming, ..Config::default() };
-        let off = || if options.no_rehoming { Reason::BufferCacheOff } else { Reason::BufferGuestOff };
-        let no_guest_regions = (options.no_rehoming || !options.rehoming_in_guests).then(off);
+        let config = CacheConfig { enabled: !options.no_regcache, ..CacheConfig::default() };
+        let off = || if options.no_regcache { Reason::BufferCacheDisabled } else { Reason::BufferCacheGuestDefault };
+        let guest_regions_off = (options.no_regcache || !options.regcache_in_guests).then(off);
         Ok(Self {
-            me,
+            identity,
             control: None,
             socket_path,
             inbox: Inbox::new(),
             ring: None,
-            boards: Vec::new(),
+            ready_maps: Vec::new(),
             peers: Peers::default(),
             slots: Vec::new(),
-            held: HashMap::new(),
+            resumable_channels: HashMap::new(),
             endpoints: Endpoints::default(),
             matcher,
-            listed: Vec::new(),
-            owing: Vec::new(),
-            asked: Vec::new(),
+            pending_peers: Vec::new(),
+            peers_owed_credit: Vec::new(),
+            channel_requests: Vec::new(),
             connecting: Vec::new(),
-            rehome: Cache::new(config),
-            shown: HashMap::new(),
-            no_guest_regions,
+            registration_cache: RegistrationCache::new(config),
+            region_viewers: HashMap::new(),
+            guest_regions_off,
             arena: None,
-            no_channels: options.no_channels.then_some(Reason::ChannelsSwitchedOff),
+            no_channels: options.no_channels.then_some(Reason::ChannelsDisabled),
             sleeper: Sleeper::new()?,
-            lost_at: None,
-            alone_since: None,
+            last_reconnect: None,
+            disconnected_since: None,
             last_refusal: None,
             last_flight: String::new(),
             faults: 0,
             bounced: 0,
-            brought: 0,
+            daemon_records: 0,
             clock: 0,
             guard,
             asleep: false,
@@ -191,25 +191,28 @@ impl<M: Matcher> Core<M> {
     }
 
     /// Asks the daemon and waits for its answer.
-    pub(crate) fn request(&mut self, message: ToDaemon) -> Result<News, Refusal> {
-        self.ask(|control| control.request(message.clone(), &[]))
+    pub(crate) fn request(&mut self, message: ToDaemon) -> Result<Notification, Refusal> {
+        self.request_or_retry(|control| control.request(message.clone(), &[]))
     }
 
     /// The same for what may take longer than the daemon itself does.
-    pub(crate) fn request_within(&mut self, message: ToDaemon, limit: Duration) -> Result<News, Refusal> {
-        self.ask(|control| control.request_within(message.clone(), limit))
+    pub(crate) fn request_within(&mut self, message: ToDaemon, limit: Duration) -> Result<Notification, Refusal> {
+        self.request_or_retry(|control| control.request_within(message.clone(), limit))
     }
 
-    /// Has `ask` ask the daemon. Where that turns out to be dead, it asks once more, whoever has taken its place.
-    pub(crate) fn ask<T>(&mut self, ask: impl Fn(&mut Control) -> Result<T, Refusal>) -> Result<T, Refusal> {
+    /// Calls `ask` with the connection to the daemon, and once more with a new connection if the daemon turns out to be dead.
+    pub(crate) fn request_or_retry<T>(
+        &mut self,
+        ask: impl Fn(&mut Control) -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
         self.check_alive()?;
-        let mut answer = Err(Refusal::from(Reason::DaemonGone));
+        let mut answer = Err(Refusal::from(Reason::DaemonConnectionLost));
         for _ in 0..2 {
-            self.lost_at = self.lost_at.map(|_| Instant::now() - RECONNECT); // Somebody waits for it: look at once.
+            self.last_reconnect = self.last_reconnect.map(|_| Instant::now() - RECONNECT_INTERVAL); // The caller waits: reconnect at once.
             self.reconnect();
             let Some(control) = &mut self.control else { break };
             answer = ask(control);
-            if !answer.as_ref().is_err_and(|refusal| refusal.reason == Reason::DaemonGone) {
+            if !answer.as_ref().is_err_and(|refusal| refusal.reason == Reason::DaemonConnectionLost) {
                 break;
             }
             self.daemon_lost();
@@ -222,115 +225,118 @@ impl<M: Matcher> Core<M> {
     pub(crate) fn progress(&mut self, record: &mut RecordBuffer) {
         if self.asleep {
             // The program slept on our descriptor: take what woke it.
-            let news = self.sleeper.sleep(Some(Duration::ZERO));
-            self.awake(news);
+            let notification = self.sleeper.sleep(Some(Duration::ZERO));
+            self.end_sleep(notification);
         }
         let mut taken = 0;
-        while taken < BATCH && !self.matcher.is_busy() {
+        while taken < RECORDS_PER_POLL && !self.matcher.is_busy() {
             let polled = self.inbox.poll(record);
-            self.take_polled(polled, record);
+            self.handle_polled(polled, record);
             match polled {
                 Polled::Nothing => break,
-                Polled::Record(key) => taken += 1 + self.take_following(key, record),
-                Polled::Marked(..) | Polled::Fault(..) => taken += 1,
+                Polled::Record(key) => taken += 1 + self.receive_eager_run(key, record),
+                Polled::ReadyBit(..) | Polled::Fault(..) => taken += 1,
             }
         }
-        self.end_turn();
+        self.finish_iteration();
         self.polls += 1;
-        if self.polls >= LOOK_EVERY {
-            self.look_around();
+        if self.polls >= SOCKET_CHECK_INTERVAL {
+            self.check_daemon();
         }
     }
 
     /// What a turn owes to others for what it has taken.
     #[inline]
-    pub(crate) fn end_turn(&mut self) {
-        if !self.listed.is_empty() {
-            self.advance_listed();
+    pub(crate) fn finish_iteration(&mut self) {
+        if !self.pending_peers.is_empty() {
+            self.advance_pending_peers();
         }
-        // At once: our program may not call again for a while, and somebody's send is over when this arrives.
-        if !self.owing.is_empty() {
-            self.give_credit();
+        // At once: our program may not call again for a while, and a peer's send is over when this arrives.
+        if !self.peers_owed_credit.is_empty() {
+            self.send_owed_credit();
         }
     }
 
     /// True if the next turn of the wheel has nothing to do but to look at channels. Counts as that turn.
     #[inline]
-    pub(crate) fn is_settled(&mut self) -> bool {
+    pub(crate) fn has_no_pending_work(&mut self) -> bool {
         self.polls += 1;
-        self.polls < LOOK_EVERY && !self.asleep && self.listed.is_empty() && self.owing.is_empty()
+        self.polls < SOCKET_CHECK_INTERVAL
+            && !self.asleep
+            && self.pending_peers.is_empty()
+            && self.peers_owed_credit.is_empty()
     }
 
     /// What need not happen at each poll.
     #[cold]
-    fn look_around(&mut self) {
+    fn check_daemon(&mut self) {
         self.polls = 0;
         if self.check_alive().is_ok() {
-            self.take_news();
+            self.process_notifications();
             self.reconnect();
             self.revoke_released();
         }
     }
 
     #[cold]
-    fn advance_listed(&mut self) {
-        for at in std::mem::take(&mut self.listed) {
-            if self.peers.has(at) {
-                self.peers[at].listed = false;
+    fn advance_pending_peers(&mut self) {
+        for at in std::mem::take(&mut self.pending_peers) {
+            if self.peers.contains(at) {
+                self.peers[at].is_pending = false;
                 self.advance(at);
             }
         }
     }
 
     /// True if there is nothing to do and every doorbell will ring when there is.
-    pub(crate) fn may_sleep(&mut self) -> bool {
+    pub(crate) fn prepare_sleep(&mut self) -> bool {
         if self.control.is_none() {
             self.reconnect();
         }
-        if self.matcher.is_busy() || !self.block_unsent() {
+        if self.matcher.is_busy() || !self.block_on_full_paths() {
             return false;
         }
         self.set_alarm();
         self.asleep = true;
-        let quiet = self.inbox.sleep();
+        let quiet = self.inbox.begin_sleep();
         if !quiet {
-            self.awake(false);
+            self.end_sleep(false);
         }
         quiet
     }
 
     /// The program has slept on our descriptor and taken what woke it.
-    pub(crate) fn woken(&mut self, news: bool) {
+    pub(crate) fn woke_up(&mut self, notification: bool) {
         if self.asleep {
             self.sleeper.clear();
-            self.awake(news);
+            self.end_sleep(notification);
         }
     }
 
-    pub(crate) fn awake(&mut self, news: bool) {
+    pub(crate) fn end_sleep(&mut self, notification: bool) {
         self.asleep = false;
-        self.inbox.awake();
-        if news {
-            self.take_news();
+        self.inbox.end_sleep();
+        if notification {
+            self.process_notifications();
         }
-        if self.sleeper.rang() {
-            self.trim();
+        if self.sleeper.take_alarm() {
+            self.trim_idle_channels();
             self.reconnect();
         }
     }
 
     /// Has every peer that we have no room toward say so when there is room again. False if there is some already.
-    fn block_unsent(&mut self) -> bool {
-        if let (false, Some(ring)) = (self.owing.is_empty(), self.ring) {
+    fn block_on_full_paths(&mut self) -> bool {
+        if let (false, Some(ring)) = (self.peers_owed_credit.is_empty(), self.ring) {
             self.inbox.channel(ring).into_iter().for_each(Channel::block);
-            self.give_credit();
+            self.send_owed_credit();
         }
-        for at in self.listed.clone() {
-            if !self.peers.has(at) {
+        for at in self.pending_peers.clone() {
+            if !self.peers.contains(at) {
                 continue;
             }
-            if let Some(lane) = self.peers[at].lane(&mut self.inbox, self.ring) {
-                lane.channel.block();
+            if let Some(send_path) = self.peers[at].send_path(&mut self.inbox, self.ring) {
+                send_path.channel.block();
             }
             self.advance(at);
             if !self.peers[at].has_work() {
@@ -340,34 +346,34 @@ impl<M: Matcher> Core<M> {
         true
     }
 
-    /// Sees to it that somebody who sleeps wakes for what no doorbell announces.
+    /// Sets the timer that wakes a sleeper for what no doorbell announces.
     fn set_alarm(&mut self) {
         if self.control.is_none() {
-            self.sleeper.alarm(RECONNECT);
+            self.sleeper.set_alarm(RECONNECT_INTERVAL);
         } else if self.dirty {
-            self.sleeper.alarm(TRIM_AFTER);
+            self.sleeper.set_alarm(TRIM_AFTER);
         }
     }
 
     /// Gives pages of silent channels back.
-    fn trim(&mut self) {
+    fn trim_idle_channels(&mut self) {
         self.dirty = false;
         for (_, channel) in self.inbox.channels() {
             // A fault is met again, and dealt with, when the channel is used.
             let _ = channel.trim(TRIM_KEEP);
-            self.dirty |= channel.dirty() > TRIM_KEEP;
+            self.dirty |= channel.dirty_bytes() > TRIM_KEEP;
         }
     }
 
     pub(crate) fn has_unsent(&self) -> bool {
-        !self.owing.is_empty()
+        !self.peers_owed_credit.is_empty()
             || self.peers.iter().any(|peer| peer.has_work() || !peer.announced.is_empty() || peer.credit.in_flight())
     }
 
     /// Ends everything that is under way, as a domain that leaves does.
     pub(crate) fn cancel_all(&mut self) {
         for at in self.peers.indices() {
-            self.fail_peer(at, Reason::ClosedHere);
+            self.fail_peer(at, Reason::ClosedLocally);
         }
         let open: Vec<_> = self.endpoints.all().map(|(index, _)| index).collect();
         for index in open {
@@ -412,7 +418,7 @@ impl<M: Matcher> Core<M> {
         let receives: Vec<_> = begun.into_iter().chain(peer.pulled.drain().map(|(_, incoming)| incoming)).collect();
         let id = peer.id;
         for incoming in receives {
-            if let Into::Posted(posted) = incoming.into {
+            if let Destination::Posted(posted) = incoming.destination {
                 self.complete(posted, incoming.envelope.to, Outcome::Failed(reason));
             }
         }
@@ -430,11 +436,11 @@ impl<M: Matcher> Core<M> {
         sends.extend(peer.announced.drain().map(|(_, message)| message));
         sends.extend(peer.streams.drain(..).chain(peer.queue.drain(..)));
         sends.sort_unstable_by_key(|message| message.token);
-        sends.into_iter().for_each(|message| self.failed(message, reason));
+        sends.into_iter().for_each(|message| self.fail_send(message, reason));
     }
 
     /// As [`Self::fail_peer`], but what goes through the daemon goes on, and what was not begun to be sent goes by another way.
-    pub(crate) fn lose(&mut self, at: PeerIndex, reason: Reason) {
+    pub(crate) fn fail_path(&mut self, at: PeerIndex, reason: Reason) {
         let queue = &mut self.peers[at].queue;
         let begun = queue.iter().take_while(|message| message.sent > 0).count();
         let kept = queue.split_off(begun);
@@ -442,7 +448,7 @@ impl<M: Matcher> Core<M> {
         self.fail_peer(at, reason);
         let peer = &mut self.peers[at];
         (peer.queue, peer.credit) = (kept, credit);
-        self.list(at);
+        self.mark_pending(at);
     }
 
     pub(crate) fn next_serial(&mut self) -> Serial {
@@ -459,18 +465,18 @@ impl<M: Matcher> Core<M> {
         }
     }
 
-    pub(crate) fn known(&self, domain: DomainId) -> Option<PeerIndex> {
+    pub(crate) fn find_peer(&self, domain: DomainId) -> Option<PeerIndex> {
         self.peers.index.get(&domain).copied()
     }
 
     pub(crate) fn forget_peer(&mut self, at: PeerIndex) {
-        self.asked.retain(|(_, asked)| *asked != at);
-        self.owing.retain(|owing| *owing != at);
-        self.listed.retain(|listed| *listed != at);
+        self.channel_requests.retain(|(_, asked)| *asked != at);
+        self.peers_owed_credit.retain(|owing| *owing != at);
+        self.pending_peers.retain(|pending| *pending != at);
         self.peers.remove(at);
     }
 
-    pub(crate) fn name_channel(&mut self, key: ChannelKey, at: PeerIndex) {
+    pub(crate) fn assign_channel(&mut self, key: ChannelKey, at: PeerIndex) {
         if self.slots.len() <= key.slot() {
             self.slots.resize(key.slot() + 1, None);
         }
@@ -478,37 +484,37 @@ impl<M: Matcher> Core<M> {
     }
 
     #[inline]
-    pub(crate) fn by_channel(&self, key: ChannelKey) -> Option<PeerIndex> {
+    pub(crate) fn peer_of_channel(&self, key: ChannelKey) -> Option<PeerIndex> {
         self.slots.get(key.slot()).copied().flatten()
     }
 
-    pub(crate) fn by_id(&self, id: ChannelId) -> Option<(PeerIndex, ChannelKey)> {
-        self.peers.indices().into_iter().find_map(|at| match self.peers[at].making {
-            Making::Made { id: made, key, .. } if made == id => Some((at, key)),
+    pub(crate) fn channel_by_id(&self, id: ChannelId) -> Option<(PeerIndex, ChannelKey)> {
+        self.peers.indices().into_iter().find_map(|at| match self.peers[at].channel_state {
+            ChannelState::Made { id: made, key, .. } if made == id => Some((at, key)),
             _ => None,
         })
     }
 
-    pub(crate) fn board(&self, board: control::BoardIndex) -> Option<BoardIndex> {
-        (usize::from(board.number()) < self.boards.len()).then_some(BoardIndex(board.number()))
+    pub(crate) fn ready_map(&self, ready_map: control::ReadyMapIndex) -> Option<InboxMapIndex> {
+        (usize::from(ready_map.number()) < self.ready_maps.len()).then_some(InboxMapIndex(ready_map.number()))
     }
 
-    /// Hangs up a board of ours and sleeps on its doorbell too. Boards come in the order of their numbers.
-    pub(crate) fn add_board(
+    /// Adds a ready map to the inbox and its doorbell to the sleep set. Ready maps come in the order of their numbers.
+    pub(crate) fn add_ready_map(
         &mut self,
-        number: control::BoardIndex,
+        number: control::ReadyMapIndex,
         owner: Option<Owner>,
-        memory: Memory,
+        memory: ReceivedMemory,
         doorbell: Doorbell,
     ) -> Result<(), Reason> {
-        if usize::from(number.number()) != self.boards.len() {
-            return Err(Reason::BoardsFull);
+        if usize::from(number.number()) != self.ready_maps.len() {
+            return Err(Reason::ReadyMapsFull);
         }
-        let window = map(&memory, board::SIZE)?;
+        let mapping = map(&memory, ready_map::SIZE)?;
         self.sleeper.watch_doorbell(&doorbell).map_err(|_| Reason::OutOfFds)?;
-        let in_guest = window.is_shared_across();
-        self.inbox.add_board(window, doorbell.clone());
-        self.boards.push(OwnBoard { owner, memory: memory.file, doorbell, in_guest });
+        let in_guest = mapping.is_shared_across();
+        self.inbox.add_ready_map(mapping, doorbell.clone());
+        self.ready_maps.push(OwnReadyMap { owner, memory: memory.file, doorbell, in_guest });
         Ok(())
     }
 }

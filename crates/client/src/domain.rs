@@ -2,15 +2,15 @@
 
 use crate::connect;
 use crate::control::Control;
-use crate::core::{Core, Me};
+use crate::core::{Core, LocalIdentity};
 use crate::error::{AttachError, Refusal};
 use crate::inorder::InOrder;
 use crate::matcher::{Completion, Matcher, Outcome, Posted, Token, Unexpected};
 use crate::options::Options;
-use crate::peer::{Making, Peer};
+use crate::peer::{ChannelState, Peer};
 use crate::status::ChannelStatus;
-use isthmus_channel::{Wait, Waiting};
-use isthmus_layout::control::{Attach, Close, CloseEndpoint, Lookup, Name, OpenEndpoint, ToClient, Topic};
+use isthmus_channel::{AdaptiveSpin, WaitMode};
+use isthmus_layout::control::{Attach, CloseEndpoint, Detach, Lookup, Name, OpenEndpoint, ToClient, Topic};
 use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::{DomainId, EndpointAddress};
@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Domain<M: Matcher = InOrder> {
     pub(crate) record: RecordBuffer,
-    pub(crate) waiting: Waiting,
+    pub(crate) waiting: AdaptiveSpin,
     pub(crate) core: Core<M>,
 }
 
@@ -55,30 +55,30 @@ impl<M: Matcher> Domain<M> {
         let (socket, socket_path) = connect::connect(options)?;
         let mut control = Control::open(socket)?;
         let attach = Attach { name: options.name.clone(), resume: None };
-        let mut news = control.request(attach.into(), &[])?;
-        let ToClient::Welcome(welcome) = news.message.clone() else {
+        let mut notification = control.request(attach.into(), &[])?;
+        let ToClient::Welcome(welcome) = notification.message.clone() else {
             return Err(Refusal::from(Reason::NotIsthmus).into());
         };
-        let me = Me::of(&welcome);
+        let me = LocalIdentity::of(&welcome);
         let guard = ForkGuard::new().map_err(|_| Refusal::from(Reason::OutOfAddressSpace))?;
         let mut core = Core::new(me, socket_path, options, guard, matcher)?;
         if !welcome.channels {
             core.no_channels = Some(Reason::ChannelsForbidden);
         }
-        core.take_ring(&welcome, &mut news).map_err(Refusal::from)?;
+        core.open_domain_ring(&welcome, &mut notification).map_err(Refusal::from)?;
         core.sleeper.watch_control(&control);
         core.control = Some(control);
-        Ok(Self { record: RecordBuffer::default(), waiting: Waiting::new(options.wait), core })
+        Ok(Self { record: RecordBuffer::default(), waiting: AdaptiveSpin::new(options.wait), core })
     }
 
     /// Our number.
     pub fn id(&self) -> DomainId {
-        self.core.me.domain
+        self.core.identity.domain
     }
 
     /// Our name.
     pub fn name(&self) -> &str {
-        self.core.me.name.as_str()
+        self.core.identity.name.as_str()
     }
 
     /// Opens an endpoint: the given one, or the lowest that is free.
@@ -87,8 +87,8 @@ impl<M: Matcher> Domain<M> {
             "" => None,
             label => Some(Name::new(label).map_err(|error| Refusal::new(Reason::NameInvalid, error.to_string()))?),
         };
-        let news = self.core.request(OpenEndpoint { index, label: label.clone() }.into())?;
-        match news.message {
+        let notification = self.core.request(OpenEndpoint { index, label: label.clone() }.into())?;
+        match notification.message {
             ToClient::EndpointOpened(opened) => {
                 self.core.endpoints.open(opened.index, label);
                 Ok(opened.index)
@@ -105,7 +105,9 @@ impl<M: Matcher> Domain<M> {
         }
         match self.core.request(CloseEndpoint { index }.into()) {
             // A daemon that died and came back never knew it.
-            Err(refusal) if !matches!(refusal.reason, Reason::EndpointClosed | Reason::DaemonGone) => Err(refusal),
+            Err(refusal) if !matches!(refusal.reason, Reason::EndpointClosed | Reason::DaemonConnectionLost) => {
+                Err(refusal)
+            }
             _ => Ok(()),
         }
     }
@@ -153,17 +155,17 @@ impl<M: Matcher> Domain<M> {
     /// # Panics
     ///
     /// If the message is [`Arriving`](crate::UnexpectedState::Arriving): it can be given when it is whole.
-    pub fn give(&mut self, posted: Posted, message: Unexpected) {
+    pub fn deliver_held(&mut self, posted: Posted, message: Unexpected) {
         if self.core.check_alive().is_ok() {
-            self.core.give(posted, message);
+            self.core.deliver_held(posted, message);
         }
     }
 
     /// Has done with a message that the matcher held, without a receive. Its sender, if it waits, hears that it was received and
     /// that no byte of it was wanted.
-    pub fn consume(&mut self, message: &Unexpected) {
+    pub fn discard_held(&mut self, message: &Unexpected) {
         if self.core.check_alive().is_ok() {
-            self.core.refuse_announced(message, isthmus_layout::record::Outcome::Copied);
+            self.core.refuse_announced(message, isthmus_layout::record::ReceiveOutcome::Copied);
         }
     }
 
@@ -177,14 +179,14 @@ impl<M: Matcher> Domain<M> {
 
     /// True if [`Self::progress`] would find nothing to do; counts as a call of it. For those who look again and again.
     #[inline(always)]
-    pub fn is_quiet(&mut self) -> bool {
-        !self.core.is_child() && self.core.is_settled() && self.core.inbox.is_quiet()
+    pub fn is_idle(&mut self) -> bool {
+        !self.core.is_child() && self.core.has_no_pending_work() && self.core.inbox.is_idle()
     }
 
-    /// Records that the daemon has brought so far; all others came by channels. Who waits for such a one waits for the daemon.
+    /// The number of records received from the daemon so far; all others came by channels. Waiting for such a record is waiting for the daemon.
     #[inline]
-    pub fn brought(&self) -> u64 {
-        self.core.brought
+    pub fn daemon_records(&self) -> u64 {
+        self.core.daemon_records
     }
 
     /// Waits until the matcher is busy, `limit` at most. False when that is over, or in the child of a fork.
@@ -200,9 +202,9 @@ impl<M: Matcher> Domain<M> {
             if came || left.is_some_and(|left| left.is_zero()) {
                 return came;
             }
-            if self.waiting.wait() != Wait::Spin && self.core.may_sleep() {
-                let news = self.core.sleeper.sleep(left);
-                self.core.awake(news);
+            if self.waiting.wait() != WaitMode::Spin && self.core.prepare_sleep() {
+                let notification = self.core.sleeper.sleep(left);
+                self.core.end_sleep(notification);
             }
             self.progress();
             if self.core.matcher.is_busy() {
@@ -215,9 +217,9 @@ impl<M: Matcher> Domain<M> {
     /// Lets go of all memory that callers have lent for what is under way to and from a peer: messages to it go on from copies,
     /// messages from it that have a receive are dropped, and those receives never complete. For callers who want their memory
     /// back before an operation is over.
-    pub fn disown(&mut self, peer: DomainId) {
-        if let Some(at) = self.core.known(peer) {
-            self.core.peers[at].disown();
+    pub fn release_borrowed_buffers(&mut self, peer: DomainId) {
+        if let Some(at) = self.core.find_peer(peer) {
+            self.core.peers[at].release_borrowed_buffers();
         }
     }
 
@@ -232,7 +234,7 @@ impl<M: Matcher> Domain<M> {
             return false;
         }
         self.core.progress(&mut self.record);
-        !self.core.matcher.is_busy() && self.core.may_sleep()
+        !self.core.matcher.is_busy() && self.core.prepare_sleep()
     }
 
     /// Readable when a poll may find something, once [`Self::arm`] has answered true; now and then when there is nothing. For
@@ -241,15 +243,15 @@ impl<M: Matcher> Domain<M> {
         self.core.sleeper.as_fd()
     }
 
-    /// Tag (`epoll_event.data`) of those events of [`Self::fd`], which is an epoll set, that say that the daemon has news. All other
+    /// Tag (`epoll_event.data`) of those events of [`Self::fd`], which is an epoll set, that say that the daemon has notifications. All other
     /// events of the domain's are tagged 0.
-    pub const NEWS: u64 = crate::sleep::NEWS;
+    pub const NOTIFICATIONS: u64 = crate::sleep::NOTIFICATIONS;
 
-    /// Somebody has slept on [`Self::fd`] after [`Self::arm`] and taken its events: the next poll need not take them. `news` says
-    /// whether there was one with the tag [`Self::NEWS`].
-    pub fn woken(&mut self, news: bool) {
+    /// The caller has slept on [`Self::fd`] after [`Self::arm`] and taken its events: the next poll need not take them. `notification` says
+    /// whether there was one with the tag [`Self::NOTIFICATIONS`].
+    pub fn woke_up(&mut self, notification: bool) {
         if !self.core.is_child() {
-            self.core.woken(news);
+            self.core.woke_up(notification);
         }
     }
 
@@ -257,8 +259,8 @@ impl<M: Matcher> Domain<M> {
     pub fn channels(&mut self) -> Vec<ChannelStatus> {
         let Core { peers, inbox, .. } = &mut self.core;
         let status = |peer: &Peer| {
-            let sent = match peer.making {
-                Making::Made { key, .. } => inbox.channel(key).map(|channel| channel.sent()),
+            let sent = match peer.channel_state {
+                ChannelState::Made { key, .. } => inbox.channel(key).map(|channel| channel.sent()),
                 _ => None,
             };
             ChannelStatus::of(peer, sent.unwrap_or_default())
@@ -268,7 +270,7 @@ impl<M: Matcher> Domain<M> {
 
     /// A report of the daemon, as JSON.
     pub fn query(&mut self, topic: Topic, arguments: &[&str]) -> Result<String, Refusal> {
-        self.core.ask(|control| crate::query::ask(control, topic, arguments))
+        self.core.request_or_retry(|control| crate::query::query(control, topic, arguments))
     }
 
     /// True while the daemon answers. Channels go on without it.
@@ -277,28 +279,28 @@ impl<M: Matcher> Domain<M> {
     }
 
     /// Leaves in order: what was sent is delivered as far as `limit` allows. Receives that are still posted complete as cancelled,
-    /// sends that are not over as failed with [`Reason::ClosedHere`]. Meanwhile `tidy` is called each time that the matcher may
+    /// sends that are not over as failed with [`Reason::ClosedLocally`]. Meanwhile `before_close` is called each time that the matcher may
     /// have become busy, to see to it that it is not.
-    pub fn leave(&mut self, limit: Duration, mut tidy: impl FnMut(&mut M)) {
+    pub fn leave(&mut self, limit: Duration, mut before_close: impl FnMut(&mut M)) {
         let deadline = Instant::now() + limit;
         if self.core.check_alive().is_ok() {
-            tidy(&mut self.core.matcher);
+            before_close(&mut self.core.matcher);
             while self.core.has_unsent() && Instant::now() < deadline {
-                self.wait_step(deadline);
-                tidy(&mut self.core.matcher);
+                self.progress_or_sleep(deadline);
+                before_close(&mut self.core.matcher);
             }
-            let _ = self.core.request(Close {}.into());
+            let _ = self.core.request(Detach {}.into());
         }
         self.core.cancel_all();
     }
 
     /// One turn, and a sleep if there was nothing to do in it.
-    fn wait_step(&mut self, deadline: Instant) {
+    fn progress_or_sleep(&mut self, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now()).min(Duration::from_millis(10));
         self.progress();
-        if self.core.has_unsent() && self.core.may_sleep() {
-            let news = self.core.sleeper.sleep(Some(left));
-            self.core.awake(news);
+        if self.core.has_unsent() && self.core.prepare_sleep() {
+            let notification = self.core.sleeper.sleep(Some(left));
+            self.core.end_sleep(notification);
         }
     }
 }
@@ -374,8 +376,8 @@ impl Domain {
         self.core.matcher.completions.pop_front()
     }
 
-    /// Puts completions back that somebody else is waiting for.
-    pub(crate) fn keep(&mut self, completions: Vec<Completion>) {
+    /// Puts completions back that another caller is waiting for.
+    pub(crate) fn requeue_completions(&mut self, completions: Vec<Completion>) {
         for completion in completions.into_iter().rev() {
             self.core.matcher.completions.push_front(completion);
         }

@@ -25,13 +25,13 @@ impl Endpoints {
 
     /// The endpoint has this MX endpoint number now.
     pub(crate) fn claim(&mut self, claim: MxOpen) {
-        let index = usize::from(claim.at.number());
+        let index = usize::from(claim.index.number());
         self.claims[index] = Some(claim);
     }
 
     /// The MX endpoint numbers of those that are open.
     pub(crate) fn claims(&self) -> impl Iterator<Item = &MxOpen> {
-        self.claims.iter().flatten().filter(|claim| self.is_open(claim.at))
+        self.claims.iter().flatten().filter(|claim| self.is_open(claim.index))
     }
 
     /// True if it was open.

@@ -64,17 +64,17 @@ impl InOrder {
 
 impl Matcher for InOrder {
     #[inline]
-    fn take(&mut self, envelope: &Envelope) -> Option<Posted> {
+    fn match_message(&mut self, envelope: &Envelope) -> Option<Posted> {
         let queues = self.at(envelope.to);
         // What came earlier is entitled to it.
         if queues.unexpected.is_empty() { queues.posted.pop_front() } else { None }
     }
 
-    fn hold(&mut self, message: Unexpected) {
+    fn store_unexpected(&mut self, message: Unexpected) {
         self.at(message.envelope.to).unexpected.push_back(message);
     }
 
-    fn whole(&mut self, envelope: &Envelope, bytes: Vec<u8>) {
+    fn unexpected_complete(&mut self, envelope: &Envelope, bytes: Vec<u8>) {
         let waiting = self.at(envelope.to).unexpected.iter_mut().find(|message| {
             message.envelope.from == envelope.from && matches!(message.state, UnexpectedState::Arriving)
         });

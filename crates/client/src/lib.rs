@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   domain ───── the program's side of its daemon: attach, poll, wait, detach
-//!   core ─────── all of a domain's state, and the one turn of the wheel in which everything happens
+//!   core ─────── all of a domain's state, and the one iteration (`Core::progress`) in which everything happens
 //!   options ──── how to attach, with the environment's say
 //!   connect ──── finding the daemon's socket, starting a daemon for this user
-//!   control, news ── requests over that socket, and what the daemon tells
+//!   control, notifications ── requests over that socket, and unsolicited messages of the daemon
 //!   resume ───── a daemon that goes away, and one that comes back
-//!   peer, peers  another domain: by which path, what is queued, what is under way
-//!   send, receive, large ── records out, records in, messages too long for the slab
-//!   direct ───── memory that peers read and write by themselves
+//!   peer, peer_table ── another domain: by which path, what is queued, what is under way
+//!   send, receive, rendezvous ── records out, records in, messages too long for the slab
+//!   remote_memory ── memory that peers read and write directly
 //!   matcher, inorder ── which receive a message goes to: what protocols on top bring, and the simplest one
 //!   mx ───────── MX endpoint numbers: claimed, looked up
 //!   sleep ────── what to sleep on, and the descriptor that a program may put into its own epoll set
@@ -23,39 +23,39 @@ mod blocking;
 mod connect;
 mod control;
 mod core;
-mod direct;
 mod domain;
 mod endpoints;
 mod error;
+mod guest_regions;
 mod inorder;
-mod large;
 mod matcher;
 mod mx;
-mod news;
+mod notifications;
 mod options;
+mod payload_words;
 mod peer;
-mod peers;
+mod peer_table;
 mod query;
 mod receive;
-mod regions;
+mod remote_memory;
+mod rendezvous;
 mod resume;
 mod send;
 mod sleep;
 mod status;
-mod words;
 
 pub use blocking::Received;
 pub use domain::{Domain, Message};
 pub use error::{AttachError, Refusal};
 pub use inorder::InOrder;
-pub use isthmus_channel::{Idle, Wait, Waiting};
+pub use isthmus_channel::{AdaptiveSpin, PollBackoff, WaitMode};
 pub use isthmus_layout::control::Topic;
 pub use isthmus_layout::{DomainId, EndpointAddress, EndpointIndex, reason::Reason};
 pub use isthmus_shm::Buffer;
-pub use isthmus_shm::rehome::arena;
+pub use isthmus_shm::regcache::arena;
 pub use matcher::{Announced, Completion, Envelope, Matcher, Outcome, Posted, Token, Unexpected, UnexpectedState};
-pub use mx::{MxBoard, MxConnecting, MxDomain, MxEndpoint, MxOpened, MxPeer, MxReport};
+pub use mx::{MxBoard, MxBoards, MxConnecting, MxDomain, MxEndpoint, MxOpenedEndpoint, MxPeer};
 pub use options::{OptionError, Options};
-pub use query::Inquirer;
+pub use payload_words::copy_words;
+pub use query::QueryClient;
 pub use status::{ChannelStatus, PathKind};
-pub use words::copy_words;

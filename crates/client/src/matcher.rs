@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   a message arrives ── take ──► a posted receive: its bytes go there, then `complete`
-//!                          └────► none: `hold` keeps what came
+//!                          └────► none: `store_unexpected` keeps what came
 //!   a receive is posted ── the matcher finds what it holds ──► Domain::give: copied, or fetched, then `complete`
 //!   a held message that was still arriving ── whole ──► next_match
 //! ```
@@ -12,7 +12,7 @@
 use crate::error::Refusal;
 use crate::mx::MxConnecting;
 use isthmus_layout::ids::EndpointIndex;
-use isthmus_layout::record::{Mapped, Serial};
+use isthmus_layout::record::{MappablePages, Serial};
 use isthmus_layout::{DomainId, EndpointAddress, reason::Reason};
 use isthmus_shm::Buffer;
 
@@ -115,7 +115,7 @@ pub struct Unexpected {
 pub enum UnexpectedState {
     /// Here, all of them.
     Whole(Vec<u8>),
-    /// Under way: [`Matcher::whole`] will bring them. A domain sends one such message at a time.
+    /// Under way: [`Matcher::unexpected_complete`] will bring them. A domain sends one such message at a time.
     Arriving,
     /// At its sender, who waits for a receive.
     Announced(Announced),
@@ -125,29 +125,29 @@ pub enum UnexpectedState {
 #[derive(Debug)]
 pub struct Announced {
     pub(crate) serial: Serial,
-    pub(crate) mapped: Option<Mapped>,
+    pub(crate) mapped: Option<MappablePages>,
     pub(crate) edges: Vec<u8>,
 }
 
-/// Decides which receive an arriving message goes to, and keeps what nobody waited for.
+/// Decides which receive an arriving message goes to, and keeps those that no receive matches.
 pub trait Matcher {
     /// A whole short message arrives for an open endpoint: true if the matcher has dealt with it, bytes and all. For protocols that
     /// decide by the first bytes of a message. `words` hold them, the last one padded.
     ///
     /// Not every short message comes this way: one from this domain itself is taken or held as any other.
     #[inline]
-    fn take_short(&mut self, _envelope: &Envelope, _words: &[u32]) -> bool {
+    fn try_receive_eager(&mut self, _envelope: &Envelope, _words: &[u32]) -> bool {
         false
     }
 
     /// A message arrives for an open endpoint: the receive that takes it, which thereby is no longer posted.
-    fn take(&mut self, envelope: &Envelope) -> Option<Posted>;
+    fn match_message(&mut self, envelope: &Envelope) -> Option<Posted>;
 
-    /// Keeps a message for which [`Self::take`] had no receive.
-    fn hold(&mut self, message: Unexpected);
+    /// Keeps a message for which [`Self::match_message`] had no receive.
+    fn store_unexpected(&mut self, message: Unexpected);
 
     /// The bytes of a held message that was [`UnexpectedState::Arriving`] are here.
-    fn whole(&mut self, envelope: &Envelope, bytes: Vec<u8>);
+    fn unexpected_complete(&mut self, envelope: &Envelope, bytes: Vec<u8>);
 
     /// A receive and a held message that now belong together, if there are such; asked for until there are none.
     fn next_match(&mut self, endpoint: EndpointIndex) -> Option<(Posted, Unexpected)>;
@@ -168,7 +168,7 @@ pub trait Matcher {
     fn forget(&mut self, peer: DomainId);
 
     /// This peer is no more, and all that came from it has been taken. It was forgotten before.
-    fn gone(&mut self, _peer: DomainId) {}
+    fn peer_gone(&mut self, _peer: DomainId) {}
 
     /// The daemon has answered [`Domain::mx_connect_start`](crate::Domain::mx_connect_start).
     fn mx_connected(&mut self, _connecting: MxConnecting, _outcome: Result<EndpointAddress, Refusal>) {}

@@ -1,23 +1,23 @@
-//! MX endpoint numbers: claiming one, finding who has one, and what boards there are. The daemon decides; messages then go to the endpoint that
+//! MX endpoint numbers: claiming one, finding who has one, and what MX boards there are. The daemon decides; messages then go to the endpoint that
 //! was found like all others.
 
 use crate::domain::Domain;
 use crate::error::Refusal;
 use crate::matcher::Matcher;
-use crate::query::Inquirer;
+use crate::query::QueryClient;
 use isthmus_layout::EndpointAddress;
-use isthmus_layout::control::{MxConnect, MxOpen, MxWho, RequestSerial, ToClient, Topic};
+use isthmus_layout::control::{MxConnect, MxOpen, MxResolve, RequestSerial, ToClient, Topic};
 use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::reason::Reason;
 use serde::Deserialize;
 use std::time::Duration;
 
-/// How long somebody on another host may take to answer a connect that is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long an endpoint of another host may take to answer a connect that is waited for.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The MX endpoint number that an endpoint has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MxOpened {
+pub struct MxOpenedEndpoint {
     /// On which board.
     pub board: u32,
     /// Which number.
@@ -32,7 +32,7 @@ pub struct MxConnecting(pub(crate) RequestSerial);
 
 /// The MX boards of this host, and those that can be reached.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct MxReport {
+pub struct MxBoards {
     /// The boards of this host, by number.
     pub boards: Vec<MxBoard>,
     /// Boards that can be reached, those of this host first.
@@ -46,7 +46,7 @@ pub struct MxBoard {
     pub number: u32,
     /// Its nic id.
     pub nic: u64,
-    /// What it is called: `host:number`, where nobody has given it another name.
+    /// What it is called: `host:number`, unless it was given another name.
     pub name: String,
     /// How many endpoint numbers it has, from 0.
     pub endpoints_max: u32,
@@ -86,22 +86,22 @@ pub struct MxPeer {
 }
 
 impl<M: Matcher> Domain<M> {
-    /// Claims an MX endpoint number for the open endpoint `at`: on that board or on any, that number or any. It is given back when
+    /// Claims an MX endpoint number for the open endpoint `index`: on that board or on any, that number or any. It is given back when
     /// the endpoint is closed, and claimed again from a daemon that comes after this one.
     ///
-    /// Refused with [`Reason::MxNoBoard`], [`Reason::MxEndpointBeyond`], [`Reason::MxEndpointTaken`] or [`Reason::MxOwnerFull`].
+    /// Refused with [`Reason::MxBoardUnknown`], [`Reason::MxEndpointOutOfRange`], [`Reason::MxEndpointTaken`] or [`Reason::MxUserEndpointsFull`].
     pub fn mx_open(
         &mut self,
         board: Option<u32>,
         endpoint: Option<u32>,
         key: u32,
-        at: EndpointIndex,
-    ) -> Result<MxOpened, Refusal> {
-        match self.core.request(MxOpen { board, endpoint, key, at }.into())?.message {
+        index: EndpointIndex,
+    ) -> Result<MxOpenedEndpoint, Refusal> {
+        match self.core.request(MxOpen { board, endpoint, key, index }.into())?.message {
             ToClient::MxOpened(opened) => {
                 let (board, endpoint, nic) = (opened.board, opened.endpoint, opened.nic);
-                self.core.endpoints.claim(MxOpen { board: Some(board), endpoint: Some(endpoint), key, at });
-                Ok(MxOpened { board, endpoint, nic })
+                self.core.endpoints.claim(MxOpen { board: Some(board), endpoint: Some(endpoint), key, index });
+                Ok(MxOpenedEndpoint { board, endpoint, nic })
             }
             _ => Err(Reason::NotIsthmus.into()),
         }
@@ -110,11 +110,11 @@ impl<M: Matcher> Domain<M> {
     /// Who has that MX endpoint number. From now on this domain hears when the other one goes. Somebody on another host is asked, and
     /// waited for, nothing else going on meanwhile: [`Self::mx_connect_start`] does not wait.
     ///
-    /// Refused with [`Reason::MxNoNic`], [`Reason::MxEndpointBeyond`], [`Reason::MxEndpointClosed`], [`Reason::MxBadKey`],
-    /// [`Reason::TalkForbidden`], [`Reason::MxUnreachable`] and [`Reason::MxPartnersFull`]; [`Reason::MxNoNumber`] if this domain has
+    /// Refused with [`Reason::MxNicUnknown`], [`Reason::MxEndpointOutOfRange`], [`Reason::MxEndpointClosed`], [`Reason::MxBadKey`],
+    /// [`Reason::TalkForbidden`], [`Reason::MxUnreachable`] and [`Reason::MxPartnersFull`]; [`Reason::MxNumberMissing`] if this domain has
     /// no MX endpoint number by which another host could know it.
     pub fn mx_connect(&mut self, nic: u64, endpoint: u32, key: u32) -> Result<EndpointAddress, Refusal> {
-        match self.core.request_within(MxConnect { nic, endpoint, key }.into(), PATIENCE)?.message {
+        match self.core.request_within(MxConnect { nic, endpoint, key }.into(), CONNECT_TIMEOUT)?.message {
             ToClient::MxFound(found) => Ok(EndpointAddress { domain: found.domain, endpoint: found.endpoint }),
             _ => Err(Reason::NotIsthmus.into()),
         }
@@ -122,34 +122,35 @@ impl<M: Matcher> Domain<M> {
 
     /// The same without waiting: [`Matcher::mx_connected`] gets the answer.
     pub fn mx_connect_start(&mut self, nic: u64, endpoint: u32, key: u32) -> Result<MxConnecting, Refusal> {
-        let serial = self.core.ask(|control| control.tell(MxConnect { nic, endpoint, key }.into(), &[]))?;
+        let serial =
+            self.core.request_or_retry(|control| control.send_request(MxConnect { nic, endpoint, key }.into(), &[]))?;
         self.core.connecting.push(MxConnecting(serial));
         Ok(MxConnecting(serial))
     }
 
-    /// The nic id and MX endpoint number that an endpoint has, or had if it went lately; else [`Reason::MxNoNumber`].
-    pub fn mx_who(&mut self, address: EndpointAddress) -> Result<(u64, u32), Refusal> {
+    /// The nic id and MX endpoint number that an endpoint has, or had if it went lately; else [`Reason::MxNumberMissing`].
+    pub fn mx_resolve(&mut self, address: EndpointAddress) -> Result<(u64, u32), Refusal> {
         let EndpointAddress { domain, endpoint } = address;
-        match self.core.request(MxWho { domain, endpoint }.into())?.message {
-            ToClient::MxIs(is) => Ok((is.nic, is.endpoint)),
+        match self.core.request(MxResolve { domain, endpoint }.into())?.message {
+            ToClient::MxResolved(is) => Ok((is.nic, is.endpoint)),
             _ => Err(Reason::NotIsthmus.into()),
         }
     }
 
     /// The MX boards there are, and those that can be reached.
-    pub fn mx(&mut self) -> Result<MxReport, Refusal> {
+    pub fn mx(&mut self) -> Result<MxBoards, Refusal> {
         self.query(Topic::Mx, &[]).and_then(|json| report(&json))
     }
 }
 
-impl Inquirer {
+impl QueryClient {
     /// The MX boards there are, and those that can be reached.
-    pub fn mx(&mut self) -> Result<MxReport, Refusal> {
-        self.ask(Topic::Mx, &[]).and_then(|json| report(&json))
+    pub fn mx(&mut self) -> Result<MxBoards, Refusal> {
+        self.query(Topic::Mx, &[]).and_then(|json| report(&json))
     }
 }
 
 /// Fields that are not known here are left out: the daemon may be newer.
-fn report(json: &str) -> Result<MxReport, Refusal> {
+fn report(json: &str) -> Result<MxBoards, Refusal> {
     serde_json::from_str(json).map_err(|error| Refusal::new(Reason::NotIsthmus, format!("report on MX: {error}")))
 }

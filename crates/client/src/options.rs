@@ -1,6 +1,6 @@
 //! How to attach: what the program says, and what the environment says where the program is silent.
 
-use isthmus_channel::Wait;
+use isthmus_channel::WaitMode;
 use isthmus_layout::control::Name;
 use isthmus_layout::environment::{self, Variable};
 use std::path::PathBuf;
@@ -21,12 +21,12 @@ pub struct Options {
     /// The daemon's program, should one have to be started; without, the one beside this program, or else in the PATH.
     pub daemon: Option<PathBuf>,
     /// How to wait.
-    pub wait: Wait,
+    pub wait: WaitMode,
     /// True to keep large buffers where they are: no page of the program is ever moved onto shared memory.
-    pub no_rehoming: bool,
-    /// True to move them in guests, too, where their pages are a device's as long as they are shared. `no_rehoming` forbids it.
-    pub rehoming_in_guests: bool,
-    /// True to stay on the ordinary path, through the daemon.
+    pub no_regcache: bool,
+    /// True to move them in guests, too, where their pages are a device's as long as they are shared. `no_regcache` forbids it.
+    pub regcache_in_guests: bool,
+    /// True to stay on the daemon path.
     pub no_channels: bool,
 }
 
@@ -73,9 +73,9 @@ impl Options {
             },
         };
         let wait = match value(environment::WAIT).as_deref() {
-            None | Some("adaptive") => spin.map_or(Wait::default(), Wait::Adaptive),
-            Some("spin") => Wait::Spin,
-            Some("sleep") => Wait::Sleep,
+            None | Some("adaptive") => spin.map_or(WaitMode::default(), WaitMode::Adaptive),
+            Some("spin") => WaitMode::Spin,
+            Some("sleep") => WaitMode::Sleep,
             Some(other) => return Err(refuse(environment::WAIT, other, "adaptive, spin or sleep")),
         };
         Ok(Self {
@@ -84,8 +84,8 @@ impl Options {
             no_autostart: !flag(environment::AUTOSTART)?,
             daemon: None,
             wait,
-            no_rehoming: !flag(environment::RCACHE)?,
-            rehoming_in_guests: value(environment::RCACHE).is_some_and(|value| value == "1"),
+            no_regcache: !flag(environment::RCACHE)?,
+            regcache_in_guests: value(environment::RCACHE).is_some_and(|value| value == "1"),
             no_channels: !flag(environment::CHANNELS)?,
         })
     }
@@ -111,11 +111,11 @@ mod tests {
 
     #[test]
     fn each_variable_does_what_its_table_says() {
-        assert_eq!(with("ISTHMUS_WAIT", "spin").unwrap().wait, Wait::Spin);
-        assert_eq!(with("ISTHMUS_SPIN_US", "7").unwrap().wait, Wait::Adaptive(Duration::from_micros(7)));
+        assert_eq!(with("ISTHMUS_WAIT", "spin").unwrap().wait, WaitMode::Spin);
+        assert_eq!(with("ISTHMUS_SPIN_US", "7").unwrap().wait, WaitMode::Adaptive(Duration::from_micros(7)));
         assert!(with("ISTHMUS_AUTOSTART", "0").unwrap().no_autostart);
-        assert!(with("ISTHMUS_RCACHE", "0").unwrap().no_rehoming);
-        let in_guests = ["0", "1", ""].map(|value| with("ISTHMUS_RCACHE", value).unwrap().rehoming_in_guests);
+        assert!(with("ISTHMUS_RCACHE", "0").unwrap().no_regcache);
+        let in_guests = ["0", "1", ""].map(|value| with("ISTHMUS_RCACHE", value).unwrap().regcache_in_guests);
         assert_eq!(in_guests, [false, true, false], "only where that was asked for");
         assert!(with("ISTHMUS_CHANNELS", "0").unwrap().no_channels);
         assert_eq!(with("ISTHMUS_SOCKET", "/x/y").unwrap().socket, Some(PathBuf::from("/x/y")));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_named() {
+    fn invalid_variables_are_reported() {
         let text = |name, value| with(name, value).unwrap_err().to_string();
         assert_eq!(text("ISTHMUS_WAIT", "poll"), "ISTHMUS_WAIT=poll cannot be: adaptive, spin or sleep");
         assert_eq!(text("ISTHMUS_SPIN_US", "1001"), "ISTHMUS_SPIN_US=1001 cannot be: microseconds from 0 to 1000");

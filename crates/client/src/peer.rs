@@ -1,19 +1,19 @@
 //! Another domain, as this one knows it: the path to it, what is queued for it, what is under way.
 //!
-//! Two paths and no third: the *channel*, once there is one, and before that (or where policy wants it) the *ordinary path* through the
+//! Two paths and no third: the *channel*, once there is one, and before that (or where policy wants it) the *daemon path*, through the
 //! daemon. A sender leaves one for the other at a record of its choice: it says `Switch` on the old path and numbers what
 //! follows with the next epoch. The receiver takes from the new path only when it has seen that, so nothing is overtaken.
 
 use crate::matcher::{Envelope, Posted, Token};
-use isthmus_channel::{Channel, ChannelKey, Inbox, SendError};
+use isthmus_channel::{Channel, ChannelKey, ChannelSendError, Inbox};
 use isthmus_layout::control::{Name, Owner, RequestSerial};
 use isthmus_layout::ids::{ChannelId, EndpointIndex, RegionId};
-use isthmus_layout::limits::{ORDINARY_CREDIT_BYTES, ORDINARY_FRAGMENT_BYTES_MAX, ORDINARY_RECORD_COST};
+use isthmus_layout::limits::{DAEMON_PATH_CREDIT_BYTES, DAEMON_PATH_FRAGMENT_BYTES_MAX, DAEMON_PATH_RECORD_COST};
 use isthmus_layout::reason::Reason;
-use isthmus_layout::record::{Piece, Record, Route, Serial};
+use isthmus_layout::record::{Fragment, Record, Route, Serial};
 use isthmus_layout::{DomainId, EndpointAddress};
-use isthmus_shm::rehome::arena::Visitor;
-use isthmus_shm::rehome::{PeerRegion, Use};
+use isthmus_shm::regcache::arena::ArenaMapping;
+use isthmus_shm::regcache::{PeerRegion, RegionUse};
 use isthmus_shm::{Buffer, PeerFault};
 use std::collections::{HashMap, VecDeque};
 
@@ -24,15 +24,15 @@ pub(crate) struct PeerIndex(pub(crate) u32);
 /// A way to a peer, or from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Path {
-    Ordinary,
+    Daemon,
     Channel(ChannelKey),
 }
 
 /// How far the channel with a peer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Making {
+pub(crate) enum ChannelState {
     /// Nobody has asked.
-    Not,
+    Absent,
     /// We have.
     Asked,
     /// It is there. The connector asked for it, and uses it once it is open: once the listener has it too.
@@ -43,7 +43,7 @@ pub(crate) enum Making {
 
 /// From which endpoint to which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Between {
+pub(crate) struct EndpointPair {
     pub(crate) from: EndpointIndex,
     pub(crate) to: EndpointIndex,
 }
@@ -52,7 +52,7 @@ pub(crate) struct Between {
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) token: Token,
-    pub(crate) between: Between,
+    pub(crate) endpoints: EndpointPair,
     pub(crate) tag: u64,
     pub(crate) serial: Serial,
     pub(crate) buffer: Buffer,
@@ -63,7 +63,7 @@ pub(crate) struct Outgoing {
     /// Bytes that are in the slab already.
     pub(crate) sent: usize,
     /// Keeps the region it was announced in until the peer has taken it.
-    pub(crate) held: Option<Use>,
+    pub(crate) region_use: Option<RegionUse>,
 }
 
 /// A message on its way in.
@@ -73,23 +73,23 @@ pub(crate) struct Incoming {
     /// Bytes that come: all, or as many as were asked for.
     pub(crate) expected: u64,
     pub(crate) received: u64,
-    pub(crate) into: Into,
+    pub(crate) destination: Destination,
 }
 
 /// Where an incoming message goes.
 #[derive(Debug)]
-pub(crate) enum Into {
+pub(crate) enum Destination {
     /// Into a posted receive.
     Posted(Posted),
-    /// Into memory of ours: nobody waited for it when it began.
+    /// Into memory of the library: no receive matched it when it began.
     Own(Vec<u8>),
     /// Nowhere: its endpoint was closed.
-    Nowhere,
+    Discard,
 }
 
 /// A region of ours, as one peer may see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Granted {
+pub(crate) enum GrantState {
     /// The daemon was asked to pass it on.
     Asked(RequestSerial),
     /// The peer has it.
@@ -100,52 +100,52 @@ pub(crate) enum Granted {
 
 /// A record under way through the daemon.
 #[derive(Debug)]
-struct UnderWay {
+struct InFlightRecord {
     cost: u32,
     /// The send that is over when the peer has taken this record.
-    over: Option<Outgoing>,
-    /// Its send has failed already, so nobody needs to hear it again if it comes back.
+    completes: Option<Outgoing>,
+    /// Its send has failed already, so it is not reported again if it comes back.
     abandoned: bool,
 }
 
-/// Flow on the ordinary path, both ways.
+/// Flow control on the daemon path, both ways.
 #[derive(Debug)]
-pub(crate) struct Credit {
-    left: u32,
+pub(crate) struct DaemonPathCredit {
+    remaining: u32,
     /// Records under way, oldest first.
-    flight: VecDeque<UnderWay>,
+    in_flight: VecDeque<InFlightRecord>,
     returned: u32,
     /// Cost of what we took and did not give credit for yet.
     pub(crate) owed: u32,
 }
 
-impl Default for Credit {
+impl Default for DaemonPathCredit {
     fn default() -> Self {
-        Self { left: ORDINARY_CREDIT_BYTES, flight: VecDeque::new(), returned: 0, owed: 0 }
+        Self { remaining: DAEMON_PATH_CREDIT_BYTES, in_flight: VecDeque::new(), returned: 0, owed: 0 }
     }
 }
 
-impl Credit {
+impl DaemonPathCredit {
     /// The peer has taken so much: the sends that are over.
-    pub(crate) fn give_back(&mut self, bytes: u32) -> Vec<Outgoing> {
-        self.left = self.left.saturating_add(bytes).min(ORDINARY_CREDIT_BYTES);
+    pub(crate) fn apply_return(&mut self, bytes: u32) -> Vec<Outgoing> {
+        self.remaining = self.remaining.saturating_add(bytes).min(DAEMON_PATH_CREDIT_BYTES);
         self.returned = self.returned.saturating_add(bytes);
         let mut over = Vec::new();
-        while let Some(record) = self.flight.pop_front_if(|record| record.cost <= self.returned) {
+        while let Some(record) = self.in_flight.pop_front_if(|record| record.cost <= self.returned) {
             self.returned -= record.cost;
-            over.extend(record.over);
+            over.extend(record.completes);
         }
         over
     }
 
     /// A record came back. True if its send has failed before: then this says nothing of what was sent later.
-    pub(crate) fn came_back(&mut self) -> bool {
-        let abandoned = self.flight.iter_mut().find(|record| record.abandoned);
+    pub(crate) fn pop_bounced(&mut self) -> bool {
+        let abandoned = self.in_flight.iter_mut().find(|record| record.abandoned);
         abandoned.is_some_and(|record| std::mem::take(&mut record.abandoned))
     }
 
-    /// The way is gone and its account with it: the sends that fail.
-    pub(crate) fn lose(&mut self) -> Vec<Outgoing> {
+    /// Resets the account because the path is gone. Returns the sends that fail.
+    pub(crate) fn reset(&mut self) -> Vec<Outgoing> {
         let sends = self.abandon();
         *self = Self::default();
         sends
@@ -153,21 +153,21 @@ impl Credit {
 
     /// What is under way will not be taken: the sends that fail. The daemon's account goes on.
     pub(crate) fn abandon(&mut self) -> Vec<Outgoing> {
-        let abandon = |record: &mut UnderWay| {
+        let abandon = |record: &mut InFlightRecord| {
             record.abandoned = true;
-            record.over.take()
+            record.completes.take()
         };
-        self.flight.iter_mut().filter_map(abandon).collect()
+        self.in_flight.iter_mut().filter_map(abandon).collect()
     }
 
     /// The sends that are over when the peer has taken what is under way.
     pub(crate) fn sends(&mut self) -> impl Iterator<Item = &mut Outgoing> {
-        self.flight.iter_mut().filter_map(|record| record.over.as_mut())
+        self.in_flight.iter_mut().filter_map(|record| record.completes.as_mut())
     }
 
     /// True while something is under way.
     pub(crate) fn in_flight(&self) -> bool {
-        !self.flight.is_empty()
+        !self.in_flight.is_empty()
     }
 }
 
@@ -177,39 +177,39 @@ pub(crate) struct Peer {
     pub(crate) id: DomainId,
     pub(crate) name: Option<Name>,
     pub(crate) owner: Option<Owner>,
-    pub(crate) making: Making,
+    pub(crate) channel_state: ChannelState,
     /// How often we have asked since the peer was heard of last.
-    pub(crate) tries: u32,
-    pub(crate) out: Path,
+    pub(crate) channel_attempts: u32,
+    pub(crate) path_out: Path,
     pub(crate) epoch_out: u16,
-    pub(crate) inward: Path,
+    pub(crate) path_in: Path,
     pub(crate) epoch_in: u16,
     /// Leave the path we send on for the other one, before anything else is sent.
     pub(crate) switch: Option<Path>,
-    /// Why both sides are on their way back to the ordinary path.
-    pub(crate) leaving: Option<Reason>,
+    /// Why both sides are on their way back to the daemon path.
+    pub(crate) fallback_reason: Option<Reason>,
     /// Short records that overtake messages.
-    pub(crate) urgent: VecDeque<(Between, Record<'static>)>,
+    pub(crate) urgent: VecDeque<(EndpointPair, Record<'static>)>,
     pub(crate) queue: VecDeque<Outgoing>,
     pub(crate) streams: VecDeque<Outgoing>,
     pub(crate) announced: HashMap<Serial, Outgoing>,
     pub(crate) started: Option<(Serial, Incoming)>,
     pub(crate) pulled: HashMap<Serial, Incoming>,
-    pub(crate) credit: Credit,
+    pub(crate) credit: DaemonPathCredit,
     /// Regions of the peer that we have mapped, and when each was used last.
     pub(crate) regions: HashMap<RegionId, (PeerRegion, u64)>,
     /// Its arena, if it has granted one.
-    pub(crate) visitor: Option<Visitor>,
+    pub(crate) arena_mapping: Option<ArenaMapping>,
     /// How often it was looked for.
-    pub(crate) visitor_looks: u32,
+    pub(crate) arena_checks: u32,
     /// Regions of ours that the peer may map.
-    pub(crate) granted: HashMap<RegionId, Granted>,
-    /// Why large messages to it go in pieces, if they do.
-    pub(crate) in_pieces: Option<Reason>,
+    pub(crate) granted: HashMap<RegionId, GrantState>,
+    /// Why large messages to it go in fragments, if they do.
+    pub(crate) fragmented: Option<Reason>,
     /// Why it had to ask for what it last wanted of memory of ours.
-    pub(crate) asked: Option<Reason>,
+    pub(crate) assisted: Option<Reason>,
     /// Stands in the domain's list of peers with something to send.
-    pub(crate) listed: bool,
+    pub(crate) is_pending: bool,
 }
 
 impl Peer {
@@ -218,28 +218,28 @@ impl Peer {
             id,
             name: None,
             owner: None,
-            making: Making::Not,
-            tries: 0,
-            out: Path::Ordinary,
+            channel_state: ChannelState::Absent,
+            channel_attempts: 0,
+            path_out: Path::Daemon,
             epoch_out: 0,
-            inward: Path::Ordinary,
+            path_in: Path::Daemon,
             epoch_in: 0,
             switch: None,
-            leaving: None,
+            fallback_reason: None,
             urgent: VecDeque::new(),
             queue: VecDeque::new(),
             streams: VecDeque::new(),
             announced: HashMap::new(),
             started: None,
             pulled: HashMap::new(),
-            credit: Credit::default(),
+            credit: DaemonPathCredit::default(),
             regions: HashMap::new(),
-            visitor: None,
-            visitor_looks: 0,
+            arena_mapping: None,
+            arena_checks: 0,
             granted: HashMap::new(),
-            in_pieces: None,
-            asked: None,
-            listed: false,
+            fragmented: None,
+            assisted: None,
+            is_pending: false,
         }
     }
 
@@ -250,13 +250,13 @@ impl Peer {
     }
 
     /// Gives memory that callers have lent back to them: what goes out goes on from copies, what comes in goes nowhere.
-    pub(crate) fn disown(&mut self) {
+    pub(crate) fn release_borrowed_buffers(&mut self) {
         let sends = self.queue.iter_mut().chain(&mut self.streams).chain(self.announced.values_mut());
-        sends.chain(self.credit.sends()).for_each(|message| message.buffer.keep());
+        sends.chain(self.credit.sends()).for_each(|message| message.buffer.make_owned());
         let begun = self.started.iter_mut().map(|(_, incoming)| incoming);
         for incoming in begun.chain(self.pulled.values_mut()) {
-            if let Into::Posted(_) = incoming.into {
-                incoming.into = Into::Nowhere;
+            if let Destination::Posted(_) = incoming.destination {
+                incoming.destination = Destination::Discard;
             }
         }
     }
@@ -267,58 +267,58 @@ impl Peer {
 
     /// The path that records go by now. `ring` is the domain ring.
     #[inline]
-    pub(crate) fn lane<'a>(&'a mut self, inbox: &'a mut Inbox, ring: Option<ChannelKey>) -> Option<Lane<'a>> {
-        let (key, ordinary) = match self.out {
+    pub(crate) fn send_path<'a>(&'a mut self, inbox: &'a mut Inbox, ring: Option<ChannelKey>) -> Option<SendPath<'a>> {
+        let (key, via_daemon) = match self.path_out {
             Path::Channel(key) => (key, false),
-            Path::Ordinary => (ring?, true),
+            Path::Daemon => (ring?, true),
         };
         let channel = inbox.channel(key)?;
-        let peer = ordinary.then_some(self.id);
-        Some(Lane { channel, peer, epoch: self.epoch_out, credit: &mut self.credit })
+        let peer = via_daemon.then_some(self.id);
+        Some(SendPath { channel, peer, epoch: self.epoch_out, credit: &mut self.credit })
     }
 }
 
 /// The path to a peer, ready to send on.
-pub(crate) struct Lane<'a> {
+pub(crate) struct SendPath<'a> {
     pub(crate) channel: &'a mut Channel,
     peer: Option<DomainId>,
     epoch: u16,
-    credit: &'a mut Credit,
+    credit: &'a mut DaemonPathCredit,
 }
 
-impl Lane<'_> {
+impl SendPath<'_> {
     /// Sends a record of `bytes` message bytes, of which `message` are in the record itself.
     #[inline]
     pub(crate) fn send(
         &mut self,
-        between: Between,
+        endpoints: EndpointPair,
         record: &Record<'_>,
         message: &[u8],
         bytes: u32,
-    ) -> Result<(), SendError> {
-        let route = Route { from: between.from, to: between.to, epoch: self.epoch, peer: self.peer };
+    ) -> Result<(), ChannelSendError> {
+        let route = Route { from: endpoints.from, to: endpoints.to, epoch: self.epoch, peer: self.peer };
         if self.peer.is_none() {
             return self.channel.send(route, record, message);
         }
-        let cost = ORDINARY_RECORD_COST + bytes;
-        if cost > self.credit.left {
-            return Err(SendError::Full);
+        let cost = DAEMON_PATH_RECORD_COST + bytes;
+        if cost > self.credit.remaining {
+            return Err(ChannelSendError::Full);
         }
         self.channel.send(route, record, message)?;
-        self.credit.left -= cost;
-        self.credit.flight.push_back(UnderWay { cost, over: None, abandoned: false });
+        self.credit.remaining -= cost;
+        self.credit.in_flight.push_back(InFlightRecord { cost, completes: None, abandoned: false });
         Ok(())
     }
 
-    /// The last record of this message is out. Answers it if its send is over with that; on the ordinary path it is over
-    /// when the peer has taken it, because the daemon could die with it. For somebody on another host a message that is out `whole` is the
-    /// daemon's: if that dies, so does the way there, which is told.
+    /// The last record of this message is out. Answers it if its send is over with that; on the daemon path it is over
+    /// when the peer has taken it, because the daemon could die with it. For a remote peer a message that is out `whole` is the
+    /// daemon's: if that dies, so does the path there, which is reported.
     #[inline]
-    pub(crate) fn finish(&mut self, message: Outgoing, whole: bool) -> Option<Outgoing> {
-        match (self.peer, self.credit.flight.back_mut()) {
+    pub(crate) fn message_sent(&mut self, message: Outgoing, whole: bool) -> Option<Outgoing> {
+        match (self.peer, self.credit.in_flight.back_mut()) {
             (Some(peer), _) if whole && peer.is_remote() => Some(message),
             (Some(_), Some(record)) => {
-                record.over = Some(message);
+                record.completes = Some(message);
                 None
             }
             _ => Some(message),
@@ -326,12 +326,13 @@ impl Lane<'_> {
     }
 
     /// Room for message bytes: `want`, or less but no less than `least`.
-    pub(crate) fn reserve(&mut self, least: u32, want: u32) -> Result<Option<Piece>, PeerFault> {
+    pub(crate) fn reserve(&mut self, least: u32, want: u32) -> Result<Option<Fragment>, PeerFault> {
         if self.peer.is_none() {
             return self.channel.reserve(least, want);
         }
-        let affordable = self.credit.left.saturating_sub(ORDINARY_RECORD_COST).min(ORDINARY_FRAGMENT_BYTES_MAX);
-        if affordable < least.min(ORDINARY_FRAGMENT_BYTES_MAX) || affordable == 0 {
+        let affordable =
+            self.credit.remaining.saturating_sub(DAEMON_PATH_RECORD_COST).min(DAEMON_PATH_FRAGMENT_BYTES_MAX);
+        if affordable < least.min(DAEMON_PATH_FRAGMENT_BYTES_MAX) || affordable == 0 {
             return Ok(None);
         }
         self.channel.reserve(least.min(affordable), want.min(affordable))

@@ -1,4 +1,4 @@
-//! Reports of the daemon, and frames of its boards, for tools that need not be domains.
+//! Reports of the daemon, and frames of its MX boards, for tools that need not be domains.
 
 use crate::connect;
 use crate::control::Control;
@@ -12,11 +12,11 @@ use std::os::unix::net::UnixStream;
 
 /// A connection that asks and never attaches.
 #[derive(Debug)]
-pub struct Inquirer {
+pub struct QueryClient {
     control: Control,
 }
 
-impl Inquirer {
+impl QueryClient {
     /// Connects to the daemon that [`Options`] name; never starts one.
     pub fn connect(options: &Options) -> Result<Self, Refusal> {
         let options = Options { no_autostart: true, ..options.clone() };
@@ -25,8 +25,8 @@ impl Inquirer {
     }
 
     /// A report, as JSON.
-    pub fn ask(&mut self, topic: Topic, arguments: &[&str]) -> Result<String, Refusal> {
-        ask(&mut self.control, topic, arguments)
+    pub fn query(&mut self, topic: Topic, arguments: &[&str]) -> Result<String, Refusal> {
+        query(&mut self.control, topic, arguments)
     }
 
     /// Frames that one MX board, or every one that has links, receives and sends from now on; of one domain, or all; so many
@@ -45,21 +45,21 @@ impl Inquirer {
     }
 }
 
-pub(crate) fn ask(control: &mut Control, topic: Topic, arguments: &[&str]) -> Result<String, Refusal> {
-    control.knows(topic.since(), "the report")?;
+pub(crate) fn query(control: &mut Control, topic: Topic, arguments: &[&str]) -> Result<String, Refusal> {
+    control.require_minor(topic.since(), "the report")?;
     let invalid = |detail: String| Refusal::new(Reason::RequestInvalid, detail);
     let names: Result<Vec<_>, _> = arguments.iter().map(|name| Name::new(name)).collect();
     let names = names.map_err(|error| invalid(error.to_string()))?;
     let arguments = List::new(names).ok_or_else(|| invalid("too many arguments".to_owned()))?;
-    let mut news = control.request(Query { topic, arguments }.into(), &[])?;
-    let serial = news.serial;
+    let mut notification = control.request(Query { topic, arguments }.into(), &[])?;
+    let serial = notification.serial;
     let mut json = Vec::new();
     loop {
-        let ToClient::Answer(answer) = news.message else { return Err(Reason::NotIsthmus.into()) };
+        let ToClient::QueryReply(answer) = notification.message else { return Err(Reason::NotIsthmus.into()) };
         json.extend_from_slice(&answer.json);
         if answer.last {
             return String::from_utf8(json).map_err(|_| Reason::NotIsthmus.into());
         }
-        news = control.next_reply(serial)?;
+        notification = control.next_reply(serial)?;
     }
 }

@@ -1,13 +1,13 @@
 //! Records out.
 //!
-//! A message goes by its length: up to 128 bytes in the record, up to 32 KiB in pieces through the slab, above as an announcement
-//! ([`large`](crate::large)). What finds no room waits in its peer's queue and is taken up again at each poll.
+//! A message goes by its length: up to 128 bytes in the record, up to 32 KiB in fragments through the slab, above as an announcement
+//! ([`rendezvous`](crate::rendezvous)). What finds no room waits in its peer's queue and is taken up again at each poll.
 
 use crate::core::Core;
 use crate::error::Refusal;
 use crate::matcher::{Completion, Envelope, Matcher, Outcome, Token, Unexpected, UnexpectedState};
-use crate::peer::{Between, Making, Outgoing, Path, PeerIndex};
-use isthmus_channel::SendError;
+use crate::peer::{ChannelState, EndpointPair, Outgoing, Path, PeerIndex};
+use isthmus_channel::ChannelSendError;
 use isthmus_layout::EndpointAddress;
 use isthmus_layout::ids::EndpointIndex;
 use isthmus_layout::limits::{INLINE_BYTES_MAX, MESSAGE_BYTES_MAX, SLAB_MESSAGE_BYTES_MAX};
@@ -15,20 +15,20 @@ use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{Record, Route, Serial};
 use isthmus_shm::{Buffer, PeerFault};
 
-/// Bytes of a piece of a message up to 32 KiB, at least and at most: half of the message, so that the receiver copies one out while
+/// Bytes of a fragment of a message up to 32 KiB, at least and at most: half of the message, so that the receiver copies one out while
 /// we copy the other one in, and neither pays for more records than that needs. (Measured: quarters are slower at every length.)
-const PIECE_BYTES_MIN: usize = 4 << 10;
-/// See [`PIECE_BYTES_MIN`].
-const PIECE_BYTES_MAX: usize = 16 << 10;
+const FRAGMENT_BYTES_MIN: usize = 4 << 10;
+/// See [`FRAGMENT_BYTES_MIN`].
+const FRAGMENT_BYTES_MAX: usize = 16 << 10;
 
-/// Bytes of a piece of a longer message.
-const STREAM_PIECE_BYTES: u32 = 16 << 10;
+/// Bytes of a fragment of a longer message.
+const STREAM_FRAGMENT_BYTES: u32 = 16 << 10;
 
-/// Pieces of a long message sent in one go, before others have their turn.
+/// Fragments of a long message sent in one go, before other messages are served.
 const STREAM_BATCH: usize = 8;
 
 /// Why sending stopped.
-pub(crate) enum Stop {
+pub(crate) enum SendStop {
     /// No room now.
     Full,
     /// The path is not there; what waits is looked after when the daemon says what became of it.
@@ -37,16 +37,16 @@ pub(crate) enum Stop {
     Fault(PeerFault),
 }
 
-impl From<SendError> for Stop {
-    fn from(error: SendError) -> Self {
+impl From<ChannelSendError> for SendStop {
+    fn from(error: ChannelSendError) -> Self {
         match error {
-            SendError::Full => Self::Full,
-            SendError::Fault(fault) => Self::Fault(fault),
+            ChannelSendError::Full => Self::Full,
+            ChannelSendError::Fault(fault) => Self::Fault(fault),
         }
     }
 }
 
-impl From<PeerFault> for Stop {
+impl From<PeerFault> for SendStop {
     fn from(fault: PeerFault) -> Self {
         Self::Fault(fault)
     }
@@ -62,7 +62,7 @@ impl<M: Matcher> Core<M> {
         }
         let Some(at) = self.peers.find(to.domain) else { return false };
         let peer = &mut self.peers[at];
-        let (Path::Channel(key), false) = (peer.out, peer.has_work()) else { return false };
+        let (Path::Channel(key), false) = (peer.path_out, peer.has_work()) else { return false };
         let route = Route { from, to: to.endpoint, epoch: peer.epoch_out, peer: None };
         let Some(channel) = self.inbox.channel(key) else { return false };
         isthmus_shm::step!("send_now");
@@ -89,26 +89,36 @@ impl<M: Matcher> Core<M> {
         if buffer.len() as u64 > MESSAGE_BYTES_MAX {
             return Err((Refusal::new(Reason::MessageTooLong, format!("{} bytes", buffer.len())), buffer));
         }
-        let between = Between { from, to: to.endpoint };
+        let endpoints = EndpointPair { from, to: to.endpoint };
         let wanted = buffer.len();
-        if to.domain == self.me.domain {
+        if to.domain == self.identity.domain {
             let serial = Serial(0);
-            self.send_to_ourselves(Outgoing { token, between, tag, serial, buffer, sync, wanted, sent: 0, held: None });
+            self.send_to_self(Outgoing {
+                token,
+                endpoints,
+                tag,
+                serial,
+                buffer,
+                sync,
+                wanted,
+                sent: 0,
+                region_use: None,
+            });
             return Ok(());
         }
         let at = self.peer(to.domain);
-        if matches!(self.peers[at].making, Making::Not) {
-            self.ask_for_channel(at);
+        if matches!(self.peers[at].channel_state, ChannelState::Absent) {
+            self.request_channel(at);
         }
         let serial = self.next_serial();
-        let message = Outgoing { token, between, tag, serial, buffer, sync, wanted, sent: 0, held: None };
+        let message = Outgoing { token, endpoints, tag, serial, buffer, sync, wanted, sent: 0, region_use: None };
         let peer = &mut self.peers[at];
         let first = !peer.has_work();
         peer.queue.push_back(message);
         if first {
             self.advance(at);
         } else {
-            self.list(at);
+            self.mark_pending(at);
         }
         Ok(())
     }
@@ -120,12 +130,12 @@ impl<M: Matcher> Core<M> {
         self.flush(at);
         match stop {
             Ok(()) => {}
-            Err(Stop::Full | Stop::NoPath) => self.list(at),
-            Err(Stop::Fault(fault)) => self.peer_fault(at, fault),
+            Err(SendStop::Full | SendStop::NoPath) => self.mark_pending(at),
+            Err(SendStop::Fault(fault)) => self.peer_fault(at, fault),
         }
     }
 
-    fn try_advance(&mut self, at: PeerIndex) -> Result<(), Stop> {
+    fn try_advance(&mut self, at: PeerIndex) -> Result<(), SendStop> {
         self.advance_switch(at)?;
         self.advance_urgent(at)?;
         while let Some(message) = self.peers[at].queue.pop_front() {
@@ -141,118 +151,118 @@ impl<M: Matcher> Core<M> {
     }
 
     /// Leaves the old path for the new one.
-    fn advance_switch(&mut self, at: PeerIndex) -> Result<(), Stop> {
+    fn advance_switch(&mut self, at: PeerIndex) -> Result<(), SendStop> {
         let peer = &mut self.peers[at];
         let Some(new) = peer.switch else { return Ok(()) };
-        let nobody = EndpointIndex::new(0).expect("the first endpoint is one");
-        let mut lane = peer.lane(&mut self.inbox, self.ring).ok_or(Stop::NoPath)?;
-        lane.send(Between { from: nobody, to: nobody }, &Record::Switch, &[], 0)?;
-        lane.channel.flush();
+        let unused = EndpointIndex::new(0).expect("the first endpoint is one");
+        let mut send_path = peer.send_path(&mut self.inbox, self.ring).ok_or(SendStop::NoPath)?;
+        send_path.send(EndpointPair { from: unused, to: unused }, &Record::Switch, &[], 0)?;
+        send_path.channel.flush();
         peer.switch = None;
-        peer.out = new;
+        peer.path_out = new;
         peer.epoch_out = peer.epoch_out.wrapping_add(1);
-        if new == Path::Ordinary {
-            self.maybe_close_channel(at);
+        if new == Path::Daemon {
+            self.close_channel_if_unused(at);
         }
         Ok(())
     }
 
-    fn advance_urgent(&mut self, at: PeerIndex) -> Result<(), Stop> {
+    fn advance_urgent(&mut self, at: PeerIndex) -> Result<(), SendStop> {
         let peer = &mut self.peers[at];
-        while let Some((between, record)) = peer.urgent.front().copied() {
-            let mut lane = peer.lane(&mut self.inbox, self.ring).ok_or(Stop::NoPath)?;
-            lane.send(between, &record, &[], 0)?;
+        while let Some((endpoints, record)) = peer.urgent.front().copied() {
+            let mut send_path = peer.send_path(&mut self.inbox, self.ring).ok_or(SendStop::NoPath)?;
+            send_path.send(endpoints, &record, &[], 0)?;
             peer.urgent.pop_front();
         }
         Ok(())
     }
 
     #[inline]
-    fn advance_message(&mut self, at: PeerIndex, message: Outgoing) -> Result<(), (Stop, Outgoing)> {
+    fn advance_message(&mut self, at: PeerIndex, message: Outgoing) -> Result<(), (SendStop, Outgoing)> {
         match message.buffer.len() as u64 {
             _ if message.sync => self.announce(at, message),
             len if len <= INLINE_BYTES_MAX as u64 => self.send_inline(at, message),
-            len if len <= SLAB_MESSAGE_BYTES_MAX => self.send_pieces(at, message),
+            len if len <= SLAB_MESSAGE_BYTES_MAX => self.send_fragments(at, message),
             _ => self.announce(at, message),
         }
     }
 
     #[inline]
-    fn send_inline(&mut self, at: PeerIndex, message: Outgoing) -> Result<(), (Stop, Outgoing)> {
+    fn send_inline(&mut self, at: PeerIndex, message: Outgoing) -> Result<(), (SendStop, Outgoing)> {
         let bytes = message.buffer.as_slice();
         let len = bytes.len() as u32;
-        let Some(mut lane) = self.peers[at].lane(&mut self.inbox, self.ring) else {
-            return Err((Stop::NoPath, message));
+        let Some(mut send_path) = self.peers[at].send_path(&mut self.inbox, self.ring) else {
+            return Err((SendStop::NoPath, message));
         };
         let record = Record::Eager { tag: message.tag, len, words: &[] };
-        if let Err(error) = lane.send(message.between, &record, bytes, len) {
+        if let Err(error) = send_path.send(message.endpoints, &record, bytes, len) {
             return Err((error.into(), message));
         }
-        lane.channel.count(u64::from(len));
-        if let Some(message) = lane.finish(message, true) {
-            self.sent(message);
+        send_path.channel.count(u64::from(len));
+        if let Some(message) = send_path.message_sent(message, true) {
+            self.complete_send(message);
         }
         Ok(())
     }
 
-    fn send_pieces(&mut self, at: PeerIndex, mut message: Outgoing) -> Result<(), (Stop, Outgoing)> {
+    fn send_fragments(&mut self, at: PeerIndex, mut message: Outgoing) -> Result<(), (SendStop, Outgoing)> {
         let len = message.buffer.len();
-        let piece_bytes = (len / 2).next_multiple_of(64).clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX) as u32;
+        let fragment_bytes = (len / 2).next_multiple_of(64).clamp(FRAGMENT_BYTES_MIN, FRAGMENT_BYTES_MAX) as u32;
         while message.sent < len {
-            if let Err(stop) = self.send_piece(at, &mut message, piece_bytes) {
+            if let Err(stop) = self.send_fragment(at, &mut message, fragment_bytes) {
                 return Err((stop, message));
             }
         }
-        self.sent_in_pieces(at, message, true);
+        self.finish_fragmented(at, message, true);
         Ok(())
     }
 
-    /// Sends the next piece of a message.
-    fn send_piece(&mut self, at: PeerIndex, message: &mut Outgoing, piece_bytes: u32) -> Result<(), Stop> {
+    /// Sends the next fragment of a message.
+    fn send_fragment(&mut self, at: PeerIndex, message: &mut Outgoing, fragment_bytes: u32) -> Result<(), SendStop> {
         let bytes = &message.buffer.as_slice()[..message.wanted];
-        let left = u32::try_from(bytes.len() - message.sent).unwrap_or(u32::MAX).min(piece_bytes);
-        let mut lane = self.peers[at].lane(&mut self.inbox, self.ring).ok_or(Stop::NoPath)?;
-        if !lane.channel.has_room_for_record()? {
-            return Err(Stop::Full);
+        let left = u32::try_from(bytes.len() - message.sent).unwrap_or(u32::MAX).min(fragment_bytes);
+        let mut send_path = self.peers[at].send_path(&mut self.inbox, self.ring).ok_or(SendStop::NoPath)?;
+        if !send_path.channel.has_room_for_record()? {
+            return Err(SendStop::Full);
         }
-        let Some(piece) = lane.reserve(left, left)? else { return Err(Stop::Full) };
-        let from = &bytes[message.sent..message.sent + piece.len as usize];
-        lane.channel.fill(piece, 0, from);
+        let Some(fragment) = send_path.reserve(left, left)? else { return Err(SendStop::Full) };
+        let from = &bytes[message.sent..message.sent + fragment.len as usize];
+        send_path.channel.copy_in(fragment, 0, from);
         let (serial, tag) = (message.serial, message.tag);
         let starts = !message.sync && message.buffer.len() as u64 <= SLAB_MESSAGE_BYTES_MAX;
         let record = match message.sent {
-            0 if starts => Record::Start { tag, len: bytes.len() as u32, serial, piece },
-            _ => Record::More { serial, piece },
+            0 if starts => Record::FirstFragment { tag, len: bytes.len() as u32, serial, fragment },
+            _ => Record::NextFragment { serial, fragment },
         };
-        lane.send(message.between, &record, &[], piece.len)?;
-        message.sent += piece.len as usize;
+        send_path.send(message.endpoints, &record, &[], fragment.len)?;
+        message.sent += fragment.len as usize;
         self.dirty = true;
         Ok(())
     }
 
-    /// `whole`: nobody had to ask for it.
-    fn sent_in_pieces(&mut self, at: PeerIndex, message: Outgoing, whole: bool) {
+    /// `whole`: the receiver did not have to ask for it.
+    fn finish_fragmented(&mut self, at: PeerIndex, message: Outgoing, whole: bool) {
         let len = message.wanted as u64;
-        if let Some(mut lane) = self.peers[at].lane(&mut self.inbox, self.ring) {
-            lane.channel.count(len);
-            if let Some(message) = lane.finish(message, whole) {
-                self.sent(message);
+        if let Some(mut send_path) = self.peers[at].send_path(&mut self.inbox, self.ring) {
+            send_path.channel.count(len);
+            if let Some(message) = send_path.message_sent(message, whole) {
+                self.complete_send(message);
             }
         }
     }
 
-    fn advance_streams(&mut self, at: PeerIndex) -> Result<(), Stop> {
+    fn advance_streams(&mut self, at: PeerIndex) -> Result<(), SendStop> {
         while let Some(mut message) = self.peers[at].streams.pop_front() {
             let mut outcome = Ok(());
             for _ in 0..STREAM_BATCH {
                 if message.sent == message.wanted || outcome.is_err() {
                     break;
                 }
-                outcome = self.send_piece(at, &mut message, STREAM_PIECE_BYTES);
+                outcome = self.send_fragment(at, &mut message, STREAM_FRAGMENT_BYTES);
                 self.flush(at);
             }
             if message.sent == message.wanted {
-                self.sent_in_pieces(at, message, false);
+                self.finish_fragmented(at, message, false);
             } else if outcome.is_err() {
                 self.peers[at].streams.push_front(message);
             } else {
@@ -265,57 +275,57 @@ impl<M: Matcher> Core<M> {
 
     /// A send is over.
     #[inline]
-    pub(crate) fn sent(&mut self, message: Outgoing) {
+    pub(crate) fn complete_send(&mut self, message: Outgoing) {
         let taken = message.wanted as u64;
         self.end_send(message, Outcome::Sent { taken });
     }
 
     /// A send did not work.
-    pub(crate) fn failed(&mut self, message: Outgoing, reason: Reason) {
+    pub(crate) fn fail_send(&mut self, message: Outgoing, reason: Reason) {
         self.end_send(message, Outcome::Failed(reason));
     }
 
     #[inline]
     fn end_send(&mut self, message: Outgoing, outcome: Outcome) {
-        let Outgoing { token, between, buffer, .. } = message;
-        self.matcher.complete(Completion { token, endpoint: between.from, buffer, outcome });
+        let Outgoing { token, endpoints, buffer, .. } = message;
+        self.matcher.complete(Completion { token, endpoint: endpoints.from, buffer, outcome });
     }
 
     /// Sends a short record before everything else that waits for this peer.
-    pub(crate) fn urgent(&mut self, at: PeerIndex, between: Between, record: Record<'static>) {
-        self.peers[at].urgent.push_back((between, record));
+    pub(crate) fn send_urgent(&mut self, at: PeerIndex, endpoints: EndpointPair, record: Record<'static>) {
+        self.peers[at].urgent.push_back((endpoints, record));
         self.advance(at);
     }
 
     /// Makes sure that a peer with something to send is looked after at the next poll.
-    pub(crate) fn list(&mut self, at: PeerIndex) {
-        if !std::mem::replace(&mut self.peers[at].listed, true) {
-            self.listed.push(at);
+    pub(crate) fn mark_pending(&mut self, at: PeerIndex) {
+        if !std::mem::replace(&mut self.peers[at].is_pending, true) {
+            self.pending_peers.push(at);
         }
     }
 
     #[inline]
     pub(crate) fn flush(&mut self, at: PeerIndex) {
-        if let Some(lane) = self.peers[at].lane(&mut self.inbox, self.ring) {
-            lane.channel.flush();
+        if let Some(send_path) = self.peers[at].send_path(&mut self.inbox, self.ring) {
+            send_path.channel.flush();
         }
     }
 
-    fn send_to_ourselves(&mut self, message: Outgoing) {
-        if !self.endpoints.is_open(message.between.to) {
-            return self.failed(message, Reason::EndpointClosed);
+    fn send_to_self(&mut self, message: Outgoing) {
+        if !self.endpoints.is_open(message.endpoints.to) {
+            return self.fail_send(message, Reason::EndpointClosed);
         }
-        let from = EndpointAddress { domain: self.me.domain, endpoint: message.between.from };
-        let to = message.between.to;
+        let from = EndpointAddress { domain: self.identity.domain, endpoint: message.endpoints.from };
+        let to = message.endpoints.to;
         let envelope = Envelope { from, to, tag: message.tag, len: message.buffer.len() as u64 };
-        if let Some(mut posted) = self.matcher.take(&envelope) {
+        if let Some(mut posted) = self.matcher.match_message(&envelope) {
             let len = posted.buffer.len().min(message.buffer.len());
             posted.buffer.as_mut_slice()[..len].copy_from_slice(&message.buffer.as_slice()[..len]);
             self.received(posted, &envelope);
         } else {
             let state = UnexpectedState::Whole(message.buffer.as_slice().to_vec());
-            self.matcher.hold(Unexpected { envelope, state });
+            self.matcher.store_unexpected(Unexpected { envelope, state });
         }
-        self.sent(message);
+        self.complete_send(message);
     }
 }

@@ -9,7 +9,7 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 use std::time::Duration;
 
 /// Marks events of the daemon's socket, and all others.
-pub(crate) const NEWS: u64 = 1;
+pub(crate) const NOTIFICATIONS: u64 = 1;
 const OTHER: u64 = 0;
 
 /// An epoll set over doorbells, the daemon's socket and a timer.
@@ -20,7 +20,7 @@ pub(crate) struct Sleeper {
     set: OwnedFd,
     timer: OwnedFd,
     armed: bool,
-    clears: Vec<Doorbell>,
+    needs_clearing: Vec<Doorbell>,
 }
 
 impl Sleeper {
@@ -30,30 +30,30 @@ impl Sleeper {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(refused)?;
         epoll::add(&set, &timer, EventData::new_u64(OTHER), EventFlags::IN | EventFlags::ET).map_err(refused)?;
-        Ok(Self { set, timer, armed: false, clears: Vec::new() })
+        Ok(Self { set, timer, armed: false, needs_clearing: Vec::new() })
     }
 
     pub(crate) fn watch_doorbell(&mut self, doorbell: &Doorbell) -> Result<(), PlatformError> {
         let refused = |source| PlatformError::Refused { operation: "watching a doorbell", source };
         epoll::add(&self.set, doorbell, EventData::new_u64(OTHER), EventFlags::IN | EventFlags::ET).map_err(refused)?;
-        if doorbell.fills_up() {
-            self.clears.push(doorbell.clone());
+        if doorbell.needs_clearing() {
+            self.needs_clearing.push(doorbell.clone());
         }
         Ok(())
     }
 
-    /// Nobody has those that were watched any more: an epoll set knows no descriptor that is closed.
+    /// Forgets doorbells whose descriptors are closed: an epoll set drops a closed descriptor.
     pub(crate) fn forget_doorbells(&mut self) {
-        self.clears.clear();
+        self.needs_clearing.clear();
     }
 
     pub(crate) fn watch_control(&self, control: &Control) {
-        // Where it cannot be watched, polling the domain finds its news all the same.
-        let _ = epoll::add(&self.set, control.as_fd(), EventData::new_u64(NEWS), EventFlags::IN);
+        // Where it cannot be watched, polling the domain finds its notifications all the same.
+        let _ = epoll::add(&self.set, control.as_fd(), EventData::new_u64(NOTIFICATIONS), EventFlags::IN);
     }
 
     /// Wakes the sleeper once after `after`.
-    pub(crate) fn alarm(&mut self, after: Duration) {
+    pub(crate) fn set_alarm(&mut self, after: Duration) {
         if !std::mem::replace(&mut self.armed, true) {
             let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
             let value = Timespec::try_from(after).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
@@ -66,7 +66,7 @@ impl Sleeper {
     }
 
     /// True once after the alarm.
-    pub(crate) fn rang(&mut self) -> bool {
+    pub(crate) fn take_alarm(&mut self) -> bool {
         let rang = self.armed && matches!(rustix::io::read(&self.timer, &mut [0; 8]), Ok(8));
         if rang {
             self.armed = false;
@@ -74,21 +74,21 @@ impl Sleeper {
         rang
     }
 
-    /// Sleeps until something happens, or `limit` is over. Zero only takes what has happened. True if the daemon has news.
+    /// Sleeps until something happens, or `limit` is over. Zero only takes what has happened. True if the daemon has notifications.
     pub(crate) fn sleep(&self, limit: Option<Duration>) -> bool {
         let mut events = [const { std::mem::MaybeUninit::uninit() }; 8];
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        let news = match epoll::wait(&self.set, &mut events[..], limit.as_ref()) {
-            Ok((happened, _)) => happened.iter().any(|event| event.data.u64() == NEWS),
+        let notification = match epoll::wait(&self.set, &mut events[..], limit.as_ref()) {
+            Ok((happened, _)) => happened.iter().any(|event| event.data.u64() == NOTIFICATIONS),
             Err(_) => false,
         };
         self.clear();
-        news
+        notification
     }
 
     /// Has doorbells that fill up ring again.
     pub(crate) fn clear(&self) {
-        self.clears.iter().for_each(Doorbell::clear);
+        self.needs_clearing.iter().for_each(Doorbell::clear);
     }
 }
 

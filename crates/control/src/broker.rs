@@ -12,18 +12,18 @@
 
 mod adopt;
 mod attach;
+mod attachment;
 mod capture;
 mod channels;
 mod grants;
 mod guests;
-mod home;
 mod leave;
 mod mx;
 mod pairs;
 mod refusal;
 mod regions;
+mod remote_peers;
 mod requests;
-mod strangers;
 mod types;
 mod workers;
 
@@ -32,38 +32,38 @@ use std::sync::{Arc, Mutex, RwLock};
 
 use isthmus_layout::control::{Name, Owner, Refused, RequestSerial, Text, ToClient, Version, version};
 use isthmus_layout::ids::{ChannelId, DomainId, RegionId};
-use isthmus_layout::reason::{Kind, Reason};
-use isthmus_service::{Event, MxView, Permit};
+use isthmus_layout::reason::{Reason, ReasonKind};
+use isthmus_service::{Event, MxView, SendPolicy};
 
+use crate::allocator::{Resource, RingMemory};
 use crate::directory::Directory;
-use crate::directory::channels::{Channels, Due};
-use crate::disposal::{self, Given, WAITING_MAX};
-use crate::ground::{Item, Rings};
-use crate::journal::Journal;
+use crate::directory::channels::{Channels, Overdue};
+use crate::fd_reaper::{self, PENDING_MAX, ReceivedFd};
 use crate::policy::{Identity, Policy};
-use crate::tickets::{Survivor, Tickets};
+use crate::reason_log::ReasonLog;
+use crate::tickets::{ResumableDomain, Tickets};
 use pairs::Pairs;
-use strangers::Strangers;
+use remote_peers::RemotePeers;
 
+pub use attachment::Attachment;
 pub(crate) use guests::{GuestState, GuestView};
-pub use home::Home;
-pub(crate) use pairs::{Look, Wanted};
+pub(crate) use pairs::{PairRequest, PairState};
 pub(crate) use refusal::Refusal;
-pub use types::{Facts, Outgoing, Peer, SessionId, Settings};
+pub use types::{ControlSessionId, Outgoing, ReportFacts, Settings, SocketPeer};
 pub use workers::DataPlane;
-pub(crate) use workers::WorkerBoards;
+pub(crate) use workers::WorkerReadyMaps;
 
 /// A connection.
 #[derive(Debug)]
 struct Session {
-    peer: Peer,
-    stage: Stage,
+    socket_peer: SocketPeer,
+    stage: SessionStage,
     /// Messages that it has not taken yet.
     backlog: usize,
 }
 
 #[derive(Clone, Debug)]
-enum Stage {
+enum SessionStage {
     /// Has not said hello.
     Greeting,
     /// Has, and may ask.
@@ -71,7 +71,7 @@ enum Stage {
     /// Is a domain.
     Attached { domain: DomainId },
     /// Is being ended.
-    Over,
+    Closed,
 }
 
 /// The identities of all domains, where the workers read them.
@@ -83,25 +83,25 @@ pub struct Broker {
     pub(crate) settings: Settings,
     pub(crate) policy: Arc<Policy>,
     pub(crate) directory: Directory,
-    pub(crate) channels: Channels<Item>,
-    lingering: BTreeMap<ChannelId, channels::Lingering>,
+    pub(crate) channels: Channels<Resource>,
+    lingering: BTreeMap<ChannelId, channels::LingeringMemory>,
     /// In guests' windows, by their owner.
-    regions: BTreeMap<(DomainId, RegionId), regions::Region>,
+    regions: BTreeMap<(DomainId, RegionId), regions::GuestRegion>,
     pub(crate) tickets: Tickets,
     /// Domains of the daemon before, which may still come back.
-    expected: BTreeMap<DomainId, Survivor>,
-    pub(crate) homes: BTreeMap<DomainId, Home>,
+    resumable: BTreeMap<DomainId, ResumableDomain>,
+    pub(crate) attachments: BTreeMap<DomainId, Attachment>,
     /// Domains that are gone but for what their worker still delivers: why they went, and who has to hear of it.
     leaving: BTreeMap<DomainId, (Reason, Vec<DomainId>)>,
-    sessions: BTreeMap<SessionId, Session>,
-    pub(crate) workers: WorkerBoards,
-    pub(crate) strangers: Strangers,
+    sessions: BTreeMap<ControlSessionId, Session>,
+    pub(crate) workers: WorkerReadyMaps,
+    pub(crate) remote_peers: RemotePeers,
     /// Captures that are under way.
     captures: usize,
     guests: BTreeMap<Name, GuestView>,
     pairs: Pairs,
     identities: Identities,
-    pub(crate) journal: Journal,
+    pub(crate) reason_log: ReasonLog,
     outgoing: VecDeque<Outgoing>,
     pub(crate) now: u64,
 }
@@ -116,9 +116,10 @@ impl Broker {
         plane: Box<dyn DataPlane>,
     ) -> Self {
         for (number, domain) in tickets.claims() {
-            directory.mx_mut().keep(number, domain);
+            directory.mx_mut().reserve(number, domain);
         }
-        let expected = tickets.survivors().iter().map(|survivor| (survivor.domain, *survivor)).collect();
+        let resumable =
+            tickets.resumable().iter().map(|resumable_domain| (resumable_domain.domain, *resumable_domain)).collect();
         let broker = Self {
             channels: Channels::new(settings.epoch << 32),
             lingering: BTreeMap::new(),
@@ -127,36 +128,36 @@ impl Broker {
             policy: Arc::new(policy),
             directory,
             tickets,
-            expected,
-            homes: BTreeMap::new(),
+            resumable,
+            attachments: BTreeMap::new(),
             leaving: BTreeMap::new(),
             sessions: BTreeMap::new(),
-            workers: WorkerBoards::new(plane),
-            strangers: Strangers::default(),
+            workers: WorkerReadyMaps::new(plane),
+            remote_peers: RemotePeers::default(),
             guests: BTreeMap::new(),
             pairs: Pairs::default(),
             captures: 0,
             identities: Identities::default(),
-            journal: Journal::default(),
+            reason_log: ReasonLog::default(),
             outgoing: VecDeque::new(),
             now: 0,
         };
-        broker.permit();
+        broker.send_policy();
         broker
     }
 
-    /// Some boards have links: this is to be seen of each that has.
-    pub fn set_views(&mut self, views: Vec<Option<Arc<Mutex<MxView>>>>) {
-        self.strangers = Strangers::new(views);
+    /// Some MX boards have links: this is to be seen of each that has.
+    pub fn set_mx_views(&mut self, views: Vec<Option<Arc<Mutex<MxView>>>>) {
+        self.remote_peers = RemotePeers::new(views);
     }
 
     /// The configuration was read again.
-    pub fn set_facts(&mut self, facts: Facts) {
-        self.settings.facts = facts;
+    pub fn set_report_facts(&mut self, report_facts: ReportFacts) {
+        self.settings.report_facts = report_facts;
     }
 
     /// What is to be sent next.
-    pub fn outgoing(&mut self) -> Option<Outgoing> {
+    pub fn next_outgoing(&mut self) -> Option<Outgoing> {
         self.outgoing.pop_front()
     }
 
@@ -166,86 +167,86 @@ impl Broker {
     }
 
     /// Domains of the daemon before that have not come back yet.
-    pub fn expected(&self) -> impl Iterator<Item = &Survivor> {
-        self.expected.values()
+    pub fn resumable(&self) -> impl Iterator<Item = &ResumableDomain> {
+        self.resumable.values()
     }
 
     /// Nanoseconds as they pass; called before anything else that happens then.
-    pub fn at(&mut self, now: u64) {
+    pub fn set_now(&mut self, now: u64) {
         self.now = now;
     }
 
     /// Somebody has connected. A connection that is refused gets its `Refused` and ends.
-    pub fn connected(&mut self, id: SessionId, peer: Peer) {
-        let owner = peer.uid;
-        let of_owner = self.sessions.values().filter(|session| session.peer.uid == owner).count();
-        self.sessions.insert(id, Session { peer, stage: Stage::Greeting, backlog: 0 });
+    pub fn connected(&mut self, id: ControlSessionId, socket_peer: SocketPeer) {
+        let owner = socket_peer.uid;
+        let of_owner = self.sessions.values().filter(|session| session.socket_peer.uid == owner).count();
+        self.sessions.insert(id, Session { socket_peer, stage: SessionStage::Greeting, backlog: 0 });
         if self.sessions.len() > self.settings.sessions_max || of_owner >= self.settings.sessions_per_owner_max {
             self.end_session(id, &Reason::ConnectionsFull.into());
         }
     }
 
     /// A packet has come.
-    pub fn packet(&mut self, id: SessionId, packet: &[u8], fds: Vec<Given>) {
+    pub fn packet(&mut self, id: ControlSessionId, packet: &[u8], fds: Vec<ReceivedFd>) {
         let Some(session) = self.sessions.get(&id) else { return };
-        if !fds.is_empty() && disposal::waiting(session.peer.uid) > WAITING_MAX {
-            let text = format!("{WAITING_MAX} file descriptors that this user has sent take too long to close");
+        if !fds.is_empty() && fd_reaper::pending(session.socket_peer.uid) > PENDING_MAX {
+            let text = format!("{PENDING_MAX} file descriptors that this user has sent take too long to close");
             return self.end_session(id, &Refusal::new(Reason::RequestInvalid, text));
         }
         match session.stage {
-            Stage::Over => {}
-            Stage::Greeting => self.greet(id, packet, fds.len()),
+            SessionStage::Closed => {}
+            SessionStage::Greeting => self.reply_to_hello(id, packet, fds.len()),
             _ => self.request(id, packet, fds),
         }
     }
 
-    fn greet(&mut self, id: SessionId, packet: &[u8], fds: usize) {
+    fn reply_to_hello(&mut self, id: ControlSessionId, packet: &[u8], fds: usize) {
         let name = self.settings.name.clone();
-        let (serial, answer, outcome) = version::greet(packet, fds, self.settings.spoken, name);
+        let (serial, reply, outcome) = version::reply_to_hello(packet, fds, self.settings.versions, name);
         if let Err(reason) = outcome {
-            let text = match &answer {
+            let text = match &reply {
                 ToClient::Refused(refused) => refused.text.to_string(),
                 _ => String::new(),
             };
-            self.note(id, reason, &text);
+            self.log_reason(id, reason, &text);
         }
-        self.send(id, serial, answer, Vec::new());
+        self.send(id, serial, reply, Vec::new());
         match (outcome, self.sessions.get_mut(&id)) {
-            (Ok((version, library)), Some(session)) => session.stage = Stage::Greeted { version, library },
-            _ => self.over(id),
+            (Ok((version, library)), Some(session)) => session.stage = SessionStage::Greeted { version, library },
+            _ => self.close_session(id),
         }
     }
 
     /// The connection did not do in time what it should.
-    pub fn timed_out(&mut self, id: SessionId) {
-        if self.sessions.get(&id).is_some_and(|session| matches!(session.stage, Stage::Greeting)) {
+    pub fn timed_out(&mut self, id: ControlSessionId) {
+        if self.sessions.get(&id).is_some_and(|session| matches!(session.stage, SessionStage::Greeting)) {
             self.end_session(id, &Reason::HandshakeTimeout.into());
         }
     }
 
     /// The connection sends so much that it is read more slowly.
-    pub fn throttled(&mut self, id: SessionId) {
-        self.note(id, Reason::TooManyRequests, Reason::TooManyRequests.summary());
+    pub fn throttled(&mut self, id: ControlSessionId) {
+        self.log_reason(id, Reason::TooManyRequests, Reason::TooManyRequests.summary());
     }
 
     /// Connections wait, because the process may not open more descriptors.
-    pub fn accepts_no_more(&mut self) {
+    pub fn accept_paused(&mut self) {
         let text = format_args!("connections wait: {}", Reason::DaemonOutOfFds.remedy());
-        self.journal.note(self.now, Owner(self.settings.uid), Reason::DaemonOutOfFds, &text);
+        self.reason_log.record(self.now, Owner(self.settings.uid), Reason::DaemonOutOfFds, &text);
     }
 
     /// The connection takes nothing any more.
-    pub fn choked(&mut self, id: SessionId) {
-        self.end_session(id, &Reason::NotReading.into());
+    pub fn backlog_exceeded(&mut self, id: ControlSessionId) {
+        self.end_session(id, &Reason::ControlQueueFull.into());
     }
 
     /// A packet came without its descriptors: this process could not open as many. It is no fault of who sent it.
-    pub fn descriptors_lost(&mut self, id: SessionId, serial: Option<RequestSerial>) {
+    pub fn descriptors_lost(&mut self, id: ControlSessionId, serial: Option<RequestSerial>) {
         self.refuse(id, serial, &Reason::DaemonOutOfFds.into());
     }
 
     /// How many messages a connection has not taken yet.
-    pub fn backlog(&mut self, id: SessionId, messages: usize) {
+    pub fn backlog(&mut self, id: ControlSessionId, messages: usize) {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.backlog = messages;
         }
@@ -254,15 +255,17 @@ impl Broker {
     /// A worker has something to say.
     pub fn event(&mut self, event: &Event) {
         match event {
-            Event::Fault { domain, breach } => {
-                let (reason, text) = (breach.reason(), breach.to_string());
-                if let Some(home) = self.homes.get(domain) {
-                    self.end_session(home.session, &Refusal::new(reason, text));
+            Event::Fault { domain, violation } => {
+                let (reason, text) = (violation.reason(), violation.to_string());
+                if let Some(attachment) = self.attachments.get(domain) {
+                    self.end_session(attachment.session, &Refusal::new(reason, text));
                 }
             }
-            Event::Removed { domain } => self.left(*domain),
+            Event::Removed { domain } => self.finish_detach(*domain),
             Event::Stopped { worker } => tracing::debug!(worker = worker.0, "worker has ended"),
-            Event::MxConnected { .. } | Event::MxMet { .. } | Event::MxParted { .. } => self.event_of_others(event),
+            Event::MxConnected { .. } | Event::RemoteAdded { .. } | Event::RemoteRemoved { .. } => {
+                self.handle_mx_event(event)
+            }
         }
     }
 
@@ -275,62 +278,74 @@ impl Broker {
     pub fn tick(&mut self) {
         while let Some(due) = self.channels.overdue(self.now) {
             match due {
-                Due::Offer(channel) => self.offer_unanswered(channel),
-                Due::Half(channel, domain) => self.half_unanswered(channel, domain),
+                Overdue::Offer(channel) => self.offer_timed_out(channel),
+                Overdue::Half(channel, domain) => self.half_timed_out(channel, domain),
             }
         }
     }
 
     /// A message to a connection, if it is still one.
-    fn send(&mut self, to: SessionId, serial: Option<RequestSerial>, message: ToClient, items: Vec<Item>) {
-        if self.sessions.get(&to).is_some_and(|session| !matches!(session.stage, Stage::Over)) {
-            assert_eq!(message.descriptors(), items.len()); // Ours.
-            self.outgoing.push_back(Outgoing::Packet { to, packet: message.emit(serial), items });
+    fn send(
+        &mut self,
+        to: ControlSessionId,
+        serial: Option<RequestSerial>,
+        message: ToClient,
+        resources: Vec<Resource>,
+    ) {
+        if self.sessions.get(&to).is_some_and(|session| !matches!(session.stage, SessionStage::Closed)) {
+            assert_eq!(message.descriptors(), resources.len()); // Ours.
+            self.outgoing.push_back(Outgoing::Packet { to, packet: message.emit(serial), resources });
         }
     }
 
     /// News to a domain.
-    fn tell(&mut self, domain: DomainId, message: ToClient) {
-        if let Some(home) = self.homes.get(&domain) {
-            self.send(home.session, None, message, Vec::new());
+    fn notify(&mut self, domain: DomainId, message: ToClient) {
+        if let Some(attachment) = self.attachments.get(&domain) {
+            self.send(attachment.session, None, message, Vec::new());
         }
     }
 
-    fn refuse(&mut self, id: SessionId, serial: Option<RequestSerial>, refusal: &Refusal) {
-        self.note(id, refusal.reason, &refusal.text);
+    fn refuse(&mut self, id: ControlSessionId, serial: Option<RequestSerial>, refusal: &Refusal) {
+        self.log_reason(id, refusal.reason, &refusal.text);
         let message = Refused { reason: refusal.reason, text: Text::clip(&refusal.text) };
         self.send(id, serial, message.into(), Vec::new());
     }
 
     /// Refuses a connection as a whole: says why, lets its domain go, ends it.
-    fn end_session(&mut self, id: SessionId, refusal: &Refusal) {
+    fn end_session(&mut self, id: ControlSessionId, refusal: &Refusal) {
         self.refuse(id, None, refusal);
-        if let Some(Stage::Attached { domain }) = self.sessions.get(&id).map(|session| session.stage.clone()) {
-            let fault = refusal.reason.kind() == Kind::Fault;
-            self.leave(domain, if fault { Reason::PeerFault } else { refusal.reason });
+        if let Some(SessionStage::Attached { domain }) = self.sessions.get(&id).map(|session| session.stage.clone()) {
+            let fault = refusal.reason.kind() == ReasonKind::Fault;
+            self.detach(domain, if fault { Reason::PeerFault } else { refusal.reason });
         }
-        self.over(id);
+        self.close_session(id);
     }
 
     /// Nothing is taken from the connection and nothing more is sent.
-    fn over(&mut self, id: SessionId) {
-        if let Some(session) = self.sessions.get_mut(&id).filter(|session| !matches!(session.stage, Stage::Over)) {
-            session.stage = Stage::Over;
+    fn close_session(&mut self, id: ControlSessionId) {
+        if let Some(session) =
+            self.sessions.get_mut(&id).filter(|session| !matches!(session.stage, SessionStage::Closed))
+        {
+            session.stage = SessionStage::Closed;
             self.outgoing.push_back(Outgoing::End { to: id });
         }
     }
 
-    fn note(&mut self, id: SessionId, reason: Reason, text: &str) {
+    fn log_reason(&mut self, id: ControlSessionId, reason: Reason, text: &str) {
         if let Some(session) = self.sessions.get(&id) {
-            let Peer { uid, pid, program, .. } = &session.peer;
+            let SocketPeer { uid, pid, program, .. } = &session.socket_peer;
             let about = format_args!("{program} (pid {}): {text}", pid.unwrap_or(0));
-            self.journal.note(self.now, Owner(*uid), reason, &about);
+            self.reason_log.record(self.now, Owner(*uid), reason, &about);
         }
     }
 
     /// Somebody gets less memory than is usual.
-    fn note_less(&mut self, id: SessionId, rings: &Rings, refusal: &Refusal) {
-        self.note(id, refusal.reason, &format!("gets slabs of {} KiB: {}", rings.slab.bytes() >> 10, refusal.text));
+    fn log_smaller_slabs(&mut self, id: ControlSessionId, rings: &RingMemory, refusal: &Refusal) {
+        self.log_reason(
+            id,
+            refusal.reason,
+            &format!("gets slabs of {} KiB: {}", rings.slab.bytes() >> 10, refusal.text),
+        );
     }
 
     /// How many connections there are.
@@ -340,7 +355,7 @@ impl Broker {
 
     /// How many messages a domain has not taken yet.
     pub(crate) fn backlog_of(&self, domain: DomainId) -> usize {
-        let session = self.homes.get(&domain).and_then(|home| self.sessions.get(&home.session));
+        let session = self.attachments.get(&domain).and_then(|attachment| self.sessions.get(&attachment.session));
         session.map_or(0, |session| session.backlog)
     }
 
@@ -349,13 +364,14 @@ impl Broker {
         Some(Identity { name: domain.name.clone(), owner: domain.owner })
     }
 
-    /// Passes the policy to the workers. They ask once for each pair, on their threads; the lock is held for as long as a map takes to look up or change.
-    fn permit(&self) {
+    /// Passes the policy to the workers. They ask once for each pair, on their threads; the lock is held for as long as a map takes to look up
+    /// or change.
+    fn send_policy(&self) {
         let (policy, identities) = (Arc::clone(&self.policy), Arc::clone(&self.identities));
-        self.workers.permit(Permit::new(move |from, to| {
+        self.workers.set_send_policy(SendPolicy::new(move |from, to| {
             let identities = identities.read().unwrap_or_else(std::sync::PoisonError::into_inner);
             match (identities.get(&from), identities.get(&to)) {
-                (Some(from), Some(to)) => policy.talk(from, to),
+                (Some(from), Some(to)) => policy.may_send(from, to),
                 _ => Err(Reason::NoSuchDomain),
             }
         }));

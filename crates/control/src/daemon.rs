@@ -2,11 +2,11 @@
 //!
 //! ```no_run
 //! use isthmus_control::config::{self, Inputs, Role};
-//! use isthmus_control::daemon::{Daemon, Options};
+//! use isthmus_control::daemon::{Daemon, DaemonOptions};
 //!
 //! let inputs = Inputs::of_this_process(Role::User, None, Vec::new());
 //! let loaded = config::load(&inputs).unwrap();
-//! let daemon = Daemon::open(Options::new(loaded)).unwrap();
+//! let daemon = Daemon::open(DaemonOptions::new(loaded)).unwrap();
 //! let ended = daemon.run(|| ()).unwrap();
 //! println!("{ended:?}");
 //! ```
@@ -16,57 +16,57 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use isthmus_channel::Wait as Waiting;
+use isthmus_channel::WaitMode;
 use isthmus_layout::channel::SlabSize;
-use isthmus_layout::control::{Name, Spoken};
+use isthmus_layout::control::{Name, VersionRange};
 use isthmus_platform_kvm::{Device, DeviceError, MemoryType};
 use isthmus_platform_xen::Devices;
-use isthmus_service::{Command, Event, Options as ServiceOptions, Permit, Service, StartError};
+use isthmus_service::{Command, Event, SendPolicy, Service, ServiceOptions, StartError};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::border::guest::{self, Bare, Guest};
-use crate::broker::{Broker, DataPlane, Facts, Settings};
-use crate::config::{self, Attach, Config, KvmGuest, Loaded, WaitMode};
+use crate::broker::{Broker, DataPlane, ReportFacts, Settings};
+use crate::config::{self, AttachPolicy, Config, KvmGuest, Loaded, WorkerWaitMode};
 use crate::directory::{Directory, Limits};
-use crate::host::host;
-use crate::kvm::Guests;
-use crate::kvm::keeper::{self, Keeper};
-use crate::network::{self, Opened};
+use crate::host::identity;
+use crate::kvm::KvmGuests;
+use crate::kvm::fd_store::{self, FdStore};
+use crate::metrics_server::MetricsServer;
+use crate::network::{self, OpenedBoards};
 use crate::policy::Policy;
 use crate::privileges;
+use crate::proxy::guest::{self, Bare, GuestDaemon};
 use crate::schema::SCHEMA;
-use crate::scrape::Scrape;
 use crate::server::{Ended, Server, Stop};
-use crate::socket::{Listener, Reach, SocketError};
+use crate::socket::{Listener, SocketAccess, SocketError};
 use crate::tickets::Tickets;
 use crate::xen;
 use crate::xen::backend::Backend;
 
 /// How a daemon is to be.
-pub struct Options {
+pub struct DaemonOptions {
     /// The configuration, checked.
     pub loaded: Loaded,
     /// A socket that was opened already; else the configuration's is.
     pub socket: Option<OwnedFd>,
     /// The versions it claims to speak; tests claim others.
-    pub spoken: Spoken,
+    pub versions: VersionRange,
     /// Reads the configuration again, on SIGHUP.
     pub reload: Option<Reload>,
     /// Listens to SIGTERM, SIGINT and SIGHUP.
     pub signals: bool,
     /// By what it reaches its host, if it is the daemon of a guest.
-    pub guest: Option<Way>,
+    pub guest: Option<HostAccess>,
     /// Descriptors that a daemon before this one has left, by the names under which they were kept.
-    pub kept: Vec<(String, OwnedFd)>,
+    pub restored_fds: Vec<(String, OwnedFd)>,
     /// A datagram socket on which descriptors can be left for a daemon after this one, as systemd takes them; without it none are.
-    pub store: Option<OwnedFd>,
+    pub fd_store: Option<OwnedFd>,
 }
 
 /// By what the daemon of a guest reaches its host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum HostAccess {
     /// A device of QEMU's, by its node.
     Device(PathBuf),
     /// A device of QEMU's that no driver has, by the folder of its function in sysfs.
@@ -75,7 +75,7 @@ pub enum Way {
     Xen,
 }
 
-impl Way {
+impl HostAccess {
     /// The device that this guest shares with its host, where no driver has it.
     pub fn bare() -> Option<Self> {
         Bare::of_host().map(Self::Bare)
@@ -85,11 +85,11 @@ impl Way {
 /// Reads the configuration again; says why not.
 pub type Reload = Box<dyn Fn() -> Result<Loaded, String>>;
 
-impl Options {
+impl DaemonOptions {
     /// The usual ones.
     pub fn new(loaded: Loaded) -> Self {
-        let (socket, reload, guest, kept, store) = (None, None, None, Vec::new(), None);
-        Self { loaded, socket, spoken: Spoken::CURRENT, reload, signals: true, guest, kept, store }
+        let (socket, reload, guest, restored_fds, fd_store) = (None, None, None, Vec::new(), None);
+        Self { loaded, socket, versions: VersionRange::CURRENT, reload, signals: true, guest, restored_fds, fd_store }
     }
 }
 
@@ -97,7 +97,7 @@ impl Options {
 const RING_SLAB: SlabSize = SlabSize::new(1 << 20).expect("a slab may be as large");
 
 /// How often a guest's daemon that lost its device looks for another one.
-const LOOK_AGAIN: Duration = Duration::from_millis(200);
+const DEVICE_RETRY: Duration = Duration::from_millis(200);
 
 /// Why a daemon did not start, or broke.
 #[derive(Debug, thiserror::Error)]
@@ -127,25 +127,26 @@ pub enum DaemonError {
     },
 }
 
-fn system(operation: &'static str) -> impl FnOnce(io::Error) -> DaemonError {
+fn system_error(operation: &'static str) -> impl FnOnce(io::Error) -> DaemonError {
     move |source| DaemonError::System { operation, source }
 }
 
 /// A daemon that has its socket and does not serve yet.
 pub struct Daemon {
-    options: Options,
+    options: DaemonOptions,
     listener: Listener,
     stop: Stop,
 }
 
 impl Daemon {
     /// Takes the socket. After this, whoever connects waits until [`Daemon::run`].
-    pub fn open(mut options: Options) -> Result<Self, DaemonError> {
+    pub fn open(mut options: DaemonOptions) -> Result<Self, DaemonError> {
         let config = &options.loaded.config;
-        let reach = if config.policy.attach == Attach::SameUser { Reach::Own } else { Reach::Everybody };
+        let access =
+            if config.policy.attach == AttachPolicy::SameUser { SocketAccess::OwnUser } else { SocketAccess::AllUsers };
         let listener = match options.socket.take() {
-            Some(socket) => Listener::given(socket),
-            None => Listener::open(config.daemon.socket.path(), reach)?,
+            Some(socket) => Listener::inherited(socket),
+            None => Listener::open(config.daemon.socket.path(), access)?,
         };
         Ok(Self { options, listener, stop: Stop::default() })
     }
@@ -158,20 +159,20 @@ impl Daemon {
     /// Serves until told to stop. `ready` is called when it does. Once its sockets are open, this thread and those that it starts have
     /// no capability left but for AF_XDP links, and cannot get any.
     pub fn run(self, ready: impl FnOnce()) -> Result<Ended, DaemonError> {
-        self.run_in(Devices, ready)
+        self.run_with_kernel(Devices, ready)
     }
 
     /// The same in a domain of Xen's that is made up.
-    pub fn run_in(self, kernel: impl xen::Domain, ready: impl FnOnce()) -> Result<Ended, DaemonError> {
+    pub fn run_with_kernel(self, kernel: impl xen::XenKernel, ready: impl FnOnce()) -> Result<Ended, DaemonError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(system("starting the control plane"))?;
+        let runtime = runtime.map_err(system_error("starting the control plane"))?;
         let local = tokio::task::LocalSet::new();
         runtime.block_on(local.run_until(self.serve(kernel, ready)))
     }
 
-    async fn serve(self, kernel: impl xen::Domain, ready: impl FnOnce()) -> Result<Ended, DaemonError> {
+    async fn serve(self, kernel: impl xen::XenKernel, ready: impl FnOnce()) -> Result<Ended, DaemonError> {
         match self.options.guest.clone() {
-            Some(way) => self.serve_guest(&way, kernel, ready).await,
+            Some(host_access) => self.serve_guest(&host_access, kernel, ready).await,
             None => self.serve_host(kernel, ready).await,
         }
     }
@@ -179,55 +180,56 @@ impl Daemon {
     /// The programs of a guest, for whom its host decides.
     async fn serve_guest(
         self,
-        way: &Way,
-        kernel: impl xen::Domain,
+        host_access: &HostAccess,
+        kernel: impl xen::XenKernel,
         ready: impl FnOnce(),
     ) -> Result<Ended, DaemonError> {
         let Self { options, listener, stop } = self;
         let uid = rustix::process::geteuid().as_raw();
         let policy = Policy::new(options.loaded.config.policy.clone(), uid);
         if options.signals {
-            stop_signals(&stop).map_err(system("listening to signals"))?;
+            handle_stop_signals(&stop).map_err(system_error("listening to signals"))?;
         }
-        match way {
-            Way::Device(path) => {
-                let device = Served::Driver(Device::open(path)?);
+        match host_access {
+            HostAccess::Device(path) => {
+                let device = ServedDevice::Driver(Device::open(path)?);
                 ready();
                 serve_devices(device, &listener, &policy, &stop).await
             }
-            Way::Bare(path) => {
-                let device = Served::Bare(Bare::open(path)?);
+            HostAccess::Bare(path) => {
+                let device = ServedDevice::Bare(Bare::open(path)?);
                 ready();
                 serve_devices(device, &listener, &policy, &stop).await
             }
-            Way::Xen => {
+            HostAccess::Xen => {
                 ready();
                 xen::frontend::serve(kernel, &listener, &policy, &stop).await
             }
         }
-        .map_err(system("serving"))?;
+        .map_err(system_error("serving"))?;
         Ok(Ended::Stopped)
     }
 
-    async fn serve_host(self, kernel: impl xen::Domain, ready: impl FnOnce()) -> Result<Ended, DaemonError> {
+    async fn serve_host(self, kernel: impl xen::XenKernel, ready: impl FnOnce()) -> Result<Ended, DaemonError> {
         let Self { mut options, listener, stop } = self;
         let config = options.loaded.config.clone();
         let socket = config.daemon.socket.path();
-        let kept = keeper::of_guests(std::mem::take(&mut options.kept));
-        let guests = Guests::open(config.kvm.guest.as_slice(), socket, config.daemon.workers.get() as u16, kept);
+        let restored_fds = fd_store::guests_of(std::mem::take(&mut options.restored_fds));
+        let guests =
+            KvmGuests::open(config.kvm.guest.as_slice(), socket, config.daemon.workers.get() as u16, restored_fds);
         let guests = guests.map_err(DaemonError::Guests)?;
-        let keeper = Keeper::over(options.store.take()).map_err(system("reaching the service manager"))?;
-        let of_xen = match config.xen.guest.as_slice() {
+        let fd_store = FdStore::new(options.fd_store.take()).map_err(system_error("reaching the service manager"))?;
+        let xen_backend = match config.xen.guest.as_slice() {
             [] => None,
             _ => Some(backend(kernel, &config.xen, config.kvm.guest.as_slice())?),
         };
         let mut tickets = tickets(&config)?;
-        let (told, events) = mpsc::unbounded_channel::<Event>();
-        let (opened, service, scrape) = match service(&config, &tickets, told) {
+        let (events_sender, events) = mpsc::unbounded_channel::<Event>();
+        let (opened, service, metrics_server) = match service(&config, &tickets, events_sender) {
             Ok(started) => started,
             Err(error) => {
-                if tickets.survivors().is_empty() {
-                    tickets.forget();
+                if tickets.resumable().is_empty() {
+                    tickets.delete_file();
                 }
                 return Err(error);
             }
@@ -236,52 +238,52 @@ impl Daemon {
         let sizes = broker.sizes();
         let server =
             Server::new(broker, config.limits.handshake_timeout_ms.duration(), config.daemon.idle_exit_s.duration());
-        if let Some(scrape) = scrape {
-            tokio::task::spawn_local(scrape.run(server.clone()));
+        if let Some(metrics_server) = metrics_server {
+            tokio::task::spawn_local(metrics_server.run(server.clone()));
         }
         if options.signals {
-            signals(&server, &stop, options.reload).map_err(system("listening to signals"))?;
+            handle_signals(&server, &stop, options.reload).map_err(system_error("listening to signals"))?;
         }
-        guests.serve(&server, socket, &config.kvm, keeper);
-        if let Some(backend) = of_xen {
+        guests.serve(&server, socket, &config.kvm, fd_store);
+        if let Some(backend) = xen_backend {
             backend.serve(&server, config.daemon.workers.get() as u16, sizes).map_err(DaemonError::Guests)?;
         }
         ready();
-        server.run(listener, events, stop).await.map_err(system("serving"))
+        server.run(listener, events, stop).await.map_err(system_error("serving"))
     }
 }
 
 /// A device of QEMU's that is served.
-enum Served {
+enum ServedDevice {
     Driver(Device),
     Bare(Bare),
 }
 
 /// By one device after the other, until it is stopped.
-async fn serve_devices(mut device: Served, listener: &Listener, policy: &Policy, stop: &Stop) -> io::Result<()> {
+async fn serve_devices(mut device: ServedDevice, listener: &Listener, policy: &Policy, stop: &Stop) -> io::Result<()> {
     loop {
-        let was_bare = matches!(device, Served::Bare(_));
+        let was_bare = matches!(device, ServedDevice::Bare(_));
         let ended = match device {
-            Served::Driver(device) => {
-                tell_of(&device);
-                Guest::new(device, policy.clone()).run(listener, stop).await?
+            ServedDevice::Driver(device) => {
+                log_device(&device);
+                GuestDaemon::new(device, policy.clone()).run(listener, stop).await?
             }
-            Served::Bare(device) => {
-                tell_of_bare(&device);
-                Guest::new(device, policy.clone()).run(listener, stop).await?
+            ServedDevice::Bare(device) => {
+                log_bare_device(&device);
+                GuestDaemon::new(device, policy.clone()).run(listener, stop).await?
             }
         };
-        if ended == guest::Ended::Stopped {
+        if ended == guest::GuestEnded::Stopped {
             return Ok(());
         }
         tracing::warn!("the device is gone; programs attach again when there is another one");
         let next = async {
             tokio::select! {
-                plugged = plugged(was_bare) => Some(plugged),
+                plugged = wait_for_device(was_bare) => Some(plugged),
                 () = stop.stopped() => None,
             }
         };
-        match guest::turn_away(listener, next).await? {
+        match guest::refuse_connections(listener, next).await? {
             Some(plugged) => device = plugged,
             None => return Ok(()),
         }
@@ -289,21 +291,25 @@ async fn serve_devices(mut device: Served, listener: &Listener, policy: &Policy,
 }
 
 /// Waits for a device that the driver serves; where there was none, for any.
-async fn plugged(may_be_bare: bool) -> Served {
+async fn wait_for_device(may_be_bare: bool) -> ServedDevice {
     loop {
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(DEVICE_RETRY).await;
         if let Some(device) = Device::of_host().and_then(|node| Device::open(&node).ok()) {
-            return Served::Driver(device);
+            return ServedDevice::Driver(device);
         }
         let bare = may_be_bare.then(Bare::of_host).flatten();
         if let Some(device) = bare.and_then(|function| Bare::open(&function).ok()) {
-            return Served::Bare(device);
+            return ServedDevice::Bare(device);
         }
     }
 }
 
 /// What guests of Xen are served by. Reports know guests by their names.
-fn backend<K: xen::Domain>(kernel: K, xen: &config::Xen, others: &[KvmGuest]) -> Result<Backend<K>, DaemonError> {
+fn backend<K: xen::XenKernel>(
+    kernel: K,
+    xen: &config::XenConfig,
+    others: &[KvmGuest],
+) -> Result<Backend<K>, DaemonError> {
     match xen.guest.as_slice().iter().find(|plan| others.iter().any(|other| other.name == plan.name)) {
         Some(twice) => Err(DaemonError::Guests(format!("two guests are called {}", twice.name.name()))),
         None => Backend::open(kernel, xen).map_err(DaemonError::Guests),
@@ -314,7 +320,7 @@ fn backend<K: xen::Domain>(kernel: K, xen: &config::Xen, others: &[KvmGuest]) ->
 fn tickets(config: &Config) -> Result<Tickets, DaemonError> {
     Tickets::open(config.daemon.runtime_dir.path()).or_else(|error| {
         tracing::warn!(%error, "cannot keep tickets; after a restart all domains attach anew");
-        Tickets::of_this_run().map_err(system("drawing a random key"))
+        Tickets::ephemeral().map_err(system_error("drawing a random key"))
     })
 }
 
@@ -323,21 +329,21 @@ fn tickets(config: &Config) -> Result<Tickets, DaemonError> {
 fn service(
     config: &Config,
     tickets: &Tickets,
-    told: mpsc::UnboundedSender<Event>,
-) -> Result<(Opened, Service, Option<Scrape>), DaemonError> {
-    let plans = config.mx.plans(&host(tickets.host_id())).map_err(DaemonError::Boards)?;
+    events_sender: mpsc::UnboundedSender<Event>,
+) -> Result<(OpenedBoards, Service, Option<MetricsServer>), DaemonError> {
+    let plans = config.mx.plans(&identity(tickets.host_id())).map_err(DaemonError::Boards)?;
     let mut opened = network::open(&plans).map_err(DaemonError::Boards)?;
-    let scrape = Scrape::open(&config.metrics.listen).map_err(system("listening for scrapes"))?;
-    privileges::shed(&plans);
-    let service = Service::start(service_options(config), move |event| drop(told.send(event)))?;
-    for board in opened.wired.drain(..) {
+    let metrics_server = MetricsServer::open(&config.metrics.listen).map_err(system_error("listening for scrapes"))?;
+    privileges::drop_unneeded(&plans);
+    let service = Service::start(service_options(config), move |event| drop(events_sender.send(event)))?;
+    for board in opened.linked.drain(..) {
         service.send(Command::AddMxBoard(Box::new(board)));
     }
-    Ok((opened, service, scrape))
+    Ok((opened, service, metrics_server))
 }
 
 /// What the device turned out to be, and whether it is as fast as memory.
-fn tell_of(device: &Device) {
+fn log_device(device: &Device) {
     match device.info() {
         Ok(info) => {
             let (bytes, cached, path) = (info.window.0, info.memory_type, device.path().display());
@@ -351,7 +357,7 @@ fn tell_of(device: &Device) {
 }
 
 /// What it costs that no driver has the device.
-fn tell_of_bare(device: &Bare) {
+fn log_bare_device(device: &Bare) {
     let (bytes, path) = (device.size().0, device.path().display());
     tracing::info!("{path}: a window of {bytes} bytes");
     tracing::warn!(
@@ -362,21 +368,21 @@ fn tell_of_bare(device: &Bare) {
 
 fn service_options(config: &Config) -> ServiceOptions {
     let wait = match config.wait.mode {
-        WaitMode::Adaptive => Waiting::Adaptive(config.wait.spin_us.duration()),
-        WaitMode::Spin => Waiting::Spin,
-        WaitMode::Sleep => Waiting::Sleep,
+        WorkerWaitMode::Adaptive => WaitMode::Adaptive(config.wait.spin_us.duration()),
+        WorkerWaitMode::Spin => WaitMode::Spin,
+        WorkerWaitMode::Sleep => WaitMode::Sleep,
     };
     ServiceOptions {
         workers: config.daemon.workers.get() as u8, // At most 64, says the configuration.
         wait,
         cpus: config.daemon.worker_cpus.numbers().iter().map(|&cpu| cpu as usize).collect(),
-        permit: Permit::everything(), // The broker sends the true one before anybody is attached.
+        send_policy: SendPolicy::allow_all(), // The broker sends the true one before anybody is attached.
     }
 }
 
 fn broker(
-    options: &Options,
-    opened: Opened,
+    options: &DaemonOptions,
+    opened: OpenedBoards,
     tickets: Tickets,
     plane: Box<dyn DataPlane>,
 ) -> Result<Broker, DaemonError> {
@@ -384,23 +390,23 @@ fn broker(
     let (uid, limits) = (rustix::process::geteuid().as_raw(), limits(config));
     let slab = SlabSize::new(config.limits.slab_kib.bytes()).expect("checked with the configuration");
     let settings = Settings {
-        spoken: options.spoken,
+        versions: options.versions,
         name: Name::new(concat!("isthmusd ", env!("CARGO_PKG_VERSION"))).expect("a valid name"),
         uid,
-        nobody: nobody(),
+        overflow_uid: overflow_uid(),
         slab,
         // What comes from other hosts comes by this ring, and wakes its reader the less often the more fits.
-        ring_slab: if opened.wired_any() { slab.max(RING_SLAB) } else { slab },
-        epoch: epoch().map_err(system("drawing a random number"))?,
+        ring_slab: if opened.any_has_links() { slab.max(RING_SLAB) } else { slab },
+        epoch: epoch().map_err(system_error("drawing a random number"))?,
         fds_max: raise_descriptor_limit(),
         sessions_max: limits.domains + 64,
         sessions_per_owner_max: limits.domains_per_owner + 32,
         offer_timeout: 1_000_000_000,
-        facts: facts(&options.loaded),
+        report_facts: report_facts(&options.loaded),
     };
     let directory = Directory::new(limits, opened.boards, tickets.first());
     let mut broker = Broker::new(settings, Policy::new(config.policy.clone(), uid), directory, tickets, plane);
-    broker.set_views(opened.views);
+    broker.set_mx_views(opened.views);
     Ok(broker)
 }
 
@@ -415,14 +421,14 @@ fn limits(config: &Config) -> Limits {
     }
 }
 
-fn facts(loaded: &Loaded) -> Facts {
+fn report_facts(loaded: &Loaded) -> ReportFacts {
     let config = json!({
         "schema": SCHEMA,
         "file": loaded.file.as_deref().map(Path::to_string_lossy),
         "entries": loaded.show_json(),
     });
     let wait = loaded.config.wait.mode.as_str().to_owned();
-    Facts { socket: loaded.config.daemon.socket.path().display().to_string(), wait, config }
+    ReportFacts { socket: loaded.config.daemon.socket.path().display().to_string(), wait, config }
 }
 
 /// As many descriptors as we may have: each channel whose counters are shown takes one.
@@ -435,7 +441,7 @@ fn raise_descriptor_limit() -> usize {
 }
 
 /// The user number that stands for all who have none here: none where everybody has one.
-fn nobody() -> Option<u32> {
+fn overflow_uid() -> Option<u32> {
     let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
     let words: Vec<&str> = map.split_whitespace().collect();
     if words == ["0", "0", "4294967295"] {
@@ -450,7 +456,7 @@ fn epoch() -> io::Result<u64> {
     Ok(u64::from(u32::from_le_bytes(bytes)))
 }
 
-fn stop_signals(stop: &Stop) -> io::Result<()> {
+fn handle_stop_signals(stop: &Stop) -> io::Result<()> {
     for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
         let (mut signal, stop) = (signal(kind)?, stop.clone());
         tokio::task::spawn_local(async move {
@@ -462,8 +468,8 @@ fn stop_signals(stop: &Stop) -> io::Result<()> {
     Ok(())
 }
 
-fn signals(server: &Server, stop: &Stop, reload: Option<Reload>) -> io::Result<()> {
-    stop_signals(stop)?;
+fn handle_signals(server: &Server, stop: &Stop, reload: Option<Reload>) -> io::Result<()> {
+    handle_stop_signals(stop)?;
     let (mut hangup, server) = (signal(SignalKind::hangup())?, server.clone());
     tokio::task::spawn_local(async move {
         while hangup.recv().await.is_some() {
@@ -483,7 +489,7 @@ fn apply(server: &Server, loaded: &Loaded) {
     let policy = Policy::new(loaded.config.policy.clone(), uid);
     server.with(|broker| {
         broker.set_policy(policy);
-        broker.set_facts(facts(loaded));
+        broker.set_report_facts(report_facts(loaded));
     });
     tracing::info!("the configuration was read again");
 }

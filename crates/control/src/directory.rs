@@ -1,18 +1,18 @@
-//! Who is attached: domains, their names, endpoints and boards. Decides and remembers, does no I/O.
+//! Who is attached: domains, their names, endpoints and ready maps. Decides and remembers, does no I/O.
 //!
 //! ```text
 //!   Directory ── domains by number and by name
-//!     Domain ─── owner, endpoints, what it knows of its peers
-//!       Boards ─ boards: its places, one board for each owner among its peers
+//!     DomainEntry owner, endpoints, what it knows of its peers
+//!       ReadyMaps its ready maps and their bits, one for each owner among its peers
 //!   Mx ───────── MX boards, and who has which of their endpoint numbers
 //!   Channels ─── which pairs have a channel, and how far it is
 //! ```
 //!
 //! It is soft state with the socket as lease: who loses the connection disappears, with everything it had.
 
-pub mod boards;
 pub mod channels;
 pub mod mx;
+pub mod ready_maps;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -20,8 +20,8 @@ use isthmus_layout::control::{Name, Owner};
 use isthmus_layout::ids::{ChannelId, DomainId, EndpointAddress, EndpointIndex};
 use isthmus_layout::reason::Reason;
 
-use boards::Boards;
-use mx::{Mx, MxBoard, MxNumber};
+use mx::{Mx, MxBoardEntry, MxNumber};
+use ready_maps::ReadyMaps;
 
 /// How much there may be of what.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ pub struct Limits {
 
 /// Who wants to attach.
 #[derive(Clone, Debug)]
-pub struct Applicant {
+pub struct AttachRequest {
     /// The name it asked for.
     pub name: Option<Name>,
     /// What it is called without: something about its process.
@@ -53,20 +53,20 @@ pub struct Applicant {
 
 /// What a domain knows of another one.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Acquaintance {
+pub struct PeerState {
     /// The channel between them.
     pub channel: Option<ChannelId>,
     /// Why there was none when it was asked for last.
     pub refused: Option<Reason>,
     /// It looked the other one up or has a channel with it, and is told when that goes.
-    pub watches: bool,
+    pub is_watching: bool,
     /// Regions it offers to the other one.
     pub grants: u32,
 }
 
 /// A domain.
 #[derive(Debug)]
-pub struct Domain {
+pub struct DomainEntry {
     /// Its number.
     pub id: DomainId,
     /// Its name.
@@ -75,15 +75,15 @@ pub struct Domain {
     pub owner: Owner,
     /// Its open endpoints with their labels.
     pub endpoints: BTreeMap<EndpointIndex, Option<Name>>,
-    /// Its boards.
-    pub boards: Boards,
+    /// Its ready maps.
+    pub ready_maps: ReadyMaps,
     /// What it knows of others.
-    pub peers: BTreeMap<DomainId, Acquaintance>,
+    pub peers: BTreeMap<DomainId, PeerState>,
     /// Those who watch it.
     watchers: BTreeSet<DomainId>,
 }
 
-impl Domain {
+impl DomainEntry {
     /// Channels it has, half made ones too.
     pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
         self.peers.values().filter_map(|peer| peer.channel)
@@ -93,7 +93,7 @@ impl Domain {
 /// The attached domains.
 #[derive(Debug)]
 pub struct Directory {
-    domains: BTreeMap<DomainId, Domain>,
+    domains: BTreeMap<DomainId, DomainEntry>,
     names: HashMap<Name, DomainId>,
     mx: Mx,
     next: u32,
@@ -102,8 +102,8 @@ pub struct Directory {
 
 impl Directory {
     /// Nobody yet. The first domain gets the number `first`.
-    pub fn new(limits: Limits, boards: Vec<MxBoard>, first: DomainId) -> Self {
-        let (domains, names, mx) = (BTreeMap::new(), HashMap::new(), Mx::new(boards));
+    pub fn new(limits: Limits, mx_boards: Vec<MxBoardEntry>, first: DomainId) -> Self {
+        let (domains, names, mx) = (BTreeMap::new(), HashMap::new(), Mx::new(mx_boards));
         Self { domains, names, mx, next: first.number(), limits }
     }
 
@@ -112,55 +112,55 @@ impl Directory {
         self.limits
     }
 
-    /// Takes a domain in.
-    pub fn attach(&mut self, applicant: Applicant) -> Result<&mut Domain, Reason> {
+    /// Adds a domain.
+    pub fn attach(&mut self, request: AttachRequest) -> Result<&mut DomainEntry, Reason> {
         if self.domains.len() >= self.limits.domains {
             return Err(Reason::DomainsFull);
         }
-        if self.of_owner(applicant.owner) >= self.limits.domains_per_owner {
-            return Err(Reason::OwnerDomainsFull);
+        if self.count_of_owner(request.owner) >= self.limits.domains_per_owner {
+            return Err(Reason::UserDomainsFull);
         }
-        let name = match applicant.name {
+        let name = match request.name {
             Some(name) if name.as_number().is_some() => return Err(Reason::NameInvalid),
             Some(name) if self.names.contains_key(&name) => return Err(Reason::NameTaken),
             Some(name) => name,
-            None => self.free_name(applicant.fallback),
+            None => self.unused_name(request.fallback),
         };
-        let id = match applicant.resumed {
+        let id = match request.resumed {
             Some(id) if self.domains.contains_key(&id) => return Err(Reason::StillAttached),
             Some(id) => id,
-            None => self.free_number(),
+            None => self.allocate_id(),
         };
         self.names.insert(name.clone(), id);
-        let domain = Domain {
+        let domain = DomainEntry {
             id,
             name,
-            owner: applicant.owner,
+            owner: request.owner,
             endpoints: BTreeMap::new(),
-            boards: Boards::new(applicant.owner),
+            ready_maps: ReadyMaps::new(request.owner),
             peers: BTreeMap::new(),
             watchers: BTreeSet::new(),
         };
         Ok(self.domains.entry(id).or_insert(domain))
     }
 
-    /// Lets a domain go. Also answers who watched it.
-    pub fn detach(&mut self, id: DomainId) -> Option<(Domain, BTreeSet<DomainId>)> {
-        let mut gone = self.domains.remove(&id)?;
-        self.names.remove(&gone.name);
-        self.mx.leave(id);
-        for peer in gone.peers.keys() {
+    /// Removes a domain. Also returns who watched it.
+    pub fn detach(&mut self, id: DomainId) -> Option<(DomainEntry, BTreeSet<DomainId>)> {
+        let mut detached = self.domains.remove(&id)?;
+        self.names.remove(&detached.name);
+        self.mx.remove_domain(id);
+        for peer in detached.peers.keys() {
             if let Some(peer) = self.domains.get_mut(peer) {
                 peer.watchers.remove(&id);
             }
         }
-        let watchers = std::mem::take(&mut gone.watchers);
+        let watchers = std::mem::take(&mut detached.watchers);
         for watcher in &watchers {
             if let Some(watcher) = self.domains.get_mut(watcher) {
                 watcher.peers.remove(&id);
             }
         }
-        Some((gone, watchers))
+        Some((detached, watchers))
     }
 
     /// From now on `watcher` is told when `watched` goes.
@@ -170,34 +170,34 @@ impl Directory {
         }
         if let Some(domain) = self.domains.get_mut(&watched) {
             domain.watchers.insert(watcher);
-            self.acquaintance(watcher, watched).watches = true;
+            self.peer_state(watcher, watched).is_watching = true;
         }
     }
 
     /// What `of` knows of `peer`; both are attached.
-    pub fn acquaintance(&mut self, of: DomainId, peer: DomainId) -> &mut Acquaintance {
+    pub fn peer_state(&mut self, of: DomainId, peer: DomainId) -> &mut PeerState {
         let domain = self.domains.get_mut(&of).expect("whoever asks is attached");
         domain.peers.entry(peer).or_default()
     }
 
     /// The domain with this number.
-    pub fn get(&self, id: DomainId) -> Option<&Domain> {
+    pub fn get(&self, id: DomainId) -> Option<&DomainEntry> {
         self.domains.get(&id)
     }
 
     /// The same, to change it.
-    pub fn get_mut(&mut self, id: DomainId) -> Option<&mut Domain> {
+    pub fn get_mut(&mut self, id: DomainId) -> Option<&mut DomainEntry> {
         self.domains.get_mut(&id)
     }
 
     /// The domain of this name, or of this number as in `d7`.
-    pub fn find(&self, name: &Name) -> Option<&Domain> {
+    pub fn find(&self, name: &Name) -> Option<&DomainEntry> {
         let id = name.as_number().or_else(|| self.names.get(name).copied())?;
         self.domains.get(&id)
     }
 
     /// All domains, by number.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Domain> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &DomainEntry> {
         self.domains.values()
     }
 
@@ -212,7 +212,7 @@ impl Directory {
     }
 
     /// How many domains an owner has.
-    pub fn of_owner(&self, owner: Owner) -> usize {
+    pub fn count_of_owner(&self, owner: Owner) -> usize {
         self.domains.values().filter(|domain| domain.owner == owner).count()
     }
 
@@ -274,13 +274,13 @@ impl Directory {
         }
         let of_owner = |claim: &mx::Claim| self.get(claim.at.domain).is_some_and(|other| other.owner == domain.owner);
         if self.mx.claims().filter(|(_, claim)| of_owner(claim)).count() >= self.limits.mx_endpoints_per_owner {
-            return Err(Reason::MxOwnerFull);
+            return Err(Reason::MxUserEndpointsFull);
         }
         self.mx.open(board, endpoint, key, at)
     }
 
     /// The fallback, or the fallback with a number behind it.
-    fn free_name(&self, fallback: Name) -> Name {
+    fn unused_name(&self, fallback: Name) -> Name {
         let free = |name: &Name| !self.names.contains_key(name) && name.as_number().is_none();
         if free(&fallback) {
             return fallback;
@@ -295,7 +295,7 @@ impl Directory {
     }
 
     /// A number that nobody has; numbers of domains that came back are passed over.
-    fn free_number(&mut self) -> DomainId {
+    fn allocate_id(&mut self) -> DomainId {
         loop {
             let number = self.next;
             self.next = self.next.checked_add(1).unwrap_or(1);

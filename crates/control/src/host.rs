@@ -7,21 +7,21 @@ use crate::config::MxHost;
 /// Where machines keep their number; the second is that of older ones.
 const MACHINE_IDS: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
 
-/// This host. Where it has no number it is told from others by `otherwise`.
-pub(crate) fn host(otherwise: [u8; 32]) -> MxHost {
+/// This host. Where it has no number it is told from others by `fallback`.
+pub(crate) fn identity(fallback: [u8; 32]) -> MxHost {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    MxHost { name, id: machine_id(&MACHINE_IDS.map(Path::new)).unwrap_or(otherwise) }
+    MxHost { name, id: machine_id(&MACHINE_IDS.map(Path::new)).unwrap_or(fallback) }
 }
 
 /// Made from the machine's number: the number itself is to be shown to nobody, says machine-id(5).
 fn machine_id(files: &[&Path]) -> Option<[u8; 32]> {
     let texts = files.iter().filter_map(|file| std::fs::read_to_string(file).ok());
-    let number = texts.filter_map(|text| number(&text)).next()?;
+    let number = texts.filter_map(|text| parse_machine_id(&text)).next()?;
     Some(blake3::derive_key("isthmus 2026 host", &number.to_le_bytes()))
 }
 
 /// Images that have not been started yet have none, or say `uninitialized`.
-fn number(text: &str) -> Option<u128> {
+fn parse_machine_id(text: &str) -> Option<u128> {
     let digits = text.trim_end();
     let is_one = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     u128::from_str_radix(digits, 16).ok().filter(|number| is_one && *number != 0)
@@ -34,14 +34,14 @@ mod tests {
     const NUMBER: &str = "0123456789abcdef0123456789ABCDEF";
 
     #[test]
-    fn only_a_number_of_a_machine_is_one() {
-        assert_eq!(number(&format!("{NUMBER}\n")), Some(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef));
+    fn parses_only_valid_machine_ids() {
+        assert_eq!(parse_machine_id(&format!("{NUMBER}\n")), Some(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef));
         let none = ["", "uninitialized\n", &NUMBER[1..], "+123456789abcdef0123456789abcdef0", &"0".repeat(32)];
-        assert!(none.into_iter().all(|text| number(text).is_none()));
+        assert!(none.into_iter().all(|text| parse_machine_id(text).is_none()));
     }
 
     #[test]
-    fn a_host_is_told_by_the_first_number_that_is_there() {
+    fn uses_the_first_machine_id_found() {
         let folder = tempfile::tempdir().unwrap();
         let [missing, empty, first, second] =
             ["missing", "empty", "first", "second"].map(|name| folder.path().join(name));

@@ -15,18 +15,18 @@ use prometheus_client::registry::Registry;
 use crate::broker::Broker;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct OfReason {
+struct ReasonLabels {
     reason: &'static str,
     kind: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct OfWorker {
+struct WorkerLabels {
     worker: u32,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct OfDomain {
+struct DomainLabels {
     domain: u32,
     name: String,
 }
@@ -62,68 +62,68 @@ fn add_gauges(broker: &Broker, registry: &mut Registry) {
     }
 }
 
-fn of_reason(reason: Reason) -> OfReason {
-    OfReason { reason: reason.name(), kind: reason.kind().name() }
+fn reason_labels(reason: Reason) -> ReasonLabels {
+    ReasonLabels { reason: reason.name(), kind: reason.kind().name() }
 }
 
 fn add_reasons(broker: &Broker, registry: &mut Registry) {
-    let control = Family::<OfReason, Counter>::default();
-    for (reason, count) in broker.journal.counts() {
-        control.get_or_create(&of_reason(reason)).inc_by(count);
+    let control = Family::<ReasonLabels, Counter>::default();
+    for (reason, count) in broker.reason_log.counts() {
+        control.get_or_create(&reason_labels(reason)).inc_by(count);
     }
     registry.register("control_reasons", "Refusals, faults and ends on the control socket", control);
-    let (faults, drops) = (Family::<OfReason, Counter>::default(), Family::<OfReason, Counter>::default());
+    let (faults, drops) = (Family::<ReasonLabels, Counter>::default(), Family::<ReasonLabels, Counter>::default());
     for counters in broker.workers.counters() {
         for (reason, count) in counters.faults.iter() {
-            faults.get_or_create(&of_reason(reason)).inc_by(count);
+            faults.get_or_create(&reason_labels(reason)).inc_by(count);
         }
         for (reason, count) in counters.drops.iter() {
-            drops.get_or_create(&of_reason(reason)).inc_by(count);
+            drops.get_or_create(&reason_labels(reason)).inc_by(count);
         }
     }
-    registry.register("ring_faults", "Domains cut off because of what they wrote into their ring", faults);
-    registry.register("ring_drops", "Records on the ordinary path that reached nobody", drops);
+    registry.register("ring_violations", "Domains cut off because of what they wrote into their ring", faults);
+    registry.register("ring_drops", "Records on the daemon path that reached nobody", drops);
 }
 
 fn add_workers(broker: &Broker, registry: &mut Registry) {
     type Field = fn(&isthmus_service::WorkerCounters) -> &AtomicU64;
     let counters: [(&str, &str, Field); 6] = [
-        ("worker_records", "Records moved on the ordinary path", |counters| &counters.records),
-        ("worker_bytes", "Message bytes moved on the ordinary path", |counters| &counters.bytes),
+        ("worker_records", "Records moved on the daemon path", |counters| &counters.records),
+        ("worker_bytes", "Message bytes moved on the daemon path", |counters| &counters.bytes),
         ("worker_credits", "Credits passed on", |counters| &counters.credits),
         ("worker_bounces", "Messages answered with a bounce", |counters| &counters.bounces),
         ("worker_sleeps", "Times the worker went to sleep", |counters| &counters.sleeps),
-        ("worker_wake_ups", "Times a doorbell woke the worker", |counters| &counters.wake_ups),
+        ("worker_wakeups", "Times a doorbell woke the worker", |counters| &counters.wakeups),
     ];
     for (name, help, field) in counters {
-        let family = Family::<OfWorker, Counter>::default();
+        let family = Family::<WorkerLabels, Counter>::default();
         for (worker, counters) in broker.workers.counters().iter().enumerate() {
-            family.get_or_create(&OfWorker { worker: worker as u32 }).inc_by(field(counters).load(Relaxed));
+            family.get_or_create(&WorkerLabels { worker: worker as u32 }).inc_by(field(counters).load(Relaxed));
         }
         registry.register(name, help, family);
     }
-    let held = Family::<OfWorker, Gauge>::default();
+    let held_bytes = Family::<WorkerLabels, Gauge>::default();
     for (worker, counters) in broker.workers.counters().iter().enumerate() {
-        held.get_or_create(&OfWorker { worker: worker as u32 }).set(counters.held_bytes.load(Relaxed) as i64);
+        held_bytes.get_or_create(&WorkerLabels { worker: worker as u32 }).set(counters.held_bytes.load(Relaxed) as i64);
     }
-    registry.register("worker_held_bytes", "Bytes held for domains that are slow to read", held);
+    registry.register("worker_queued_bytes", "Bytes held for domains that are slow to read", held_bytes);
 }
 
 fn add_domains(broker: &Broker, registry: &mut Registry) {
     type Field = fn(&isthmus_service::DomainCounters) -> &AtomicU64;
     let counters: [(&str, &str, Field); 5] = [
-        ("domain_sent_records", "Records sent by the ordinary path", |counters| &counters.sent_records),
-        ("domain_sent_bytes", "Message bytes sent by the ordinary path", |counters| &counters.sent_bytes),
-        ("domain_received_records", "Records received by the ordinary path", |counters| &counters.received_records),
-        ("domain_received_bytes", "Message bytes received by the ordinary path", |counters| &counters.received_bytes),
+        ("domain_sent_records", "Records sent by the daemon path", |counters| &counters.sent_records),
+        ("domain_sent_bytes", "Message bytes sent by the daemon path", |counters| &counters.sent_bytes),
+        ("domain_received_records", "Records received by the daemon path", |counters| &counters.received_records),
+        ("domain_received_bytes", "Message bytes received by the daemon path", |counters| &counters.received_bytes),
         ("domain_bounces", "Messages that reached nobody", |counters| &counters.bounces),
     ];
     for (name, help, field) in counters {
-        let family = Family::<OfDomain, Counter>::default();
+        let family = Family::<DomainLabels, Counter>::default();
         for domain in broker.directory.iter() {
-            if let Some(home) = broker.homes.get(&domain.id) {
-                let label = OfDomain { domain: domain.id.number(), name: domain.name.to_string() };
-                family.get_or_create(&label).inc_by(field(&home.counters).load(Relaxed));
+            if let Some(attachment) = broker.attachments.get(&domain.id) {
+                let label = DomainLabels { domain: domain.id.number(), name: domain.name.to_string() };
+                family.get_or_create(&label).inc_by(field(&attachment.counters).load(Relaxed));
             }
         }
         registry.register(name, help, family);

@@ -6,56 +6,56 @@ use std::sync::{Arc, Mutex};
 
 use isthmus_layout::ids::NicId;
 use isthmus_link::{Link, PacketLink, PacketOptions, Peer, UdpLink, UdpOptions};
-use isthmus_mx::board::{Setup, parse_peers};
+use isthmus_mx::board::{BoardSetup, parse_peers};
 use isthmus_mx::wire::{BoardName, Dialect, Sizes};
 use isthmus_service::{MxBoardNumber, MxView, NewMxBoard};
 
 use crate::config::{BoardNic, Carrier, LinkPlan, MxBoardPlan, Network, UdpPeer};
-use crate::directory::mx::MxBoard;
+use crate::directory::mx::MxBoardEntry;
 
 /// Bytes of an Ethernet header: Open-MX's frame limit counts them, an MTU does not, and hosts have the same number for both.
 const HEADER_BYTES: u32 = 14;
 
 /// What the boards are, as control and the data plane need them.
 #[derive(Debug, Default)]
-pub(crate) struct Opened {
+pub(crate) struct OpenedBoards {
     /// All boards, by number.
-    pub(crate) boards: Vec<MxBoard>,
+    pub(crate) boards: Vec<MxBoardEntry>,
     /// Those with links, for the data plane.
-    pub(crate) wired: Vec<NewMxBoard>,
+    pub(crate) linked: Vec<NewMxBoard>,
     /// What is to be seen of each; none without links.
     pub(crate) views: Vec<Option<Arc<Mutex<MxView>>>>,
 }
 
-impl Opened {
+impl OpenedBoards {
     /// Whether any board has links.
-    pub(crate) fn wired_any(&self) -> bool {
+    pub(crate) fn any_has_links(&self) -> bool {
         self.views.iter().any(Option::is_some)
     }
 }
 
 /// Opens the links of all boards. The error says which board, and what to do.
-pub(crate) fn open(plans: &[MxBoardPlan]) -> Result<Opened, String> {
+pub(crate) fn open(plans: &[MxBoardPlan]) -> Result<OpenedBoards, String> {
     let address_of = |_, interface: &str| isthmus_link::interface(interface).map(|interface| interface.nic);
-    let boards = MxBoardPlan::settled(plans, address_of)?;
-    let mut opened = Opened { views: vec![None; boards.len()], ..Opened::default() };
+    let boards = MxBoardPlan::resolve_addresses(plans, address_of)?;
+    let mut opened = OpenedBoards { views: vec![None; boards.len()], ..OpenedBoards::default() };
     for (number, (plan, board)) in plans.iter().zip(&boards).enumerate() {
         let Some(network) = &plan.network else { continue };
         let view = Arc::new(Mutex::new(MxView::default()));
-        let new = wired(number, plan, network, board, &boards, &view);
-        opened.wired.push(new.map_err(|error| format!("mx.board[{number}]: {error}"))?);
+        let new = open_board(number, plan, network, board, &boards, &view);
+        opened.linked.push(new.map_err(|error| format!("mx.board[{number}]: {error}"))?);
         opened.views[number] = Some(view);
     }
     opened.boards = boards;
     Ok(opened)
 }
 
-fn wired(
+fn open_board(
     number: usize,
     plan: &MxBoardPlan,
     network: &Network,
-    board: &MxBoard,
-    boards: &[MxBoard],
+    board: &MxBoardEntry,
+    boards: &[MxBoardEntry],
     view: &Arc<Mutex<MxView>>,
 ) -> Result<NewMxBoard, String> {
     let mut links: Vec<(Box<dyn Link>, u32)> = Vec::new();
@@ -67,20 +67,20 @@ fn wired(
     let sizes = match network.dialect {
         Dialect::Mx => Sizes::MX,
         Dialect::OpenMx { .. } => {
-            let carried = links.iter().map(|(link, _)| link.frame_bytes_max()).min().unwrap_or(0);
-            let limit = network.frame_bytes_max.unwrap_or(carried.saturating_sub(HEADER_BYTES));
+            let frame_limit = links.iter().map(|(link, _)| link.frame_bytes_max()).min().unwrap_or(0);
+            let limit = network.frame_bytes_max.unwrap_or(frame_limit.saturating_sub(HEADER_BYTES));
             Sizes::open_mx(limit).ok_or_else(|| format!("frames of {limit} bytes are too short for anything"))?
         }
     };
     if let Some((link, _)) = links.iter().find(|(link, _)| link.frame_bytes_max() < sizes.frame_bytes_max()) {
-        let (name, carried, needed) = (link.name(), link.frame_bytes_max(), sizes.frame_bytes_max());
+        let (name, frame_limit, needed) = (link.name(), link.frame_bytes_max(), sizes.frame_bytes_max());
         return Err(format!(
-            "{name} carries frames of {carried} bytes, {needed} are needed: raise its MTU, or lower frame_bytes_max"
+            "{name} carries frames of {frame_limit} bytes, {needed} are needed: raise its MTU, or lower frame_bytes_max"
         ));
     }
-    let [serial, secret] = random().map_err(|error| format!("drawing random numbers: {error}"))?;
+    let [serial, secret] = random_u32s().map_err(|error| format!("drawing random numbers: {error}"))?;
     let name = |name: &str| BoardName::new(name.as_bytes()).ok_or_else(|| format!("{name} cannot be a board's name"));
-    let mut setup = Setup::new(board.nic, name(&board.name)?, network.dialect, serial, secret);
+    let mut setup = BoardSetup::new(board.nic, name(&board.name)?, network.dialect, serial, secret);
     setup.discovery = network.discovery;
     setup.tuning.endpoints_max = board.endpoints as u16; // At most 255, says the configuration.
     let others = boards.iter().filter(|other| other.nic != board.nic);
@@ -99,7 +99,7 @@ fn wired(
 
 /// An interface takes frames for its own address only.
 fn check_address(plan: &MxBoardPlan, carrier: &Carrier, nic: NicId) -> Result<(), String> {
-    let (BoardNic::Known(_), Carrier::Packet { interface } | Carrier::Xdp { interface }) = (&plan.nic, carrier) else {
+    let (BoardNic::Fixed(_), Carrier::Packet { interface } | Carrier::Xdp { interface }) = (&plan.nic, carrier) else {
         return Ok(());
     };
     match isthmus_link::interface(interface) {
@@ -168,14 +168,17 @@ fn host(peer: &UdpPeer, local: SocketAddr) -> Result<SocketAddr, String> {
         UdpPeer::Address(address) => Ok(*address),
         UdpPeer::Name { host, port } => {
             let found = (host.as_str(), *port).to_socket_addrs().map_err(|error| format!("{host}: {error}"))?;
-            let wanted = |address: &SocketAddr| address.is_ipv4() == local.is_ipv4();
-            found.into_iter().find(wanted).ok_or_else(|| format!("{host} has no address that {local} can send to"))
+            let has_same_family = |address: &SocketAddr| address.is_ipv4() == local.is_ipv4();
+            found
+                .into_iter()
+                .find(has_same_family)
+                .ok_or_else(|| format!("{host} has no address that {local} can send to"))
         }
     }
 }
 
 /// Two random numbers.
-pub(crate) fn random() -> std::io::Result<[u32; 2]> {
+pub(crate) fn random_u32s() -> std::io::Result<[u32; 2]> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     let [a, b, c, d, e, f, g, h] = bytes;

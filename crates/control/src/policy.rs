@@ -3,7 +3,7 @@
 use isthmus_layout::control::{Name, Owner};
 use isthmus_layout::reason::Reason;
 
-use crate::config::{self, Party, Verdict};
+use crate::config::{self, PolicySubject, Verdict};
 
 /// A domain, as far as the policy cares.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,53 +15,53 @@ pub struct Identity {
 }
 
 impl Identity {
-    fn party(&self) -> Party<'_> {
-        Party { name: self.name.as_str(), uid: self.owner.0 }
+    fn as_subject(&self) -> PolicySubject<'_> {
+        PolicySubject { name: self.name.as_str(), uid: self.owner.0 }
     }
 }
 
 /// The policy in force.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    settings: config::Policy,
+    settings: config::PolicyConfig,
     own_uid: u32,
 }
 
 impl Policy {
     /// For a daemon of that user.
-    pub fn new(settings: config::Policy, own_uid: u32) -> Self {
+    pub fn new(settings: config::PolicyConfig, own_uid: u32) -> Self {
         Self { settings, own_uid }
     }
 
     /// The settings.
-    pub fn settings(&self) -> &config::Policy {
+    pub fn settings(&self) -> &config::PolicyConfig {
         &self.settings
     }
 
     /// May a user attach?
-    pub fn attach(&self, uid: u32) -> Result<(), Reason> {
+    pub fn may_attach(&self, uid: u32) -> Result<(), Reason> {
         if self.settings.may_attach(uid, self.own_uid) { Ok(()) } else { Err(Reason::AttachForbidden) }
     }
 
     /// May a user see frames, which are those of all users?
-    pub fn capture(&self, uid: u32) -> Result<(), Reason> {
+    pub fn may_capture(&self, uid: u32) -> Result<(), Reason> {
         if uid == 0 || uid == self.own_uid { Ok(()) } else { Err(Reason::CaptureForbidden) }
     }
 
     /// What the settings say about one direction.
     pub fn verdict(&self, from: &Identity, to: &Identity) -> Verdict {
-        self.settings.verdict(from.party(), to.party())
+        self.settings.verdict(from.as_subject(), to.as_subject())
     }
 
     /// May one send messages to the other?
-    pub fn talk(&self, from: &Identity, to: &Identity) -> Result<(), Reason> {
+    pub fn may_send(&self, from: &Identity, to: &Identity) -> Result<(), Reason> {
         if self.verdict(from, to).talk { Ok(()) } else { Err(Reason::TalkForbidden) }
     }
 
     /// May they have a channel? It carries both directions, so both have to be allowed.
-    pub fn channel(&self, a: &Identity, b: &Identity) -> Result<(), Reason> {
-        let (there, back) = (self.verdict(a, b), self.verdict(b, a));
-        match (there.talk && back.talk, there.channel && back.channel) {
+    pub fn may_open_channel(&self, a: &Identity, b: &Identity) -> Result<(), Reason> {
+        let (forward, backward) = (self.verdict(a, b), self.verdict(b, a));
+        match (forward.talk && backward.talk, forward.channel && backward.channel) {
             (false, _) => Err(Reason::TalkForbidden),
             (_, false) => Err(Reason::ChannelsForbidden),
             _ => Ok(()),
@@ -69,12 +69,12 @@ impl Policy {
     }
 
     /// May a region of the one stay granted to the other?
-    pub fn grant(&self, owner: &Identity, reader: &Identity) -> Result<(), Reason> {
+    pub fn may_grant(&self, owner: &Identity, reader: &Identity) -> Result<(), Reason> {
         if owner.owner != reader.owner {
-            return Err(Reason::OtherOwner);
+            return Err(Reason::DifferentOwner);
         }
-        self.channel(owner, reader)?;
-        let keeps = self.settings.keeps_grants(owner.owner.0, reader.owner.0);
+        self.may_open_channel(owner, reader)?;
+        let keeps = self.settings.may_keep_grants(owner.owner.0, reader.owner.0);
         if keeps { Ok(()) } else { Err(Reason::GrantsForbidden) }
     }
 }
@@ -95,33 +95,36 @@ mod tests {
     }
 
     #[test]
-    fn by_default_one_user_is_on_its_own() {
+    fn default_policy_isolates_users() {
         let (policy, a, b, c) = (policy(""), identity("a", 5), identity("b", 5), identity("c", 6));
-        assert_eq!([policy.attach(0), policy.attach(5)], [Ok(()), Err(Reason::AttachForbidden)]);
-        assert_eq!([policy.channel(&a, &b), policy.grant(&a, &b)], [Ok(()); 2]);
-        assert_eq!([policy.talk(&a, &c), policy.channel(&a, &c)], [Err(Reason::TalkForbidden); 2]);
+        assert_eq!([policy.may_attach(0), policy.may_attach(5)], [Ok(()), Err(Reason::AttachForbidden)]);
+        assert_eq!([policy.may_open_channel(&a, &b), policy.may_grant(&a, &b)], [Ok(()); 2]);
+        assert_eq!([policy.may_send(&a, &c), policy.may_open_channel(&a, &c)], [Err(Reason::TalkForbidden); 2]);
     }
 
     #[test]
     fn frames_are_for_root_and_the_daemon_s_own_user() {
         let policy = Policy { own_uid: 9, ..policy("[policy]\nattach = \"any-user\"\n") };
-        assert_eq!([policy.capture(0), policy.capture(9)], [Ok(()); 2]);
-        assert_eq!((policy.attach(5), policy.capture(5)), (Ok(()), Err(Reason::CaptureForbidden)));
+        assert_eq!([policy.may_capture(0), policy.may_capture(9)], [Ok(()); 2]);
+        assert_eq!((policy.may_attach(5), policy.may_capture(5)), (Ok(()), Err(Reason::CaptureForbidden)));
     }
 
     #[test]
-    fn a_rule_for_one_direction_keeps_both_from_a_channel() {
+    fn denies_a_channel_when_one_direction_is_denied() {
         let policy = policy("[policy]\ntalk = \"all\"\n[[policy.rules]]\nfrom = \"a*\"\nchannel = false\n");
         let (a, b) = (identity("a1", 5), identity("b", 5));
-        assert_eq!(policy.talk(&a, &b), Ok(()));
-        assert_eq!([policy.channel(&a, &b), policy.channel(&b, &a)], [Err(Reason::ChannelsForbidden); 2]);
+        assert_eq!(policy.may_send(&a, &b), Ok(()));
+        assert_eq!(
+            [policy.may_open_channel(&a, &b), policy.may_open_channel(&b, &a)],
+            [Err(Reason::ChannelsForbidden); 2]
+        );
     }
 
     #[test]
-    fn nothing_stays_granted_between_owners() {
+    fn denies_grants_between_owners() {
         let all = policy("[policy]\ntalk = \"all\"\n");
-        assert_eq!(all.grant(&identity("a", 5), &identity("b", 6)), Err(Reason::OtherOwner));
+        assert_eq!(all.may_grant(&identity("a", 5), &identity("b", 6)), Err(Reason::DifferentOwner));
         let never = policy("[policy]\ngrants = \"never\"\n");
-        assert_eq!(never.grant(&identity("a", 5), &identity("b", 5)), Err(Reason::GrantsForbidden));
+        assert_eq!(never.may_grant(&identity("a", 5), &identity("b", 5)), Err(Reason::GrantsForbidden));
     }
 }

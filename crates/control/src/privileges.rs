@@ -5,14 +5,14 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 use crate::config::{Carrier, MxBoardPlan};
 
 /// An AF_XDP link has to open its sockets anew, pinned memory and program too, when its interface is another one than before.
-const TO_OPEN_XDP: CapabilitySet =
+const XDP_CAPABILITIES: CapabilitySet =
     CapabilitySet::NET_RAW.union(CapabilitySet::NET_ADMIN).union(CapabilitySet::BPF).union(CapabilitySet::IPC_LOCK);
 
 /// Gives up every capability that links which are open do not need again, and all ways to get one: of this thread, and of those that it
 /// starts. Packet sockets and datagrams need none once they are open, also where they change to another interface.
-pub(crate) fn shed(plans: &[MxBoardPlan]) {
+pub(crate) fn drop_unneeded(plans: &[MxBoardPlan]) {
     let kept = needed(plans);
-    if let Err(error) = set_no_new_privs(true).and_then(|()| keep(kept)) {
+    if let Err(error) = set_no_new_privs(true).and_then(|()| limit_capabilities(kept)) {
         tracing::warn!(%error, "cannot give up capabilities that are not needed any more");
     }
 }
@@ -20,12 +20,12 @@ pub(crate) fn shed(plans: &[MxBoardPlan]) {
 fn needed(plans: &[MxBoardPlan]) -> CapabilitySet {
     let links = plans.iter().filter_map(|plan| plan.network.as_ref()).flat_map(|network| &network.links);
     match links.into_iter().any(|link| matches!(link.carrier, Carrier::Xdp { .. })) {
-        true => TO_OPEN_XDP,
+        true => XDP_CAPABILITIES,
         false => CapabilitySet::empty(),
     }
 }
 
-fn keep(kept: CapabilitySet) -> rustix::io::Result<()> {
+fn limit_capabilities(kept: CapabilitySet) -> rustix::io::Result<()> {
     let CapabilitySets { effective, permitted, .. } = capabilities(None)?;
     let inheritable = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: effective & kept, permitted: permitted & kept, inheritable })
@@ -44,21 +44,21 @@ mod tests {
     }
 
     #[test]
-    fn only_xdp_needs_anything_once_links_are_open() {
+    fn only_xdp_links_need_capabilities() {
         assert_eq!(needed_by(""), CapabilitySet::empty());
         assert_eq!(needed_by("{ interface = 'eth0' }"), CapabilitySet::empty());
         assert_eq!(needed_by("{ udp = '10.0.0.1', peers = ['10.0.0.2'] }"), CapabilitySet::empty());
-        assert_eq!(needed_by("{ interface = 'eth0' }, { interface = 'eth1', kind = 'xdp' }"), TO_OPEN_XDP);
+        assert_eq!(needed_by("{ interface = 'eth0' }, { interface = 'eth1', kind = 'xdp' }"), XDP_CAPABILITIES);
     }
 
     #[test]
-    fn what_is_given_up_is_gone_for_threads_that_follow() {
+    fn dropped_capabilities_are_gone_in_later_threads() {
         let inside = std::thread::spawn(|| {
             let before = capabilities(None).unwrap().permitted;
-            keep(TO_OPEN_XDP).unwrap();
+            limit_capabilities(XDP_CAPABILITIES).unwrap();
             let between = std::thread::spawn(|| capabilities(None).unwrap().permitted).join().unwrap();
-            assert_eq!(between, before & TO_OPEN_XDP);
-            shed(&[]);
+            assert_eq!(between, before & XDP_CAPABILITIES);
+            drop_unneeded(&[]);
             std::thread::spawn(|| (capabilities(None).unwrap(), rustix::thread::no_new_privs().unwrap()))
                 .join()
                 .unwrap()

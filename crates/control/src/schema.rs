@@ -1,4 +1,4 @@
-//! What the daemon reports, as JSON: the structs that [`answer`](crate::answer) fills and that tools read.
+//! What the daemon reports, as JSON: the structs that [`report`](crate::report) fills and that tools read.
 //!
 //! Each report says its schema's number. Fields may be added within a number; what changes or goes raises it.
 
@@ -20,7 +20,7 @@ macro_rules! reports {
 
 reports! {
     /// An entry of the table of reasons.
-    Explained {
+    ReasonRow {
         /// Its identifier.
         reason: String,
         /// Its code.
@@ -62,11 +62,11 @@ reports! {
         /// Messages that reached nobody and were answered so.
         bounces: u64,
         /// Bytes held for domains that are slow to read.
-        held_bytes: u64,
+        queued_bytes: u64,
         /// Times it went to sleep.
         sleeps: u64,
         /// Times a doorbell woke it.
-        wake_ups: u64,
+        wakeups: u64,
         /// Domains cut off, by reason.
         faults: Vec<ReasonCount>,
         /// Records dropped, by reason.
@@ -74,7 +74,7 @@ reports! {
     }
 
     /// `isthmus status`.
-    Status {
+    StatusReport {
         /// See [`SCHEMA`].
         schema: u32,
         /// The daemon's name and version.
@@ -98,7 +98,7 @@ reports! {
         /// The most there may be.
         domains_max: u32,
         /// Domains of the daemon before that have not come back yet.
-        domains_expected: u32,
+        domains_resumable: u32,
         /// Connections, domains or not.
         connections: u32,
         /// Open endpoints.
@@ -127,24 +127,24 @@ reports! {
         window_bytes: u64,
         /// Those that are taken; none while it has no device, or has not granted a window.
         used_bytes: Option<u64>,
-        /// Vectors of its device, or bells toward it.
+        /// Vectors of its device, or doorbells toward it.
         vectors: u16,
         /// Whether its own daemon is there.
         daemon: bool,
-        /// `absent`: no device; `device`: no daemon; `silent`: its daemon was not heard for a while; `there`.
+        /// `no device`, `waiting for guest daemon`, `not responding` (no heartbeat for a while) or `attached`.
         state: Option<String>,
         /// Seconds since its daemon was heard.
-        heard_s: Option<u64>,
+        last_seen_s: Option<u64>,
         /// Whether it keeps its device when this daemon is started again; none for those that have no device.
-        kept: Option<bool>,
+        keeps_device: Option<bool>,
         /// Why the last connection for its device came to nothing; none once another one did not.
-        refused: Option<String>,
+        last_error: Option<String>,
         /// Its domains.
         domains: u32,
         /// Its monitor; none if the daemon was given none.
         monitor: Option<String>,
-        /// Bytes of a window that it has in common with another guest.
-        common_bytes: Option<u64>,
+        /// Bytes of a pair window that it has with another guest.
+        pair_window_bytes: Option<u64>,
     }
 
     /// `isthmus domain list`.
@@ -179,20 +179,20 @@ reports! {
         channels: u32,
         /// The most there may be.
         channels_max: u32,
-        /// Its boards.
-        boards: u32,
+        /// Its ready maps.
+        ready_maps: u32,
         /// The worker that serves its domain ring.
         worker: u32,
-        /// Records it sent by the ordinary path.
-        ordinary_sent: u64,
+        /// Records it sent by the daemon path.
+        daemon_path_sent: u64,
         /// Message bytes in them.
-        ordinary_sent_bytes: u64,
-        /// Records it got by the ordinary path.
-        ordinary_received: u64,
+        daemon_path_sent_bytes: u64,
+        /// Records it got by the daemon path.
+        daemon_path_received: u64,
         /// Message bytes in them.
-        ordinary_received_bytes: u64,
+        daemon_path_received_bytes: u64,
         /// Bytes held for it.
-        held_bytes: u64,
+        queued_bytes: u64,
         /// Messages of it that reached nobody.
         bounces: u64,
         /// Control messages that it has not taken yet.
@@ -228,7 +228,7 @@ reports! {
     }
 
     /// `isthmus board list` and `isthmus peer list`: MX.
-    Mx {
+    MxReport {
         /// See [`SCHEMA`].
         schema: u32,
         /// The boards of this host, by number.
@@ -258,17 +258,17 @@ reports! {
         /// Packets for its endpoints that changed nothing, by reason.
         ignored: Vec<MxDropped>,
         /// Endpoints of this host that it serves, those among them that are closed and still have something to bring.
-        gateways: u64,
+        served_endpoints: u64,
         /// Endpoints of other hosts that they know, counted for each.
-        strangers: u64,
+        remote_peers: u64,
         /// Message bytes that were sent, those sent again among them.
         sent_bytes: u64,
         /// Message bytes that came and were taken.
         received_bytes: u64,
         /// Packets of messages that were sent again, because nobody had acknowledged them.
-        sent_again: u64,
+        retransmitted: u64,
         /// Frames of long messages that were asked for again, because they had not come.
-        asked_again: u64,
+        rerequested: u64,
     }
 
     /// Frames or packets that were dropped, or lost.
@@ -321,14 +321,14 @@ reports! {
         mac: String,
         /// What it is called; its address, as long as that is not known.
         name: String,
-        /// How it is known: `local` (of this host), `static`, `announced` or `asked`.
-        known: String,
+        /// How it is known: `local` (of this host), `static`, `announced` or `requested`.
+        origin: String,
         /// The board of this host that knows it.
         board: u32,
         /// The link that frames for it go by. None for boards of this host, and without a link that works.
         link: Option<String>,
         /// Milliseconds since it was last heard; none if it never was.
-        heard_ms: Option<u64>,
+        last_seen_ms: Option<u64>,
         /// How often its daemon has started anew since it became known.
         restarts: u64,
     }
@@ -347,10 +347,10 @@ reports! {
         a: DomainName,
         /// The other one.
         b: DomainName,
-        /// `channel`, `ordinary` or `none`.
+        /// `channel`, `daemon` or `none`.
         path: String,
         /// Why it is not a channel.
-        reason: Option<Explained>,
+        reason: Option<ReasonRow>,
         /// The channel.
         channel: Option<ChannelRow>,
     }
@@ -382,11 +382,11 @@ reports! {
         /// Message bytes.
         bytes: u64,
         /// Times it rang the receiver's doorbell.
-        wake_ups: u64,
-        /// Why its last long message was copied twice, in pieces; none if it was not, or there was none.
-        in_pieces: Option<Explained>,
+        wakeups: u64,
+        /// Why its last long message was copied twice, in fragments; none if it was not, or there was none.
+        fragmented: Option<ReasonRow>,
         /// Why the receiver had to ask for what it last wanted of memory that the sender has registered; none if it never had to.
-        asked: Option<Explained>,
+        assisted: Option<ReasonRow>,
     }
 
     /// `isthmus why A B`: the path between two domains, and why it is that one.
@@ -397,22 +397,22 @@ reports! {
         a: DomainName,
         /// The other one.
         b: DomainName,
-        /// `channel`, `ordinary`, `none`, or `inside` for one domain.
+        /// `channel`, `daemon`, `none`, or `local` for one domain.
         path: String,
         /// Why it is not a faster one; none for a channel.
-        reason: Option<Explained>,
+        reason: Option<ReasonRow>,
         /// Why large messages are not copied out of mapped pages; none if they can be.
-        large: Option<Explained>,
+        large: Option<ReasonRow>,
         /// The channel.
         channel: Option<ChannelRow>,
         /// Seen from `a`.
-        from_a: Side,
+        from_a: PathEnd,
         /// Seen from `b`.
-        from_b: Side,
+        from_b: PathEnd,
     }
 
     /// One end of a path.
-    Side {
+    PathEnd {
         /// The policy lets it send messages to the other one.
         may_talk: bool,
         /// The policy lets it do so by a channel.
@@ -420,15 +420,15 @@ reports! {
         /// The rule that says so, from 0; none if `policy.talk` and `policy.channels` do.
         rule: Option<u32>,
         /// Why a channel was refused when this side asked last, or why the last one ended.
-        last: Option<Explained>,
+        last: Option<ReasonRow>,
         /// Channels it has.
         channels: u32,
         /// Channels it may have.
         channels_max: u32,
-        /// Boards it has.
-        boards: u32,
-        /// Boards it may have.
-        boards_max: u32,
+        /// Ready maps it has.
+        ready_maps: u32,
+        /// Ready maps it may have.
+        ready_maps_max: u32,
         /// Control messages it has not taken yet: a program that does not call the library, or a stopped process.
         backlog: u32,
         /// Regions it offers to the other one.
@@ -446,13 +446,13 @@ reports! {
         /// The user number that the kernel shows for users who have none in the daemon's namespace; none if all have one.
         nobody_uid: Option<u32>,
         /// Processes that the daemon cannot see, because they are in another pid namespace: it learns of their death by the socket alone.
-        domains_unseen: u32,
+        domains_without_pid: u32,
         /// Channels whose counters it cannot show, because it may not have more descriptors.
-        channels_unseen: u32,
+        channels_without_counters: u32,
         /// False if domains cannot come back after a restart.
         resumable: bool,
         /// Guests with a device that they would lose if the daemon were started again.
-        guests_unkept: Option<u32>,
+        guests_losing_device: Option<u32>,
     }
 
     /// The counters.
@@ -464,7 +464,7 @@ reports! {
     }
 }
 
-impl From<Reason> for Explained {
+impl From<Reason> for ReasonRow {
     fn from(reason: Reason) -> Self {
         Self {
             reason: reason.name().to_owned(),

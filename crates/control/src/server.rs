@@ -29,14 +29,14 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::spawn_local;
 use tokio::time::Instant;
 
-use crate::broker::{Broker, Outgoing, Peer, SessionId};
-use crate::ground::Ground;
-use crate::session::{Connection, Flushed, LINGER, Next, QUEUE_MAX};
+use crate::allocator::Allocator;
+use crate::async_fd::{self, register};
+use crate::broker::{Broker, ControlSessionId, Outgoing, SocketPeer};
+use crate::session::{Connection, ConnectionEvent, FlushResult, LINGER, QUEUE_MAX};
 use crate::socket::Listener;
-use crate::watched::{self, watched};
 
 /// After the process could not open another descriptor for a connection.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// Descriptors that are kept back for the next connection: its socket, a copy of that, and one for looking at who is there. So whoever
 /// connects when all others are in use is told why it cannot attach.
@@ -73,7 +73,7 @@ pub struct Server(Rc<Inner>);
 
 struct Inner {
     broker: RefCell<Broker>,
-    connections: RefCell<BTreeMap<SessionId, Rc<Connection>>>,
+    connections: RefCell<BTreeMap<ControlSessionId, Rc<Connection>>>,
     next: Cell<u64>,
     started: Instant,
     handshake_timeout: Duration,
@@ -85,7 +85,7 @@ struct Inner {
     /// What the workers say.
     events: RefCell<Option<mpsc::UnboundedReceiver<Event>>>,
     /// See [`SPARE_FDS`].
-    spare: RefCell<Vec<OwnedFd>>,
+    spare_fds: RefCell<Vec<OwnedFd>>,
 }
 
 impl Server {
@@ -102,7 +102,7 @@ impl Server {
             idle_since: Cell::new(Some(now)),
             timers: Notify::new(),
             events: RefCell::default(),
-            spare: RefCell::default(),
+            spare_fds: RefCell::default(),
         }))
     }
 
@@ -113,20 +113,20 @@ impl Server {
         events: mpsc::UnboundedReceiver<Event>,
         stop: Stop,
     ) -> io::Result<Ended> {
-        let watched = watched(listener.as_fd().try_clone_to_owned()?)?;
-        self.set_aside();
+        let incoming = register(listener.as_fd().try_clone_to_owned()?)?;
+        self.reserve_fds();
         *self.0.events.borrow_mut() = Some(events);
-        self.watch_survivors();
+        self.watch_resumable();
         let ended = loop {
             let wake = self.next_wake();
             tokio::select! {
-                ready = watched.readable() => self.accept(&listener, &mut ready?).await,
+                ready = incoming.readable() => self.accept(&listener, &mut ready?).await,
                 event = self.next_event() => self.with(|broker| broker.event(&event)),
                 () = self.0.timers.notified() => {}
                 () = stop.stopped() => break Ended::Stopped,
                 () = sleep_until(wake) => self.with(Broker::tick),
             }
-            if self.idle_for_long() {
+            if self.is_idle_expired() {
                 break Ended::Idle;
             }
         };
@@ -147,26 +147,26 @@ impl Server {
 
     /// Does something with the broker and sends what comes of it. What the workers have said comes first: whoever asks about
     /// something that a worker has told a domain of finds it.
-    pub fn with<T>(&self, act: impl FnOnce(&mut Broker) -> T) -> T {
+    pub fn with<T>(&self, action: impl FnOnce(&mut Broker) -> T) -> T {
         let now = u64::try_from(self.0.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let value = {
             let mut broker = self.0.broker.borrow_mut();
-            broker.at(now);
+            broker.set_now(now);
             let mut events = self.0.events.borrow_mut();
             while let Some(event) = events.as_mut().and_then(|events| events.try_recv().ok()) {
                 broker.event(&event);
             }
-            act(&mut broker)
+            action(&mut broker)
         };
-        self.carry_out();
+        self.send_outgoing();
         value
     }
 
     async fn accept(&self, listener: &Listener, ready: &mut AsyncFdReadyGuard<'_, OwnedFd>) {
-        if !self.set_aside() {
+        if !self.reserve_fds() {
             return self.accept_later().await;
         }
-        self.0.spare.borrow_mut().clear();
+        self.0.spare_fds.borrow_mut().clear();
         match listener.accept() {
             Ok(socket) => match self.connect(socket) {
                 Ok(()) => {}
@@ -176,17 +176,17 @@ impl Server {
             Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => self.accept_later().await,
             Err(error) => tracing::debug!(%error, "a connection was gone before it was accepted"),
         }
-        self.set_aside();
+        self.reserve_fds();
     }
 
     async fn accept_later(&self) {
-        self.with(Broker::accepts_no_more);
-        tokio::time::sleep(ACCEPT_PAUSE).await;
+        self.with(Broker::accept_paused);
+        tokio::time::sleep(ACCEPT_RETRY).await;
     }
 
     /// Has descriptors ready for the next connection. False if the process may not open as many.
-    fn set_aside(&self) -> bool {
-        let mut spare = self.0.spare.borrow_mut();
+    fn reserve_fds(&self) -> bool {
+        let mut spare = self.0.spare_fds.borrow_mut();
         while spare.len() < SPARE_FDS
             && let Ok(fd) = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
         {
@@ -197,23 +197,23 @@ impl Server {
 
     fn connect(&self, socket: OwnedFd) -> io::Result<()> {
         let connection = Rc::new(Connection::new(self.number(), socket)?);
-        let program = program(connection.credentials().1);
-        self.serve_from_now(connection, program, Ground::Host)
+        let program = program_name(connection.credentials().1);
+        self.add_connection(connection, program, Allocator::Host)
     }
 
-    /// A connection of a guest's program, whose domains are that user's. Frames of its border go over `socket`.
-    pub(crate) fn adopt(&self, socket: OwnedFd, uid: u32, program: Name, ground: Ground) -> io::Result<()> {
+    /// A connection of a guest's program, whose domains are that user's. Frames of its control proxy go over `socket`.
+    pub(crate) fn add_proxied(&self, socket: OwnedFd, uid: u32, program: Name, allocator: Allocator) -> io::Result<()> {
         let id = self.number();
-        self.serve_from_now(Rc::new(Connection::across(id, socket, uid)?), program, ground)
+        self.add_connection(Rc::new(Connection::proxied(id, socket, uid)?), program, allocator)
     }
 
-    fn number(&self) -> SessionId {
-        SessionId(self.0.next.replace(self.0.next.get() + 1))
+    fn number(&self) -> ControlSessionId {
+        ControlSessionId(self.0.next.replace(self.0.next.get() + 1))
     }
 
-    fn serve_from_now(&self, connection: Rc<Connection>, program: Name, ground: Ground) -> io::Result<()> {
+    fn add_connection(&self, connection: Rc<Connection>, program: Name, allocator: Allocator) -> io::Result<()> {
         let (id, (uid, pid)) = (connection.id, connection.credentials());
-        let peer = Peer { uid, pid, program, socket: connection.duplicate()?, ground };
+        let peer = SocketPeer { uid, pid, program, socket: connection.try_clone_socket()?, allocator };
         self.0.connections.borrow_mut().insert(id, Rc::clone(&connection));
         self.with(|broker| broker.connected(id, peer));
         spawn_local(self.clone().serve(connection));
@@ -224,63 +224,63 @@ impl Server {
     async fn serve(self, connection: Rc<Connection>) {
         let id = connection.id;
         let deadline = Instant::now() + self.0.handshake_timeout;
-        let mut greeted = false;
+        let mut is_greeted = false;
         let mut scratch = vec![0; CONTROL_BYTES_MAX];
         loop {
             let next = tokio::select! {
                 next = connection.next(&mut scratch) => next,
-                () = tokio::time::sleep_until(deadline), if !greeted => {
-                    greeted = true; // Or being ended.
+                () = tokio::time::sleep_until(deadline), if !is_greeted => {
+                    is_greeted = true; // Or being ended.
                     self.with(|broker| broker.timed_out(id));
                     continue;
                 }
             };
             match next {
-                Next::Packet(packet, fds) => {
-                    greeted = true;
+                ConnectionEvent::Packet(packet, fds) => {
+                    is_greeted = true;
                     self.with(|broker| broker.packet(id, &packet, fds));
                 }
-                Next::Unreceivable(text) => self.with(|broker| broker.unreceivable(id, text)),
-                Next::Throttled => self.with(|broker| broker.throttled(id)),
-                Next::DescriptorsLost(serial) => self.with(|broker| broker.descriptors_lost(id, serial)),
-                Next::Flush => {
+                ConnectionEvent::Unreceivable(text) => self.with(|broker| broker.unreceivable(id, text)),
+                ConnectionEvent::Throttled => self.with(|broker| broker.throttled(id)),
+                ConnectionEvent::DescriptorsLost(serial) => self.with(|broker| broker.descriptors_lost(id, serial)),
+                ConnectionEvent::Flush => {
                     self.flush(&connection);
-                    self.carry_out();
+                    self.send_outgoing();
                 }
-                Next::Gone => break,
+                ConnectionEvent::Closed => break,
             }
         }
         self.with(|broker| {
-            broker.lost(id, Reason::PeerVanished);
-            broker.forget(id);
+            broker.connection_lost(id, Reason::PeerConnectionLost);
+            broker.remove_session(id);
         });
         self.0.connections.borrow_mut().remove(&id);
     }
 
-    fn carry_out(&self) {
-        let mut touched = BTreeSet::new();
+    fn send_outgoing(&self) {
+        let mut changed = BTreeSet::new();
         loop {
             while let Some(outgoing) = self.next_outgoing() {
-                touched.insert(self.pass_on(outgoing));
+                changed.insert(self.deliver(outgoing));
             }
-            let Some(id) = touched.pop_first() else { break };
+            let Some(id) = changed.pop_first() else { break };
             let connection = self.0.connections.borrow().get(&id).cloned();
             if let Some(connection) = connection {
                 self.flush(&connection);
             }
         }
-        self.look_after_idleness();
+        self.update_idle_since();
         self.0.timers.notify_one();
     }
 
     fn next_outgoing(&self) -> Option<Outgoing> {
-        self.0.broker.borrow_mut().outgoing()
+        self.0.broker.borrow_mut().next_outgoing()
     }
 
-    fn pass_on(&self, outgoing: Outgoing) -> SessionId {
+    fn deliver(&self, outgoing: Outgoing) -> ControlSessionId {
         let (Outgoing::Packet { to, .. }
         | Outgoing::Report { to, .. }
-        | Outgoing::Board { to, .. }
+        | Outgoing::ReadyMap { to, .. }
         | Outgoing::Capture { to, .. }
         | Outgoing::End { to }) = outgoing;
         if let Outgoing::Capture { capturing, .. } = outgoing {
@@ -289,23 +289,23 @@ impl Server {
         }
         let Some(connection) = self.0.connections.borrow().get(&to).cloned() else { return to };
         match outgoing {
-            Outgoing::Packet { packet, items, .. } => connection.push(packet, items),
+            Outgoing::Packet { packet, resources, .. } => connection.push(packet, resources),
             Outgoing::Report { serial, json, .. } => {
                 if !connection.report(serial, json) {
-                    self.choke(&connection, &mut self.0.broker.borrow_mut());
+                    self.drop_slow_reader(&connection, &mut self.0.broker.borrow_mut());
                 }
             }
-            Outgoing::Board { board, pid, .. } => connection.attached(board, pid),
-            Outgoing::End { .. } => connection.end(),
+            Outgoing::ReadyMap { ready_map, pid, .. } => connection.set_attached(ready_map, pid),
+            Outgoing::End { .. } => connection.close(),
             Outgoing::Capture { .. } => {} // See above.
         }
         to
     }
 
     /// A connection takes too little of what is sent to it.
-    fn choke(&self, connection: &Connection, broker: &mut Broker) {
+    fn drop_slow_reader(&self, connection: &Connection, broker: &mut Broker) {
         connection.clear();
-        broker.choked(connection.id);
+        broker.backlog_exceeded(connection.id);
     }
 
     /// Sends what waits for a connection, and drops it if too much does.
@@ -314,21 +314,21 @@ impl Server {
         let backlog = connection.backlog();
         let mut broker = self.0.broker.borrow_mut();
         broker.backlog(connection.id, backlog);
-        if connection.is_over() {
-            if outcome != Flushed::Waits {
-                connection.end();
+        if connection.is_closing() {
+            if outcome != FlushResult::Blocked {
+                connection.close();
             }
-        } else if outcome == Flushed::Broken {
-            broker.lost(connection.id, Reason::PeerVanished);
+        } else if outcome == FlushResult::Closed {
+            broker.connection_lost(connection.id, Reason::PeerConnectionLost);
         } else if backlog > QUEUE_MAX {
-            self.choke(connection, &mut broker);
+            self.drop_slow_reader(connection, &mut broker);
         }
     }
 
-    fn look_after_idleness(&self) {
+    fn update_idle_since(&self) {
         let busy = {
             let broker = self.0.broker.borrow();
-            !broker.directory().is_empty() || broker.expected().next().is_some()
+            !broker.directory().is_empty() || broker.resumable().next().is_some()
         };
         match (busy, self.0.idle_since.get()) {
             (true, _) => self.0.idle_since.set(None),
@@ -341,7 +341,7 @@ impl Server {
         Some(self.0.idle_since.get()? + self.0.idle_exit?)
     }
 
-    fn idle_for_long(&self) -> bool {
+    fn is_idle_expired(&self) -> bool {
         self.idle_until().is_some_and(|until| until <= Instant::now())
     }
 
@@ -352,31 +352,31 @@ impl Server {
     }
 
     /// Waits for the processes of domains of the daemon before: who ends does not come back.
-    fn watch_survivors(&self) {
-        let survivors: Vec<_> = self.0.broker.borrow().expected().copied().collect();
-        for survivor in survivors {
-            match survivor.process {
-                Some(process) => drop(spawn_local(self.clone().watch(survivor.domain, process.pid))),
-                None => drop(spawn_local(self.clone().watch_for_a_while(survivor.domain))),
+    fn watch_resumable(&self) {
+        let resumable: Vec<_> = self.0.broker.borrow().resumable().copied().collect();
+        for resumable_domain in resumable {
+            match resumable_domain.process {
+                Some(process) => drop(spawn_local(self.clone().wait_for_exit(resumable_domain.domain, process.pid))),
+                None => drop(spawn_local(self.clone().watch_with_timeout(resumable_domain.domain))),
             }
         }
     }
 
-    async fn watch(self, domain: DomainId, pid: i32) {
-        if let Some(process) = watched::process(pid) {
+    async fn wait_for_exit(self, domain: DomainId, pid: i32) {
+        if let Some(process) = async_fd::pidfd(pid) {
             let _ = process.readable().await;
         }
-        self.with(|broker| broker.survivor_ended(domain));
+        self.with(|broker| broker.resumable_ended(domain));
     }
 
     /// A process that cannot be seen has a while to come back.
-    async fn watch_for_a_while(self, domain: DomainId) {
+    async fn watch_with_timeout(self, domain: DomainId) {
         tokio::time::sleep(Duration::from_secs(10)).await;
-        self.with(|broker| broker.survivor_ended(domain));
+        self.with(|broker| broker.resumable_ended(domain));
     }
 
     /// Nobody is there any more.
-    fn is_left(&self) -> bool {
+    fn is_drained(&self) -> bool {
         self.0.connections.borrow().is_empty() && self.0.broker.borrow().captures() == 0
     }
 
@@ -388,7 +388,7 @@ impl Server {
         };
         self.with(|broker| broker.shut_down(reason));
         let until = Instant::now() + LINGER;
-        while !self.is_left() && Instant::now() < until {
+        while !self.is_drained() && Instant::now() < until {
             tokio::select! {
                 () = self.0.timers.notified() => {}
                 () = tokio::time::sleep_until(until) => {}
@@ -405,7 +405,7 @@ async fn sleep_until(wake: Option<Instant>) {
 }
 
 /// What a process's program is called, as far as it makes a name.
-pub(crate) fn program(pid: Option<i32>) -> Name {
+pub(crate) fn program_name(pid: Option<i32>) -> Name {
     let comm = pid.and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()).unwrap_or_default();
     let plain: String = comm.trim().chars().map(|c| if c.is_ascii_graphic() && c != '/' { c } else { '_' }).collect();
     Name::new(&plain).or_else(|_| Name::new("program")).expect("a valid name")

@@ -10,30 +10,30 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
-use isthmus_layout::board::Place;
-use isthmus_layout::border;
 use isthmus_layout::control::{
-    ANSWER_BYTES_MAX, Answer, Bytes, HEADER_BYTES, Nudge, RequestSerial, ToClient, serial_of,
+    BoundedBytes, HEADER_BYTES, QUERY_REPLY_BYTES_MAX, QueryReply, RequestSerial, ToClient, Wakeup, serial_of,
 };
 use isthmus_layout::limits::CONTROL_FDS_MAX;
+use isthmus_layout::proxy;
+use isthmus_layout::ready_map::ReadyBit;
 use isthmus_platform::seqpacket::{self, ReceiveError, SendError};
-use isthmus_shm::{Marker, Window};
+use isthmus_shm::{PeerReadyBit, SharedMapping};
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::broker::SessionId;
-use crate::disposal::Given;
-use crate::ground::Item;
-use crate::watched;
+use crate::allocator::Resource;
+use crate::async_fd;
+use crate::broker::ControlSessionId;
+use crate::fd_reaper::ReceivedFd;
 
 /// Messages that wait for one connection.
 pub(crate) const QUEUE_MAX: usize = 8192;
 
 /// Packets that a connection may send at once, and in a second. Beyond it is read more slowly.
-const BURST: f64 = 4096.0;
-const PER_SECOND: f64 = 1024.0;
+const BURST_PACKETS: f64 = 4096.0;
+const PACKETS_PER_SECOND: f64 = 1024.0;
 
 /// A report costs as much to make as so many other requests.
 const REPORT_COST: f64 = 32.0;
@@ -48,11 +48,11 @@ const SEND_BUFFER_BYTES: usize = 64 << 10;
 pub(crate) const LINGER: Duration = Duration::from_secs(1);
 
 /// After descriptors of this user filled the kernel's count.
-const RETRY: Duration = Duration::from_millis(20);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-struct Packet {
+struct QueuedPacket {
     bytes: Vec<u8>,
-    items: Vec<Item>,
+    resources: Vec<Resource>,
 }
 
 struct Report {
@@ -63,66 +63,66 @@ struct Report {
 
 impl Report {
     /// The next part; none after the last.
-    fn next(&mut self) -> Option<Packet> {
+    fn next(&mut self) -> Option<QueuedPacket> {
         let rest = &self.json[self.sent..];
         if rest.is_empty() {
             return None;
         }
-        let part = &rest[..rest.len().min(ANSWER_BYTES_MAX)];
+        let part = &rest[..rest.len().min(QUERY_REPLY_BYTES_MAX)];
         self.sent += part.len();
-        let json = Bytes::new(part.to_vec()).expect("cut to the maximum above");
+        let json = BoundedBytes::new(part.to_vec()).expect("cut to the maximum above");
         let last = self.sent == self.json.len();
-        Some(Packet { bytes: ToClient::from(Answer { last, json }).emit(self.serial), items: Vec::new() })
+        Some(QueuedPacket { bytes: ToClient::from(QueryReply { last, json }).emit(self.serial), resources: Vec::new() })
     }
 }
 
 /// What came of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flushed {
+pub(crate) enum FlushResult {
     /// Everything has gone out.
     All,
     /// Something waits for room in the socket.
-    Waits,
+    Blocked,
     /// The other side is gone.
-    Broken,
+    Closed,
 }
 
 /// A connection as the server knows it.
 pub(crate) struct Connection {
-    pub(crate) id: SessionId,
+    pub(crate) id: ControlSessionId,
     /// User and process at the other end.
     credentials: (u32, Option<i32>),
-    /// A border is in between, where descriptors become places.
-    border: bool,
+    /// A control proxy is in between, where descriptors become references.
+    is_proxied: bool,
     /// Watched for what comes in, and not for room: workers wake the domain by it, and we need not wake with it.
     socket: AsyncFd<OwnedFd>,
     /// The same while something waits for room.
-    room: RefCell<Option<Rc<AsyncFd<OwnedFd>>>>,
-    queue: RefCell<VecDeque<Packet>>,
+    writable_fd: RefCell<Option<Rc<AsyncFd<OwnedFd>>>>,
+    queue: RefCell<VecDeque<QueuedPacket>>,
     reports: RefCell<VecDeque<Report>>,
-    marker: RefCell<Option<Marker<Window>>>,
+    peer_ready_bit: RefCell<Option<PeerReadyBit<SharedMapping>>>,
     /// The process behind it, once it is a domain.
     process: OnceCell<AsyncFd<OwnedFd>>,
     /// Something has changed that its task should look at.
     pub(crate) changed: Notify,
-    over: Cell<Option<Instant>>,
+    deadline: Cell<Option<Instant>>,
     /// When to try again what the kernel refused for a passing reason.
     retry: Cell<Option<Instant>>,
-    bucket: RefCell<Bucket>,
+    rate_limit: RefCell<TokenBucket>,
     /// Is known to be read slowly.
     throttled: Cell<bool>,
 }
 
 /// What a connection's task should do next.
-pub(crate) enum Next {
+pub(crate) enum ConnectionEvent {
     /// A packet.
-    Packet(Vec<u8>, Vec<Given>),
+    Packet(Vec<u8>, Vec<ReceivedFd>),
     /// What came is longer than any message.
     Unreceivable(String),
     /// What came had descriptors that this process could not open.
     DescriptorsLost(Option<RequestSerial>),
     /// The connection is closed, or its process has ended.
-    Gone,
+    Closed,
     /// It has sent so much that it is read more slowly from now on.
     Throttled,
     /// Room, or something new to send.
@@ -131,34 +131,39 @@ pub(crate) enum Next {
 
 impl Connection {
     /// With a process of this host.
-    pub(crate) fn new(id: SessionId, socket: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn new(id: ControlSessionId, socket: OwnedFd) -> io::Result<Self> {
         let stream = UnixStream::from_std(socket.into())?;
-        let known = stream.peer_cred()?;
-        let credentials = (known.uid(), known.pid().filter(|pid| *pid > 0));
-        Self::over(id, stream.into_std()?.into(), credentials, false)
+        let peer_cred = stream.peer_cred()?;
+        let credentials = (peer_cred.uid(), peer_cred.pid().filter(|pid| *pid > 0));
+        Self::with_credentials(id, stream.into_std()?.into(), credentials, false)
     }
 
-    /// With a program of a guest, by way of its border.
-    pub(crate) fn across(id: SessionId, socket: OwnedFd, uid: u32) -> io::Result<Self> {
-        Self::over(id, socket, (uid, None), true)
+    /// With a program of a guest, by way of its control proxy.
+    pub(crate) fn proxied(id: ControlSessionId, socket: OwnedFd, uid: u32) -> io::Result<Self> {
+        Self::with_credentials(id, socket, (uid, None), true)
     }
 
-    fn over(id: SessionId, socket: OwnedFd, credentials: (u32, Option<i32>), border: bool) -> io::Result<Self> {
+    fn with_credentials(
+        id: ControlSessionId,
+        socket: OwnedFd,
+        credentials: (u32, Option<i32>),
+        is_proxied: bool,
+    ) -> io::Result<Self> {
         rustix::net::sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES)?;
         Ok(Self {
             id,
             credentials,
-            border,
-            socket: watched::watched(socket)?,
-            room: RefCell::default(),
+            is_proxied,
+            socket: async_fd::register(socket)?,
+            writable_fd: RefCell::default(),
             queue: RefCell::default(),
             reports: RefCell::default(),
-            marker: RefCell::default(),
+            peer_ready_bit: RefCell::default(),
             process: OnceCell::new(),
             retry: Cell::new(None),
             changed: Notify::new(),
-            over: Cell::new(None),
-            bucket: RefCell::new(Bucket { tokens: BURST, at: Instant::now() }),
+            deadline: Cell::new(None),
+            rate_limit: RefCell::new(TokenBucket { tokens: BURST_PACKETS, at: Instant::now() }),
             throttled: Cell::new(false),
         })
     }
@@ -168,35 +173,39 @@ impl Connection {
         self.credentials
     }
 
-    pub(crate) fn duplicate(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn try_clone_socket(&self) -> io::Result<OwnedFd> {
         self.socket.get_ref().try_clone()
     }
 
-    /// It is a domain now: its board is marked with whatever is sent, and its process is watched.
-    pub(crate) fn attached(&self, board: Window, pid: Option<i32>) {
-        *self.marker.borrow_mut() = Some(Marker::new(board, Place::CONTROL));
-        if let Some(process) = pid.and_then(watched::process) {
+    /// It is a domain now: a bit of its ready map is set with whatever is sent, and its process is watched.
+    pub(crate) fn set_attached(&self, ready_map: SharedMapping, pid: Option<i32>) {
+        *self.peer_ready_bit.borrow_mut() = Some(PeerReadyBit::new(ready_map, ReadyBit::CONTROL));
+        if let Some(process) = pid.and_then(async_fd::pidfd) {
             let _ = self.process.set(process); // A connection attaches once.
         }
         self.changed.notify_one();
     }
 
-    pub(crate) fn push(&self, bytes: Vec<u8>, items: Vec<Item>) {
-        self.queue.borrow_mut().push_back(Packet { bytes, items });
+    pub(crate) fn push(&self, bytes: Vec<u8>, resources: Vec<Resource>) {
+        self.queue.borrow_mut().push_back(QueuedPacket { bytes, resources });
     }
 
-    fn send(&self, bytes: &[u8], items: &[Item]) -> Result<(), SendError> {
-        if self.border {
-            let handed = items.iter().filter_map(Item::handed).collect();
-            return seqpacket::send(&self.socket, &border::Packet { handed, message: bytes }.emit(), &[]);
+    fn send(&self, bytes: &[u8], resources: &[Resource]) -> Result<(), SendError> {
+        if self.is_proxied {
+            let references = resources.iter().filter_map(Resource::to_ref).collect();
+            return seqpacket::send(
+                &self.socket,
+                &proxy::ControlPacket { resources: references, message: bytes }.emit(),
+                &[],
+            );
         }
-        let fds: Vec<BorrowedFd<'_>> = items.iter().filter_map(Item::file).map(|file| file.as_fd()).collect();
+        let fds: Vec<BorrowedFd<'_>> = resources.iter().filter_map(Resource::file).map(|file| file.as_fd()).collect();
         seqpacket::send(&self.socket, bytes, &fds)
     }
 
     /// False if too many wait already.
     pub(crate) fn report(&self, serial: Option<RequestSerial>, json: Vec<u8>) -> bool {
-        self.bucket.borrow_mut().tokens -= REPORT_COST;
+        self.rate_limit.borrow_mut().tokens -= REPORT_COST;
         let mut reports = self.reports.borrow_mut();
         reports.push_back(Report { serial, json, sent: 0 });
         reports.len() <= REPORTS_MAX
@@ -209,13 +218,13 @@ impl Connection {
     }
 
     /// Nothing more will be put into the queue.
-    pub(crate) fn end(&self) {
-        self.over.set(Some(Instant::now() + LINGER));
+    pub(crate) fn close(&self) {
+        self.deadline.set(Some(Instant::now() + LINGER));
         self.changed.notify_one();
     }
 
-    pub(crate) fn is_over(&self) -> bool {
-        self.over.get().is_some()
+    pub(crate) fn is_closing(&self) -> bool {
+        self.deadline.get().is_some()
     }
 
     /// Messages that wait.
@@ -224,48 +233,48 @@ impl Connection {
     }
 
     /// Sends what the socket takes.
-    pub(crate) fn flush(&self) -> Flushed {
+    pub(crate) fn flush(&self) -> FlushResult {
         let mut sent = false;
         let outcome = loop {
             let front = self.queue.borrow_mut().pop_front();
-            let Some(packet) = front.or_else(|| self.next_of_report()) else { break Flushed::All };
-            match self.send(&packet.bytes, &packet.items) {
+            let Some(packet) = front.or_else(|| self.next_report_part()) else { break FlushResult::All };
+            match self.send(&packet.bytes, &packet.resources) {
                 Ok(()) => sent = true,
                 Err(SendError::FdsInFlight) => {
                     self.queue.borrow_mut().push_front(packet);
-                    self.retry.set(Some(Instant::now() + RETRY));
+                    self.retry.set(Some(Instant::now() + RETRY_INTERVAL));
                     self.changed.notify_one();
-                    break Flushed::Waits;
+                    break FlushResult::Blocked;
                 }
                 Err(SendError::Full) => {
                     self.queue.borrow_mut().push_front(packet);
                     self.wait_for_room();
                     self.changed.notify_one();
-                    break Flushed::Waits;
+                    break FlushResult::Blocked;
                 }
-                Err(SendError::Closed | SendError::Refused(_)) => break Flushed::Broken,
+                Err(SendError::Closed | SendError::Refused(_)) => break FlushResult::Closed,
             }
         };
-        if self.marker.borrow().as_ref().is_some_and(|marker| sent && marker.mark()) {
+        if self.peer_ready_bit.borrow().as_ref().is_some_and(|ready_bit| sent && ready_bit.set()) {
             // It slept, and the mark has taken that note off: it is up to us to wake it. A full socket wakes it as well.
-            let _ = self.send(&ToClient::from(Nudge {}).emit(None), &[]);
+            let _ = self.send(&ToClient::from(Wakeup {}).emit(None), &[]);
         }
-        if outcome == Flushed::All {
-            self.room.take();
+        if outcome == FlushResult::All {
+            self.writable_fd.take();
         }
         outcome
     }
 
     /// The socket is full: from now on we hear when it no longer is.
     fn wait_for_room(&self) {
-        match self.duplicate().and_then(watched::watched_for_room) {
-            Ok(room) => *self.room.borrow_mut() = Some(Rc::new(room)),
+        match self.try_clone_socket().and_then(async_fd::register_writable) {
+            Ok(room) => *self.writable_fd.borrow_mut() = Some(Rc::new(room)),
             // Without a descriptor for that we look again.
-            Err(_) => self.retry.set(Some(Instant::now() + RETRY)),
+            Err(_) => self.retry.set(Some(Instant::now() + RETRY_INTERVAL)),
         }
     }
 
-    fn next_of_report(&self) -> Option<Packet> {
+    fn next_report_part(&self) -> Option<QueuedPacket> {
         let mut reports = self.reports.borrow_mut();
         let part = reports.front_mut()?.next();
         if part.is_none() {
@@ -275,44 +284,44 @@ impl Connection {
     }
 
     /// Waits for something to do. `scratch` is room for a packet.
-    pub(crate) async fn next(&self, scratch: &mut [u8]) -> Next {
+    pub(crate) async fn next(&self, scratch: &mut [u8]) -> ConnectionEvent {
         loop {
-            let throttled = self.pause();
+            let throttled = self.throttled_until();
             if throttled.is_some() && !self.throttled.replace(true) {
-                return Next::Throttled;
+                return ConnectionEvent::Throttled;
             }
-            let reads = throttled.is_none() && self.over.get().is_none();
+            let is_readable_wanted = throttled.is_none() && self.deadline.get().is_none();
             let retry = self.retry.get();
-            let writes = self.backlog() > 0 && retry.is_none();
-            if !reads && !writes && self.over.get().is_some() && retry.is_none() {
-                return Next::Gone;
+            let is_writable_wanted = self.backlog() > 0 && retry.is_none();
+            if !is_readable_wanted && !is_writable_wanted && self.deadline.get().is_some() && retry.is_none() {
+                return ConnectionEvent::Closed;
             }
-            let deadline = throttled.into_iter().chain(self.over.get()).chain(retry).min();
+            let deadline = throttled.into_iter().chain(self.deadline.get()).chain(retry).min();
             tokio::select! {
-                ready = self.socket.readable(), if reads => match ready {
+                ready = self.socket.readable(), if is_readable_wanted => match ready {
                     Ok(mut ready) => match self.receive(scratch) {
                         Some(next) => return next,
                         None => ready.clear_ready(),
                     },
-                    Err(_) => return Next::Gone,
+                    Err(_) => return ConnectionEvent::Closed,
                 },
-                () = self.has_room(), if writes => return Next::Flush,
-                () = self.process_ended(), if self.over.get().is_none() => return Next::Gone,
+                () = self.wait_writable(), if is_writable_wanted => return ConnectionEvent::Flush,
+                () = self.process_ended(), if self.deadline.get().is_none() => return ConnectionEvent::Closed,
                 () = self.changed.notified() => {}
                 () = sleep_until(deadline) => {
-                    if self.over.get().is_some_and(|over| over <= Instant::now()) {
-                        return Next::Gone;
+                    if self.deadline.get().is_some_and(|over| over <= Instant::now()) {
+                        return ConnectionEvent::Closed;
                     }
                     if self.retry.take().is_some() {
-                        return Next::Flush;
+                        return ConnectionEvent::Flush;
                     }
                 }
             }
         }
     }
 
-    async fn has_room(&self) {
-        let room = self.room.borrow().clone();
+    async fn wait_writable(&self) {
+        let room = self.writable_fd.borrow().clone();
         if let Some(room) = room {
             drop(room.writable().await); // Or broken, which sending will tell.
         }
@@ -326,26 +335,28 @@ impl Connection {
     }
 
     /// When it may send again; none if now. Also forgets that it was read slowly once it has been modest for a while.
-    fn pause(&self) -> Option<Instant> {
-        let mut bucket = self.bucket.borrow_mut();
-        let pause = bucket.until_next();
-        if bucket.tokens >= BURST / 2.0 {
+    fn throttled_until(&self) -> Option<Instant> {
+        let mut bucket = self.rate_limit.borrow_mut();
+        let pause = bucket.next_allowed();
+        if bucket.tokens >= BURST_PACKETS / 2.0 {
             self.throttled.set(false);
         }
         pause
     }
 
-    fn receive(&self, scratch: &mut [u8]) -> Option<Next> {
+    fn receive(&self, scratch: &mut [u8]) -> Option<ConnectionEvent> {
         let mut fds = Vec::with_capacity(CONTROL_FDS_MAX);
         let received = seqpacket::receive(&self.socket, scratch, &mut fds, false);
-        self.bucket.borrow_mut().tokens -= 1.0;
-        let given: Vec<Given> = fds.into_iter().map(|fd| Given::by(self.credentials.0, fd)).collect();
+        self.rate_limit.borrow_mut().tokens -= 1.0;
+        let received_fds: Vec<ReceivedFd> = fds.into_iter().map(|fd| ReceivedFd::new(self.credentials.0, fd)).collect();
         match received {
             Err(ReceiveError::Empty) => None,
-            Ok(bytes) => Some(Next::Packet(scratch[..bytes].to_vec(), given)),
-            Err(ReceiveError::Closed) => Some(Next::Gone),
-            Err(ReceiveError::DescriptorsLost { bytes }) => Some(Next::DescriptorsLost(serial_of(&scratch[..bytes]))),
-            Err(error) => Some(Next::Unreceivable(error.to_string())),
+            Ok(bytes) => Some(ConnectionEvent::Packet(scratch[..bytes].to_vec(), received_fds)),
+            Err(ReceiveError::Closed) => Some(ConnectionEvent::Closed),
+            Err(ReceiveError::DescriptorsLost { bytes }) => {
+                Some(ConnectionEvent::DescriptorsLost(serial_of(&scratch[..bytes])))
+            }
+            Err(error) => Some(ConnectionEvent::Unreceivable(error.to_string())),
         }
     }
 }
@@ -359,7 +370,7 @@ impl Drop for Connection {
         let (mut packet, mut fds) = ([0; HEADER_BYTES], Vec::new());
         loop {
             let received = seqpacket::receive(&self.socket, &mut packet, &mut fds, false);
-            fds.drain(..).for_each(|fd| drop(Given::by(self.credentials.0, fd)));
+            fds.drain(..).for_each(|fd| drop(ReceivedFd::new(self.credentials.0, fd)));
             if !matches!(received, Ok(_) | Err(ReceiveError::TooLong | ReceiveError::DescriptorsLost { .. })) {
                 break;
             }
@@ -375,17 +386,17 @@ async fn sleep_until(deadline: Option<Instant>) {
 }
 
 /// How many packets a connection may still send.
-struct Bucket {
+struct TokenBucket {
     tokens: f64,
     at: Instant,
 }
 
-impl Bucket {
+impl TokenBucket {
     /// None if it may send now, else when.
-    fn until_next(&mut self) -> Option<Instant> {
+    fn next_allowed(&mut self) -> Option<Instant> {
         let now = Instant::now();
-        self.tokens = (self.tokens + (now - self.at).as_secs_f64() * PER_SECOND).min(BURST);
+        self.tokens = (self.tokens + (now - self.at).as_secs_f64() * PACKETS_PER_SECOND).min(BURST_PACKETS);
         self.at = now;
-        (self.tokens < 1.0).then(|| now + Duration::from_secs_f64((1.0 - self.tokens) / PER_SECOND))
+        (self.tokens < 1.0).then(|| now + Duration::from_secs_f64((1.0 - self.tokens) / PACKETS_PER_SECOND))
     }
 }

@@ -22,8 +22,8 @@ const BACKLOG: i32 = 128;
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// Another daemon has it.
-    #[error("{path}: {}", Reason::DaemonSocketTaken.summary())]
-    Taken {
+    #[error("{path}: {}", Reason::DaemonSocketInUse.summary())]
+    InUse {
         /// The socket.
         path: PathBuf,
     },
@@ -49,7 +49,7 @@ impl SocketError {
     /// Its entry in the table of reasons, if it has one.
     pub fn reason(&self) -> Option<Reason> {
         match self {
-            Self::Taken { .. } => Some(Reason::DaemonSocketTaken),
+            Self::InUse { .. } => Some(Reason::DaemonSocketInUse),
             Self::Untrusted { .. } => Some(Reason::SocketUntrusted),
             Self::Refused { .. } => None,
         }
@@ -62,50 +62,55 @@ impl SocketError {
 
 /// Who may connect, before the policy asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum SocketAccess {
     /// The daemon's own user.
-    Own,
+    OwnUser,
     /// Everybody; the policy decides.
-    Everybody,
+    AllUsers,
 }
 
 /// A socket that listens.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
-    place: Option<Place>,
+    files: Option<SocketFiles>,
 }
 
 /// What is removed in the end.
 #[derive(Debug)]
-struct Place {
+struct SocketFiles {
     path: PathBuf,
     lock_path: PathBuf,
     /// The folder, if it was not there before.
-    folder: Option<PathBuf>,
+    directory: Option<PathBuf>,
     _lock: File,
 }
 
 impl Listener {
     /// Listens at `path`.
-    pub fn open(path: &Path, reach: Reach) -> Result<Self, SocketError> {
-        let folder = path.parent().unwrap_or(Path::new("/"));
-        let made = make_folder(folder, reach)?;
+    pub fn open(path: &Path, access: SocketAccess) -> Result<Self, SocketError> {
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        let is_created = create_directory(directory, access)?;
         let lock_path = path.with_extension("lock");
-        let taken = || SocketError::Taken { path: path.to_owned() };
-        let lock = lock(&lock_path)?.ok_or_else(taken)?;
+        let in_use = || SocketError::InUse { path: path.to_owned() };
+        let lock = lock(&lock_path)?.ok_or_else(in_use)?;
         // Whoever answers here without the lock is another kind of daemon, or was started by systemd.
         if seqpacket::connect(path).is_ok() {
-            return Err(taken());
+            return Err(in_use());
         }
-        let socket = bind(path, reach)?;
-        let place = Place { path: path.to_owned(), lock_path, folder: made.then(|| folder.to_owned()), _lock: lock };
-        Ok(Self { socket, place: Some(place) })
+        let socket = bind(path, access)?;
+        let files = SocketFiles {
+            path: path.to_owned(),
+            lock_path,
+            directory: is_created.then(|| directory.to_owned()),
+            _lock: lock,
+        };
+        Ok(Self { socket, files: Some(files) })
     }
 
     /// A socket that somebody else opened and looks after.
-    pub fn given(socket: OwnedFd) -> Self {
-        Self { socket, place: None }
+    pub fn inherited(socket: OwnedFd) -> Self {
+        Self { socket, files: None }
     }
 
     /// The next connection.
@@ -122,28 +127,28 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let Some(place) = &self.place else { return };
+        let Some(files) = &self.files else { return };
         // The lock goes last, and while it is held: nobody can have taken it over.
-        let _ = std::fs::remove_file(&place.path);
-        let _ = std::fs::remove_file(&place.lock_path);
-        if let Some(folder) = &place.folder {
-            let _ = std::fs::remove_dir(folder); // Unless something else is in it.
+        let _ = std::fs::remove_file(&files.path);
+        let _ = std::fs::remove_file(&files.lock_path);
+        if let Some(directory) = &files.directory {
+            let _ = std::fs::remove_dir(directory); // Unless something else is in it.
         }
     }
 }
 
 /// True if the folder was not there.
-fn make_folder(folder: &Path, reach: Reach) -> Result<bool, SocketError> {
-    let mode = if reach == Reach::Own { 0o700 } else { 0o755 };
-    let made = match std::fs::DirBuilder::new().mode(mode).create(folder) {
+fn create_directory(directory: &Path, access: SocketAccess) -> Result<bool, SocketError> {
+    let mode = if access == SocketAccess::OwnUser { 0o700 } else { 0o755 };
+    let is_created = match std::fs::DirBuilder::new().mode(mode).create(directory) {
         Ok(()) => true,
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
-        Err(error) => return Err(SocketError::refused("making", folder)(error)),
+        Err(error) => return Err(SocketError::refused("making", directory)(error)),
     };
-    let found = std::fs::symlink_metadata(folder).map_err(SocketError::refused("looking at", folder))?;
+    let found = std::fs::symlink_metadata(directory).map_err(SocketError::refused("looking at", directory))?;
     let own = rustix::process::geteuid().as_raw();
     let trusted = found.is_dir() && (found.uid() == own || found.uid() == 0) && found.mode() & 0o022 == 0;
-    if trusted { Ok(made) } else { Err(SocketError::Untrusted { path: folder.to_owned() }) }
+    if trusted { Ok(is_created) } else { Err(SocketError::Untrusted { path: directory.to_owned() }) }
 }
 
 /// The lock, or none if somebody has it. The file may be removed by its holder just as we take it: then it is not this one any more.
@@ -164,18 +169,18 @@ fn lock(path: &Path) -> Result<Option<File>, SocketError> {
 }
 
 /// Binds beside and renames, so that the socket has its mode and listens before anybody sees it.
-fn bind(path: &Path, reach: Reach) -> Result<OwnedFd, SocketError> {
-    let beside = path.with_extension("new");
-    let _ = std::fs::remove_file(&beside); // What a daemon left that died in this very place.
-    let mode = if reach == Reach::Own { 0o600 } else { 0o666 };
+fn bind(path: &Path, access: SocketAccess) -> Result<OwnedFd, SocketError> {
+    let temporary = path.with_extension("new");
+    let _ = std::fs::remove_file(&temporary); // What a daemon left that died in this very place.
+    let mode = if access == SocketAccess::OwnUser { 0o600 } else { 0o666 };
     let bound = (|| {
-        let socket = seqpacket::listen(&beside, BACKLOG)?;
-        std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(mode))?;
-        std::fs::rename(&beside, path)?;
+        let socket = seqpacket::listen(&temporary, BACKLOG)?;
+        std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(mode))?;
+        std::fs::rename(&temporary, path)?;
         Ok(socket)
     })();
     bound.map_err(|error| {
-        let _ = std::fs::remove_file(&beside);
+        let _ = std::fs::remove_file(&temporary);
         SocketError::refused("binding", path)(error)
     })
 }
@@ -184,45 +189,47 @@ fn bind(path: &Path, reach: Reach) -> Result<OwnedFd, SocketError> {
 mod tests {
     use super::*;
 
-    fn names(folder: &Path) -> Vec<String> {
-        let mut names: Vec<String> =
-            std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    fn names(directory: &Path) -> Vec<String> {
+        let mut names: Vec<String> = std::fs::read_dir(directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     }
 
     #[test]
-    fn one_daemon_at_a_time_and_nothing_left_behind() {
+    fn allows_one_daemon_and_removes_its_files() {
         let root = tempfile::tempdir().unwrap();
-        let folder = root.path().join("isthmus");
-        let path = folder.join("isthmus.sock");
-        let first = Listener::open(&path, Reach::Own).unwrap();
-        assert_eq!(names(&folder), ["isthmus.lock", "isthmus.sock"]);
+        let directory = root.path().join("isthmus");
+        let path = directory.join("isthmus.sock");
+        let first = Listener::open(&path, SocketAccess::OwnUser).unwrap();
+        assert_eq!(names(&directory), ["isthmus.lock", "isthmus.sock"]);
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        assert_eq!(Listener::open(&path, Reach::Own).unwrap_err().reason(), Some(Reason::DaemonSocketTaken));
+        assert_eq!(Listener::open(&path, SocketAccess::OwnUser).unwrap_err().reason(), Some(Reason::DaemonSocketInUse));
         drop(first);
         assert!(names(root.path()).is_empty());
     }
 
     #[test]
-    fn what_a_dead_daemon_left_is_taken_over() {
+    fn takes_over_the_socket_of_a_dead_daemon() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("isthmus.sock");
         drop(seqpacket::listen(&path, 1).unwrap());
         std::fs::write(path.with_extension("lock"), "").unwrap();
-        let listener = Listener::open(&path, Reach::Everybody).unwrap();
+        let listener = Listener::open(&path, SocketAccess::AllUsers).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o666);
         seqpacket::connect(&path).unwrap();
         listener.accept().unwrap();
     }
 
     #[test]
-    fn a_folder_that_others_can_write_to_is_refused() {
+    fn refuses_a_directory_writable_by_others() {
         let root = tempfile::tempdir().unwrap();
-        let folder = root.path().join("open");
-        std::fs::create_dir(&folder).unwrap();
-        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
-        let refused = Listener::open(&folder.join("isthmus.sock"), Reach::Own).unwrap_err();
+        let directory = root.path().join("open");
+        std::fs::create_dir(&directory).unwrap();
+        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o777)).unwrap();
+        let refused = Listener::open(&directory.join("isthmus.sock"), SocketAccess::OwnUser).unwrap_err();
         assert_eq!(refused.reason(), Some(Reason::SocketUntrusted));
     }
 }

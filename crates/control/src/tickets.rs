@@ -16,10 +16,10 @@ use isthmus_layout::ids::DomainId;
 use crate::directory::mx::MxNumber;
 
 /// Numbers of domains that are taken from the file at once.
-const BATCH: u32 = 4096;
+const NUMBER_BATCH: u32 = 4096;
 
 const FILE: &str = "resume";
-const FIRST_LINE: &str = "isthmus resume 1";
+const FILE_HEADER: &str = "isthmus resume 1";
 
 /// A process, so that another one with the same number is not taken for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct Process {
 
 impl Process {
     /// The process that has this number now.
-    pub fn now(pid: i32) -> Option<Self> {
+    pub fn of_pid(pid: i32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // The program's name stands in brackets and may hold anything, brackets too.
         let start = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
@@ -42,21 +42,21 @@ impl Process {
 
 /// A domain that was attached to a daemon before this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Survivor {
+pub struct ResumableDomain {
     /// Its number.
     pub domain: DomainId,
     /// Its process, if it could be seen.
     pub process: Option<Process>,
 }
 
-impl Survivor {
+impl ResumableDomain {
     /// A domain that lives in this process now.
     pub fn of_process(domain: DomainId, pid: Option<i32>) -> Self {
-        Self { domain, process: pid.and_then(Process::now) }
+        Self { domain, process: pid.and_then(Process::of_pid) }
     }
 
-    fn alive(&self) -> bool {
-        self.process.is_none_or(|process| Process::now(process.pid) == Some(process))
+    fn is_alive(&self) -> bool {
+        self.process.is_none_or(|process| Process::of_pid(process.pid) == Some(process))
     }
 }
 
@@ -68,8 +68,8 @@ pub struct Tickets {
     reserved: u32,
     first: DomainId,
     path: Option<PathBuf>,
-    domains: BTreeMap<DomainId, Survivor>,
-    survivors: Vec<Survivor>,
+    domains: BTreeMap<DomainId, ResumableDomain>,
+    resumable: Vec<ResumableDomain>,
     claims: BTreeMap<MxNumber, DomainId>,
     /// Lines of the file that name a domain, also one that has left.
     lines: usize,
@@ -79,26 +79,27 @@ impl Tickets {
     /// Reads the file in `folder`, or begins one.
     pub fn open(folder: &Path) -> io::Result<Self> {
         let path = folder.join(FILE);
-        let known = match std::fs::read_to_string(&path) {
+        let file = match std::fs::read_to_string(&path) {
             Ok(text) => parse(&text),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
-        let Known { key, first, survivors, claims } = match known {
-            Some(known) => known,
-            None => Known { key: random()?, first: 1, survivors: Vec::new(), claims: BTreeMap::new() },
+        let TicketFile { key, first, resumable, claims } = match file {
+            Some(file) => file,
+            None => TicketFile { key: random_key()?, first: 1, resumable: Vec::new(), claims: BTreeMap::new() },
         };
-        let survivors: Vec<Survivor> = survivors.into_iter().filter(Survivor::alive).collect();
-        let is_expected = |domain: DomainId| survivors.iter().any(|survivor| survivor.domain == domain);
-        let claims = claims.into_iter().filter(|(_, domain)| is_expected(*domain)).collect();
+        let resumable: Vec<ResumableDomain> = resumable.into_iter().filter(ResumableDomain::is_alive).collect();
+        let is_resumable =
+            |domain: DomainId| resumable.iter().any(|resumable_domain| resumable_domain.domain == domain);
+        let claims = claims.into_iter().filter(|(_, domain)| is_resumable(*domain)).collect();
         let first = DomainId::new(first).unwrap_or(DomainId::new(1).expect("one is not zero"));
         let mut tickets = Self {
             key,
-            reserved: first.number().saturating_add(BATCH),
+            reserved: first.number().saturating_add(NUMBER_BATCH),
             first,
             path: Some(path),
-            domains: survivors.iter().map(|survivor| (survivor.domain, *survivor)).collect(),
-            survivors,
+            domains: resumable.iter().map(|resumable_domain| (resumable_domain.domain, *resumable_domain)).collect(),
+            resumable,
             claims,
             lines: 0,
         };
@@ -107,10 +108,10 @@ impl Tickets {
     }
 
     /// For a daemon after which none comes.
-    pub fn of_this_run() -> io::Result<Self> {
+    pub fn ephemeral() -> io::Result<Self> {
         let first = DomainId::new(1).expect("one is not zero");
-        let (domains, survivors, claims) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
-        Ok(Self { key: random()?, reserved: u32::MAX, first, path: None, domains, survivors, claims, lines: 0 })
+        let (domains, resumable, claims) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+        Ok(Self { key: random_key()?, reserved: u32::MAX, first, path: None, domains, resumable, claims, lines: 0 })
     }
 
     /// The number of the first new domain: above all that a daemon before may have used.
@@ -119,18 +120,18 @@ impl Tickets {
     }
 
     /// Domains of the daemon before whose processes live, or cannot be seen.
-    pub fn survivors(&self) -> &[Survivor] {
-        &self.survivors
+    pub fn resumable(&self) -> &[ResumableDomain] {
+        &self.resumable
     }
 
     /// Takes note of a domain, for a daemon after this one. If that cannot be written the domain will attach anew then.
-    pub fn enter(&mut self, domain: Survivor) {
+    pub fn record(&mut self, domain: ResumableDomain) {
         self.domains.insert(domain.domain, domain);
         let written = if domain.domain.number() >= self.reserved {
-            self.reserved = domain.domain.number().saturating_add(BATCH);
+            self.reserved = domain.domain.number().saturating_add(NUMBER_BATCH);
             self.write()
         } else {
-            self.append(&line(&domain))
+            self.append(&domain_line(&domain))
         };
         if let Err(error) = written {
             tracing::warn!(%error, "cannot write who is attached; after a restart they attach anew");
@@ -138,9 +139,9 @@ impl Tickets {
     }
 
     /// The domain will not come back, and nothing is kept for it; its number is nobody else's.
-    pub fn pass(&mut self, domain: DomainId) {
+    pub fn record_number(&mut self, domain: DomainId) {
         if domain.number() >= self.reserved {
-            self.reserved = domain.number().saturating_add(BATCH);
+            self.reserved = domain.number().saturating_add(NUMBER_BATCH);
             if let Err(error) = self.write() {
                 tracing::warn!(%error, "cannot write which numbers were used; after a restart one may come again");
             }
@@ -148,7 +149,7 @@ impl Tickets {
     }
 
     /// The domain has left and will not come back.
-    pub fn leave(&mut self, domain: DomainId) {
+    pub fn remove(&mut self, domain: DomainId) {
         self.claims.retain(|_, claimed| *claimed != domain);
         if self.domains.remove(&domain).is_some()
             && let Err(error) = self.append(&format!("{} -\n", domain.number()))
@@ -160,22 +161,22 @@ impl Tickets {
     /// The domain has this MX endpoint number.
     pub fn claim(&mut self, number: MxNumber, domain: DomainId) {
         self.claims.insert(number, domain);
-        self.note(number, &domain.number().to_string());
+        self.append_claim(number, &domain.number().to_string());
     }
 
     /// Nobody has it any more.
-    pub fn give_back(&mut self, number: MxNumber) {
+    pub fn release_claim(&mut self, number: MxNumber) {
         self.claims.remove(&number);
-        self.note(number, "-");
+        self.append_claim(number, "-");
     }
 
-    fn note(&mut self, number: MxNumber, whose: &str) {
-        if let Err(error) = self.append(&claim_line(number, whose)) {
+    fn append_claim(&mut self, number: MxNumber, holder: &str) {
+        if let Err(error) = self.append(&claim_line(number, holder)) {
             tracing::debug!(%error, "cannot write whose an MX endpoint number is; after a restart somebody else may get it");
         }
     }
 
-    /// MX endpoint numbers, with the domains that have them: at the start, survivors.
+    /// MX endpoint numbers, with the domains that have them: at the start, resumable domains.
     pub fn claims(&self) -> impl Iterator<Item = (MxNumber, DomainId)> {
         self.claims.iter().map(|(number, domain)| (*number, *domain))
     }
@@ -194,10 +195,10 @@ impl Tickets {
         let Some(path) = &self.path else { return Ok(()) };
         let key: String = self.key.iter().map(|byte| format!("{byte:02x}")).collect();
         let claims = self.claims.iter().map(|(number, domain)| claim_line(*number, &domain.number().to_string()));
-        let lines: String = self.domains.values().map(line).chain(claims).collect();
+        let lines: String = self.domains.values().map(domain_line).chain(claims).collect();
         let next = path.with_extension("new");
         let mut file = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
-        file.write_all(format!("{FIRST_LINE}\n{key}\n{}\n{lines}", self.reserved).as_bytes())?;
+        file.write_all(format!("{FILE_HEADER}\n{key}\n{}\n{lines}", self.reserved).as_bytes())?;
         std::fs::rename(&next, path)?;
         self.lines = self.domains.len() + self.claims.len();
         Ok(())
@@ -214,7 +215,7 @@ impl Tickets {
     }
 
     /// Takes the proof. The comparison takes the same time wherever the two differ.
-    pub fn holds(&self, ticket: &Ticket, domain: DomainId, owner: Owner, name: &Name) -> bool {
+    pub fn verify(&self, ticket: &Ticket, domain: DomainId, owner: Owner, name: &Name) -> bool {
         blake3::Hash::from_bytes(self.ticket(domain, owner, name).0) == blake3::Hash::from_bytes(ticket.0)
     }
 
@@ -224,42 +225,42 @@ impl Tickets {
     }
 
     /// True if a later daemon will know the domains of this one.
-    pub fn kept(&self) -> bool {
+    pub fn is_persistent(&self) -> bool {
         self.path.is_some()
     }
 
     /// Nobody will come back: removes the file.
-    pub fn forget(&mut self) {
+    pub fn delete_file(&mut self) {
         if let Some(path) = self.path.take() {
             let _ = std::fs::remove_file(path); // It may be gone with its folder.
         }
     }
 }
 
-fn line(domain: &Survivor) -> String {
+fn domain_line(domain: &ResumableDomain) -> String {
     match domain.process {
         Some(Process { pid, start }) => format!("{} {pid} {start}\n", domain.domain.number()),
         None => format!("{}\n", domain.domain.number()),
     }
 }
 
-fn claim_line(MxNumber { board, endpoint }: MxNumber, whose: &str) -> String {
-    format!("mx {board} {endpoint} {whose}\n")
+fn claim_line(MxNumber { board, endpoint }: MxNumber, holder: &str) -> String {
+    format!("mx {board} {endpoint} {holder}\n")
 }
 
 /// What a file says.
-struct Known {
+struct TicketFile {
     key: [u8; 32],
     /// The first number that was not taken.
     first: u32,
-    survivors: Vec<Survivor>,
+    resumable: Vec<ResumableDomain>,
     claims: BTreeMap<MxNumber, DomainId>,
 }
 
 /// A line that was cut short by a crash is left out.
-fn parse(text: &str) -> Option<Known> {
+fn parse(text: &str) -> Option<TicketFile> {
     let mut lines = text.lines();
-    if lines.next()? != FIRST_LINE {
+    if lines.next()? != FILE_HEADER {
         return None;
     }
     let key = *blake3::Hash::from_hex(lines.next()?).ok()?.as_bytes();
@@ -273,12 +274,12 @@ fn parse(text: &str) -> Option<Known> {
             };
         } else if let Some((domain, process)) = parse_line(line) {
             match process {
-                Some(process) => domains.insert(domain, Survivor { domain, process }),
+                Some(process) => domains.insert(domain, ResumableDomain { domain, process }),
                 None => domains.remove(&domain),
             };
         }
     }
-    Some(Known { key, first, survivors: domains.into_values().collect(), claims })
+    Some(TicketFile { key, first, resumable: domains.into_values().collect(), claims })
 }
 
 /// An MX endpoint number, and who has it; none where it was given back.
@@ -303,7 +304,7 @@ fn parse_line(line: &str) -> Option<(DomainId, Option<Option<Process>>)> {
     Some((domain, Some(process)))
 }
 
-fn random() -> io::Result<[u8; 32]> {
+fn random_key() -> io::Result<[u8; 32]> {
     let mut bytes = [0; 32];
     let mut filled = 0;
     while filled < bytes.len() {
@@ -321,19 +322,19 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_holds_for_its_domain_only_and_for_the_next_daemon() {
+    fn verifies_a_ticket_for_its_domain_and_in_the_next_daemon() {
         let folder = tempfile::tempdir().unwrap();
         let before = Tickets::open(folder.path()).unwrap();
         let (web, db) = (Name::new("web").unwrap(), Name::new("db").unwrap());
         let ticket = before.ticket(id(3), Owner(5), &web);
         let after = Tickets::open(folder.path()).unwrap();
-        assert!(after.holds(&ticket, id(3), Owner(5), &web));
-        assert!(!after.holds(&ticket, id(4), Owner(5), &web));
-        assert!(!after.holds(&ticket, id(3), Owner(6), &web));
-        assert!(!after.holds(&ticket, id(3), Owner(5), &db));
+        assert!(after.verify(&ticket, id(3), Owner(5), &web));
+        assert!(!after.verify(&ticket, id(4), Owner(5), &web));
+        assert!(!after.verify(&ticket, id(3), Owner(6), &web));
+        assert!(!after.verify(&ticket, id(3), Owner(5), &db));
         assert!(after.first() > before.first());
         assert_eq!(after.host_id(), before.host_id());
-        assert_ne!(after.host_id(), Tickets::of_this_run().unwrap().host_id());
+        assert_ne!(after.host_id(), Tickets::ephemeral().unwrap().host_id());
     }
 
     #[test]
@@ -341,44 +342,45 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut first = Tickets::open(folder.path()).unwrap();
         assert_eq!(first.first().number(), 1);
-        first.enter(Survivor { domain: id(4097), process: None });
+        first.record(ResumableDomain { domain: id(4097), process: None });
         let mut second = Tickets::open(folder.path()).unwrap();
-        assert_eq!(second.first().number(), 4097 + BATCH);
-        second.pass(id(4097 + 2 * BATCH));
+        assert_eq!(second.first().number(), 4097 + NUMBER_BATCH);
+        second.record_number(id(4097 + 2 * NUMBER_BATCH));
         let third = Tickets::open(folder.path()).unwrap();
-        assert_eq!((third.first().number(), third.survivors().len()), (4097 + 3 * BATCH, 1));
+        assert_eq!((third.first().number(), third.resumable().len()), (4097 + 3 * NUMBER_BATCH, 1));
     }
 
     #[test]
-    fn only_those_whose_process_lives_are_expected() {
+    fn only_domains_with_a_live_process_are_resumable() {
         let folder = tempfile::tempdir().unwrap();
         let mut before = Tickets::open(folder.path()).unwrap();
-        let own = Survivor::of_process(id(1), Some(std::process::id() as i32));
-        let other = Survivor { domain: id(2), process: own.process.map(|own| Process { start: own.start + 1, ..own }) };
-        let unseen = Survivor { domain: id(3), process: None };
-        let left = Survivor { domain: id(4), ..own };
+        let own = ResumableDomain::of_process(id(1), Some(std::process::id() as i32));
+        let other =
+            ResumableDomain { domain: id(2), process: own.process.map(|own| Process { start: own.start + 1, ..own }) };
+        let unseen = ResumableDomain { domain: id(3), process: None };
+        let left = ResumableDomain { domain: id(4), ..own };
         for domain in [own, other, unseen, left] {
-            before.enter(domain);
+            before.record(domain);
         }
-        before.leave(left.domain);
-        assert_eq!(Tickets::open(folder.path()).unwrap().survivors(), [own, unseen]);
+        before.remove(left.domain);
+        assert_eq!(Tickets::open(folder.path()).unwrap().resumable(), [own, unseen]);
         assert!(own.process.is_some());
     }
 
     #[test]
-    fn mx_numbers_of_those_who_may_come_are_known_to_the_next_daemon() {
+    fn claims_of_resumable_domains_reach_the_next_daemon() {
         let folder = tempfile::tempdir().unwrap();
         let mut before = Tickets::open(folder.path()).unwrap();
         let number = |endpoint| MxNumber { board: 1, endpoint };
         for domain in 1..=3 {
-            before.enter(Survivor { domain: id(domain), process: None });
+            before.record(ResumableDomain { domain: id(domain), process: None });
         }
-        before.enter(Survivor { domain: id(4), process: Some(Process { pid: i32::MAX, start: 1 }) });
+        before.record(ResumableDomain { domain: id(4), process: Some(Process { pid: i32::MAX, start: 1 }) });
         for (endpoint, domain) in [(10, 1), (11, 1), (12, 2), (13, 3), (14, 4)] {
             before.claim(number(endpoint), id(domain));
         }
-        before.give_back(number(11));
-        before.leave(id(2));
+        before.release_claim(number(11));
+        before.remove(id(2));
         let expected = [(number(10), id(1)), (number(13), id(3))];
         let after = Tickets::open(folder.path()).unwrap();
         assert_eq!(after.claims().collect::<Vec<_>>(), expected);
@@ -387,13 +389,13 @@ mod tests {
     }
 
     #[test]
-    fn the_file_does_not_grow_with_what_is_over() {
+    fn rewrites_the_file_when_old_lines_pile_up() {
         let folder = tempfile::tempdir().unwrap();
         let mut tickets = Tickets::open(folder.path()).unwrap();
-        tickets.enter(Survivor { domain: id(1), process: None });
+        tickets.record(ResumableDomain { domain: id(1), process: None });
         for _ in 0..5000 {
             tickets.claim(MxNumber { board: 0, endpoint: 0 }, id(1));
-            tickets.give_back(MxNumber { board: 0, endpoint: 0 });
+            tickets.release_claim(MxNumber { board: 0, endpoint: 0 });
         }
         let lines = std::fs::read_to_string(folder.path().join(FILE)).unwrap().lines().count();
         assert!(lines < 1100, "{lines} lines");
@@ -401,14 +403,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_stays_behind_when_nobody_will_come_back() {
+    fn delete_file_leaves_the_directory_empty() {
         let folder = tempfile::tempdir().unwrap();
-        Tickets::open(folder.path()).unwrap().forget();
+        Tickets::open(folder.path()).unwrap().delete_file();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
     #[test]
-    fn a_file_of_another_kind_is_begun_anew() {
+    fn replaces_a_file_of_another_format() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join(FILE), "something else\n").unwrap();
         assert_eq!(Tickets::open(folder.path()).unwrap().first().number(), 1);

@@ -3,22 +3,22 @@
 //! ```text
 //!  guest: frontend                                               domain 0, or a driver domain: backend
 //!    its store's thread ── offer: grants, a port ── XenStore ──► its store's thread
-//!      │ Attach                                                    │ Sighting
-//!    Guest over a Frontend ═══ head, crossing, lots (granted) ═══ Border over an Estate of Lots
+//!      │ OfferedWindow                                             │ GuestEvent
+//!    GuestDaemon over a Frontend ══ head, proxy ring, batches ══ GuestProxy over a GuestWindow of grants
 //!    relay ◄────────────────── one event channel ───────────────► relay
 //!
-//!  guest ══ common window (granted by the one to the other), an event channel of its own ══ another guest of the same backend
+//!  guest ══ pair window (granted by the one to the other), an event channel of its own ══ another guest of the same backend
 //! ```
 //!
-//! What is said over the crossing is the same as over the window of a device ([`crate::border`]); only where pieces come from and how bells
-//! are rung differs. The library of XenStore waits, so each side has a thread of its own for it, which does nothing else.
+//! What is sent over the proxy ring is the same as over the window of a device ([`crate::proxy`]); only where extents come from and how
+//! doorbells are rung differs. The library of XenStore waits, so each side has a thread of its own for it, which does nothing else.
 
 pub(crate) mod backend;
+mod backoff;
 pub(crate) mod frontend;
-mod held;
-mod neighbour;
-mod pace;
+mod held_port;
 mod pairs;
+mod peer_guests;
 mod relay;
 
 use std::io;
@@ -29,63 +29,63 @@ use std::time::{Duration, Instant};
 
 use isthmus_platform_xen::{Kernel, Store, StoreError};
 
-/// How long a store's thread waits for news before it looks whether it is to do something else.
-const TURN: Duration = Duration::from_secs(1);
+/// How long a store's thread waits for events before it checks whether it is to do something else.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// After the store has broken again, before it is opened once more.
-const STORE_AGAIN: Duration = Duration::from_secs(5);
+const STORE_RETRY: Duration = Duration::from_secs(5);
 
 /// A domain's kernel that several threads can use: what its devices are, and a fake host's domain ([`isthmus_platform_xen::fake`]).
-pub trait Domain: Kernel<Pages: Send, Port: Send> + Clone + Send + Sync + 'static {}
+pub trait XenKernel: Kernel<Pages: Send, Port: Send> + Clone + Send + Sync + 'static {}
 
-impl<K: Kernel<Pages: Send, Port: Send> + Clone + Send + Sync + 'static> Domain for K {}
+impl<K: Kernel<Pages: Send, Port: Send> + Clone + Send + Sync + 'static> XenKernel for K {}
 
 /// A new connection to the store.
-fn connection<K: Domain>(kernel: &K) -> Result<Store<K::Wire>, StoreError> {
+fn connect_store<K: XenKernel>(kernel: &K) -> Result<Store<K::StoreTransport>, StoreError> {
     kernel.store().map(Store::new).map_err(StoreError::Broken)
 }
 
-/// Works over the store until it is cut, again where the work is done or the store breaks: at once, unless it breaks all the time.
-fn persist(what: &str, cut: &Cut, mut work: impl FnMut() -> Result<(), StoreError>) {
+/// Works over the store until it is stopped, again where the work is done or the store breaks: at once, unless it breaks all the time.
+fn run_with_retry(what: &str, stop_flag: &StopFlag, mut work: impl FnMut() -> Result<(), StoreError>) {
     let mut broken: Option<Instant> = None;
-    while !cut.is_cut() {
+    while !stop_flag.is_stopped() {
         let Err(error) = work() else { continue };
         tracing::warn!("{what}: {error}; it is tried again");
-        if broken.replace(Instant::now()).is_some_and(|before| before.elapsed() < 2 * STORE_AGAIN) {
-            std::thread::park_timeout(STORE_AGAIN);
+        if broken.replace(Instant::now()).is_some_and(|before| before.elapsed() < 2 * STORE_RETRY) {
+            std::thread::park_timeout(STORE_RETRY);
         }
     }
 }
 
-/// Ends a store's thread when dropped; that takes up to a [`TURN`], for which nobody waits.
+/// Ends a store's thread when dropped; that takes up to a [`POLL_INTERVAL`], for which nobody waits.
 #[derive(Debug)]
-struct Lifeline(Arc<AtomicBool>);
+struct StopOnDrop(Arc<AtomicBool>);
 
 /// What the thread sees of it.
 #[derive(Clone, Debug)]
-struct Cut(Arc<AtomicBool>);
+struct StopFlag(Arc<AtomicBool>);
 
-impl Lifeline {
-    fn new() -> (Self, Cut) {
+impl StopOnDrop {
+    fn new() -> (Self, StopFlag) {
         let flag = Arc::new(AtomicBool::new(false));
-        (Self(Arc::clone(&flag)), Cut(flag))
+        (Self(Arc::clone(&flag)), StopFlag(flag))
     }
 }
 
-impl Drop for Lifeline {
+impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-impl Cut {
-    fn is_cut(&self) -> bool {
+impl StopFlag {
+    fn is_stopped(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 /// Starts a store's thread.
-fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+fn spawn_thread(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     std::thread::Builder::new().name(name.to_owned()).spawn(body).map(drop)
 }
 

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use isthmus_control::config::{
-    self, Attach, Config, ConfigFile, Inputs, KEYS, Listen, Loaded, Origin, Party, Role, TABLES, Users, Verdict,
-    WaitMode, document, load, variables, variables_text,
+    self, AttachPolicy, Config, ConfigFile, Inputs, KEYS, Loaded, MetricsListen, Origin, PolicySubject, Role, TABLES,
+    Users, Verdict, WorkerWaitMode, document, load, variables, variables_text,
 };
 use isthmus_layout::environment::VARIABLES;
 use isthmus_layout::limits;
@@ -78,9 +78,9 @@ endpoints_max = 255
 dialect = "mx"
 links = [{ interface = "eth0", kind = "xdp" }]
 [kvm]
-common_mib = 16
-common_idle_s = 5
-plug_timeout_s = 20
+pair_window_mib = 16
+pair_window_idle_s = 5
+pair_window_timeout_s = 20
 [[kvm.guest]]
 name = "web"
 user = "ann"
@@ -93,9 +93,9 @@ monitor = "/srv/web.qmp"
 name = "db"
 user = 1001
 [xen]
-common_mib = 8
-common_idle_s = 4
-common_timeout_s = 6
+pair_window_mib = 8
+pair_window_idle_s = 4
+pair_window_timeout_s = 6
 [[xen.guest]]
 name = "vm"
 user = "ann"
@@ -115,11 +115,11 @@ fn load_gives_typed_values() {
     assert_eq!(config.daemon.socket.path(), Path::new("/srv/isthmus/é \"s\".sock"));
     assert_eq!(config.daemon.worker_cpus.numbers(), [3, 1]);
     assert_eq!(config.daemon.idle_exit_s.duration(), Some(Duration::from_secs(5)));
-    assert_eq!(config.wait.mode, WaitMode::Spin);
+    assert_eq!(config.wait.mode, WorkerWaitMode::Spin);
     assert_eq!(config.wait.spin_us.duration(), Duration::from_millis(1));
     assert_eq!(config.limits.slab_kib.bytes(), 4 << 20);
     assert_eq!(config.limits.handshake_timeout_ms.duration(), Duration::from_secs(60));
-    assert_eq!(config.metrics.listen, Listen::Tcp("[::1]:9419".parse().expect("an address")));
+    assert_eq!(config.metrics.listen, MetricsListen::Tcp("[::1]:9419".parse().expect("an address")));
     let boards = config.mx.board.as_slice();
     assert_eq!(boards[0].endpoints_max.map(|endpoints| endpoints.get()), Some(255));
     assert!(boards[1].mac.is_none() && boards[1].name.is_none());
@@ -136,7 +136,7 @@ fn load_gives_typed_values() {
     assert_eq!(of_xen.iter().map(|guest| guest.user.uid).collect::<Vec<_>>(), [1000, 1001]);
     assert_eq!(of_xen.iter().map(|guest| guest.window_bytes() >> 20).collect::<Vec<_>>(), [16, 64]);
     assert_eq!(of_xen.iter().map(|guest| guest.vectors()).collect::<Vec<_>>(), [128, 64]);
-    let Attach::Users(users) = &config.policy.attach else { panic!("a list") };
+    let AttachPolicy::Users(users) = &config.policy.attach else { panic!("a list") };
     assert_eq!(users.iter().map(|user| user.uid).collect::<Vec<_>>(), [1000, 1001, 4_294_967_294]);
 }
 
@@ -145,22 +145,22 @@ fn defaults_are_right_for_both_roles() {
     let system = loaded(&Inputs::bare(Role::System)).config;
     assert_eq!(system.daemon.socket.path(), Path::new("/run/isthmus/isthmus.sock"));
     assert_eq!(system.daemon.idle_exit_s.duration(), None);
-    assert_eq!(system.metrics.listen, Listen::Off);
+    assert_eq!(system.metrics.listen, MetricsListen::Off);
     assert_eq!(system.limits.slab_kib.bytes(), limits::SLAB_BYTES_DEFAULT);
 
     let at_home = Inputs { uid: 1000, environment: environment(&[("HOME", "/home/ann")]), ..Inputs::bare(Role::User) };
     let user = loaded(&at_home).config;
     assert_eq!(user.daemon.socket.path(), Path::new("/tmp/isthmus-1000/isthmus.sock"));
-    assert_eq!(at_home.places().config_file, Some(PathBuf::from("/home/ann/.config/isthmus/isthmus.toml")));
+    assert_eq!(at_home.default_paths().config_file, Some(PathBuf::from("/home/ann/.config/isthmus/isthmus.toml")));
 
     let xdg = [("XDG_RUNTIME_DIR", "/run/user/1000"), ("XDG_CONFIG_HOME", "not/absolute"), ("HOME", "/c")];
-    let places = Inputs { uid: 1000, environment: environment(&xdg), ..Inputs::bare(Role::User) }.places();
+    let places = Inputs { uid: 1000, environment: environment(&xdg), ..Inputs::bare(Role::User) }.default_paths();
     assert_eq!(places.runtime_dir, Path::new("/run/user/1000/isthmus"));
     assert_eq!(places.config_file, Some(PathBuf::from("/c/.config/isthmus/isthmus.toml")));
 }
 
 #[test]
-fn later_wins_and_origin_says_who() {
+fn later_source_overrides_and_origin_names_it() {
     let file = "[wait]\nmode = \"sleep\"\nspin_us = 10\n[daemon]\nworkers = 2\n";
     let mut inputs = inputs(file);
     inputs.environment =
@@ -168,7 +168,7 @@ fn later_wins_and_origin_says_who() {
     inputs.sets = vec!["daemon.workers=4".to_owned(), " daemon.workers = 5".to_owned()];
     let loaded = loaded(&inputs);
     assert_eq!(loaded.config.daemon.workers.get(), 5);
-    assert_eq!(loaded.config.wait.mode, WaitMode::Spin);
+    assert_eq!(loaded.config.wait.mode, WorkerWaitMode::Spin);
     assert_eq!(loaded.config.wait.spin_us.get(), 10);
     assert_eq!(origin(&loaded, "daemon.workers"), "command line");
     assert_eq!(origin(&loaded, "wait.mode"), "environment ISTHMUS_DAEMON_WAIT_MODE");
@@ -197,14 +197,16 @@ fn variables_and_sets_take_words_and_toml() {
     assert_eq!(config("daemon.log", "\"debug\"").daemon.log.as_str(), "debug");
     assert_eq!(config("daemon.worker_cpus", "[7]").daemon.worker_cpus.numbers(), [7]);
     assert_eq!(config("daemon.socket", "/s").daemon.socket.path(), Path::new("/s"));
-    assert_eq!(config("policy.attach", "any-user").policy.attach, Attach::AnyUser);
-    assert!(matches!(config("policy.attach", "['bob', 0]").policy.attach, Attach::Users(users) if users.len() == 2));
+    assert_eq!(config("policy.attach", "any-user").policy.attach, AttachPolicy::AnyUser);
+    assert!(
+        matches!(config("policy.attach", "['bob', 0]").policy.attach, AttachPolicy::Users(users) if users.len() == 2)
+    );
     assert!(!config("policy.channels", "false").policy.channels);
     assert_eq!(
         config("policy.rules", "[{ from = 'a=b', allow = true }]").policy.rules.as_slice()[0].from.as_str(),
         "a=b"
     );
-    assert_eq!(config("metrics.listen", "").metrics.listen, Listen::Off);
+    assert_eq!(config("metrics.listen", "").metrics.listen, MetricsListen::Off);
     assert_eq!(config("metrics.listen", "/m").metrics.listen, config("metrics.listen", "'/m'").metrics.listen);
 }
 
@@ -224,7 +226,7 @@ fn check_text_reads_back_as_the_same_configuration() {
 }
 
 #[test]
-fn everything_has_no_default() {
+fn sample_configuration_changes_every_key() {
     let differences = loaded(&inputs(EVERYTHING)).config.differences(&loaded(&inputs("")).config);
     assert_eq!(differences.len(), KEYS.len(), "a new key belongs into EVERYTHING, so that the round trip sees it");
 }
@@ -291,7 +293,7 @@ fn policy_decides_by_the_first_rule_that_matches() {
     "#;
     let policy = loaded(&inputs(file)).config.policy;
     let verdict = |from, from_uid, to, to_uid| {
-        policy.verdict(Party { name: from, uid: from_uid }, Party { name: to, uid: to_uid })
+        policy.verdict(PolicySubject { name: from, uid: from_uid }, PolicySubject { name: to, uid: to_uid })
     };
     let (talk, channel) = (true, true);
     assert_eq!(verdict("a", 1, "b", 1), Verdict { talk, channel, rule: None });
@@ -301,9 +303,9 @@ fn policy_decides_by_the_first_rule_that_matches() {
     assert_eq!(verdict("web-1", 1, "vault", 2), Verdict { talk, channel, rule: Some(1) });
     assert_eq!(verdict("a", 1, "vault", 1), Verdict { talk: false, channel: false, rule: Some(2) });
     assert!(policy.may_attach(7, 7) && !policy.may_attach(0, 7));
-    assert!(policy.keeps_grants(1, 1) && !policy.keeps_grants(1, 2));
+    assert!(policy.may_keep_grants(1, 1) && !policy.may_keep_grants(1, 2));
     let policy = loaded(&inputs("policy = { attach = ['ann'], grants = 'never' }")).config.policy;
-    assert!(policy.may_attach(1000, 7) && !policy.may_attach(7, 7) && !policy.keeps_grants(1, 1));
+    assert!(policy.may_attach(1000, 7) && !policy.may_attach(7, 7) && !policy.may_keep_grants(1, 1));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use insta::assert_snapshot;
 use isthmus_control::config::{
     BoardNic, Carrier, ConfigFile, Inputs, LinkPlan, Loaded, MxHost, Role, UDP_PORT, UdpPeer, load,
 };
-use isthmus_mx::net::Tuning;
+use isthmus_mx::net::EndpointTuning;
 use isthmus_mx::wire::Dialect;
 
 fn inputs(file: &str) -> Inputs {
@@ -98,7 +98,7 @@ fn boards_say_how_they_reach_other_hosts() {
 
     let native = plans[1].network.as_ref().expect("it has links");
     assert_eq!((native.dialect, native.frame_bytes_max), (Dialect::Mx, Some(4144)));
-    assert_eq!((native.discovery, native.tuning()), (true, Tuning::DEFAULT));
+    assert_eq!((native.discovery, native.tuning()), (true, EndpointTuning::DEFAULT));
     assert_eq!(native.links, [LinkPlan { rank: 0, carrier: Carrier::Packet { interface: "eth0".to_owned() } }]);
 }
 
@@ -129,7 +129,7 @@ fn boards_may_share_an_interface_with_addresses_of_their_own() {
 }
 
 #[test]
-fn what_is_printed_of_boards_reads_back_as_the_same_boards() {
+fn printed_boards_round_trip() {
     let first = loaded(&inputs(LINKED));
     let again = loaded(&inputs(&first.check_text()));
     assert_eq!(again.config, first.config);
@@ -271,7 +271,7 @@ fn wrong_peers() {
 }
 
 #[test]
-fn what_is_missing_has_a_code() {
+fn missing_field_has_a_problem_code() {
     let error = load(&inputs("mx.board = [{ links = [{ udp = '::1' }] }]")).expect_err("it has no peers");
     assert_eq!(error.problems[0].wrong.code(), "missing");
 }
@@ -333,7 +333,7 @@ fn fields_of_a_network_that_do_not_fit_together() {
 }
 
 #[test]
-fn boards_that_are_in_each_others_way() {
+fn refuses_conflicting_boards() {
     assert_snapshot!(refusal(
         "[[mx.board]]\nlinks = [{ interface = 'eth0' }]\n[[mx.board]]\nlinks = [{ interface = 'eth0' }]\n"
     ), @r#"

@@ -2,29 +2,29 @@
 //! descriptors and mappings it counts.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[expect(dead_code, reason = "other tests use what this one does not")]
-#[path = "server/bed.rs"]
-mod bed;
 #[expect(dead_code, reason = "as above")]
 #[path = "server/guest.rs"]
 mod guest;
+#[expect(dead_code, reason = "other tests use what this one does not")]
+#[path = "server/testbed.rs"]
+mod testbed;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use isthmus_control::schema::Status;
-use isthmus_layout::border::{ANSWER_WORD, CALL_WORD, FrameKind};
+use isthmus_control::schema::StatusReport;
 use isthmus_layout::control::*;
 use isthmus_layout::ids::DomainId;
+use isthmus_layout::proxy::{ProxyFrameKind, SESSION_REPLY_WORD, SESSION_REQUEST_WORD};
 use isthmus_shm::Words as _;
 
-use bed::{Bed, Client, name};
 use guest::{Guest, configured, row, until_domains, until_row};
+use testbed::{Client, Testbed, name};
 
 /// How far a guest has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
+enum GuestStage {
     Plugged,
     Called,
     Opened,
@@ -40,30 +40,31 @@ enum Stage {
 
 /// What ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Death {
+enum Termination {
     /// QEMU, or the device is unplugged.
     Machine,
     /// Its daemon is killed, and started again.
     Daemon,
     /// Its daemon is told to stop.
-    Farewell,
+    Shutdown,
     /// The program, by its connection.
     Program,
     /// The host's daemon, and there is another one.
     Host,
 }
 
-const STAGES: [Stage; 8] = [
-    Stage::Plugged,
-    Stage::Called,
-    Stage::Opened,
-    Stage::Greeted,
-    Stage::Attached,
-    Stage::Known,
-    Stage::Offered,
-    Stage::Open,
+const STAGES: [GuestStage; 8] = [
+    GuestStage::Plugged,
+    GuestStage::Called,
+    GuestStage::Opened,
+    GuestStage::Greeted,
+    GuestStage::Attached,
+    GuestStage::Known,
+    GuestStage::Offered,
+    GuestStage::Open,
 ];
-const DEATHS: [Death; 5] = [Death::Machine, Death::Daemon, Death::Farewell, Death::Program, Death::Host];
+const TERMINATIONS: [Termination; 5] =
+    [Termination::Machine, Termination::Daemon, Termination::Shutdown, Termination::Program, Termination::Host];
 
 /// The flags of a listening socket in the kernel's list.
 const LISTENING: &str = " 00010000 ";
@@ -80,98 +81,98 @@ struct Cost {
 }
 
 /// A daemon with a program of its host, and one of another guest, who both see it all.
-struct World {
-    bed: Bed,
+struct Simulation {
+    bed: Testbed,
     config: String,
     local: Client,
-    neighbour: Guest,
+    other_guest: Guest,
     lives: u32,
 }
 
-impl World {
+impl Simulation {
     fn new() -> Self {
         let config = configured("web", 32, 4) + &configured("db", 32, 4);
-        let mut bed = Bed::kept_with(&config);
+        let mut bed = Testbed::with_fd_store(&config);
         let (local, _) = bed.attached("local");
-        let mut neighbour = Guest::start_as(&bed, "db");
-        neighbour.attach(1, "neighbour").unwrap();
-        bed.until_kept(2);
-        Self { bed, config, local, neighbour, lives: 0 }
+        let mut other_guest = Guest::start_as(&bed, "db");
+        other_guest.attach(1, "neighbour").unwrap();
+        bed.wait_until_stored(2);
+        Self { bed, config, local, other_guest, lives: 0 }
     }
 
     /// Another daemon takes the place of this one.
     fn restart(&mut self) {
         // Its process lives and is waited for, unless it leaves in order.
-        self.local.ask(Close {}, &[]).unwrap();
+        self.local.request(Detach {}, &[]).unwrap();
         self.bed.stop();
-        self.bed.start_kept(&self.config);
+        self.bed.restart_with_stored(&self.config);
         self.lives += 1;
         self.local = self.bed.attached(&format!("local{}", self.lives)).0;
-        self.neighbour.wait_for(|memory| memory.load(ANSWER_WORD, Ordering::Acquire) == 0);
-        self.neighbour.call();
-        self.neighbour.attach(1, "neighbour").unwrap();
+        self.other_guest.wait_for(|memory| memory.load(SESSION_REPLY_WORD, Ordering::Acquire) == 0);
+        self.other_guest.call();
+        self.other_guest.attach(1, "neighbour").unwrap();
     }
 
     /// A guest that has come so far, and its first domain.
-    fn guest(&mut self, stage: Stage) -> (Guest, Option<DomainId>) {
+    fn guest(&mut self, stage: GuestStage) -> (Guest, Option<DomainId>) {
         let mut guest = Guest::plug_in(&self.bed);
-        if stage == Stage::Plugged {
+        if stage == GuestStage::Plugged {
             return (guest, None);
         }
         guest.wait_for_head();
         guest.call();
-        if stage == Stage::Opened || stage == Stage::Greeted {
+        if stage == GuestStage::Opened || stage == GuestStage::Greeted {
             guest.open(1);
         }
-        if stage == Stage::Greeted {
-            guest.say(1, Hello { magic: Magic, spoken: Spoken::CURRENT, library: name("test 1") });
-            guest.hear(1);
+        if stage == GuestStage::Greeted {
+            guest.send(1, Hello { magic: Magic, versions: VersionRange::CURRENT, library: name("test 1") });
+            guest.receive_message(1);
         }
-        if stage < Stage::Attached {
+        if stage < GuestStage::Attached {
             return (guest, None);
         }
         let (one, _) = guest.attach(1, "solver").unwrap();
-        if stage >= Stage::Known {
-            let found = self.local.ask(Lookup { name: name("solver") }, &[]).unwrap().message;
+        if stage >= GuestStage::Known {
+            let found = self.local.request(Lookup { name: name("solver") }, &[]).unwrap().message;
             assert!(matches!(found, ToClient::Found(_)), "{found:?}");
         }
-        if stage >= Stage::Offered {
+        if stage >= GuestStage::Offered {
             let (other, _) = guest.attach(2, "other").unwrap();
-            guest.say(1, RequestChannel { peer: other.domain, attempt: 1 });
+            guest.send(1, RequestChannel { peer: other.domain, attempt: 1 });
             let channel = loop {
-                if let (2, ToClient::ChannelOffer(offer), _) = guest.hear_any() {
+                if let (2, ToClient::ChannelOffer(offer), _) = guest.receive_any() {
                     break offer.channel;
                 }
             };
-            if stage == Stage::Open {
-                guest.say(2, AcceptChannel { channel });
-                while !matches!(guest.hear_any().1, ToClient::ChannelOpen(_)) {}
+            if stage == GuestStage::Open {
+                guest.send(2, AcceptChannel { channel });
+                while !matches!(guest.receive_any().1, ToClient::ChannelOpen(_)) {}
             }
         }
         (guest, Some(one.domain))
     }
 
-    fn strike(&mut self, guest: Guest, death: Death) -> Option<Guest> {
-        match death {
-            Death::Machine => return None,
-            Death::Daemon => {
+    fn terminate(&mut self, guest: Guest, termination: Termination) -> Option<Guest> {
+        match termination {
+            Termination::Machine => return None,
+            Termination::Daemon => {
                 let mut guest = guest;
                 guest.wait_for_head();
                 guest.call();
                 guest.attach(1, "again").unwrap();
                 return Some(guest);
             }
-            Death::Farewell => {
-                guest.memory.store(CALL_WORD, 0, Ordering::Release);
+            Termination::Shutdown => {
+                guest.memory.store(SESSION_REQUEST_WORD, 0, Ordering::Release);
                 guest.ring();
             }
-            Death::Program => {
+            Termination::Program => {
                 let mut guest = guest;
-                guest.frame(FrameKind::Closed, 1, &[]);
+                guest.frame(ProxyFrameKind::Closed, 1, &[]);
                 return Some(guest);
             }
-            Death::Host => {
-                self.bed.until_kept(4);
+            Termination::Host => {
+                self.bed.wait_until_stored(4);
                 self.restart();
             }
         }
@@ -179,14 +180,14 @@ impl World {
     }
 
     /// What must be so whatever has ended.
-    fn check_survivors(&mut self, domain: Option<DomainId>, (stage, death): (Stage, Death)) {
-        if stage >= Stage::Known && death != Death::Host {
-            let gone = self.local.hear_that(|heard| matches!(heard.message, ToClient::PeerGone(_))).message;
+    fn check_others(&mut self, domain: Option<DomainId>, (stage, termination): (GuestStage, Termination)) {
+        if stage >= GuestStage::Known && termination != Termination::Host {
+            let gone = self.local.receive_matching(|heard| matches!(heard.message, ToClient::PeerGone(_))).message;
             assert!(matches!(&gone, ToClient::PeerGone(gone) if Some(gone.peer) == domain), "{gone:?}");
         }
-        self.local.ask(Lookup { name: name("neighbour") }, &[]).unwrap();
-        self.neighbour.say(1, Lookup { name: name("neighbour") });
-        let found = self.neighbour.hear(1).0;
+        self.local.request(Lookup { name: name("neighbour") }, &[]).unwrap();
+        self.other_guest.send(1, Lookup { name: name("neighbour") });
+        let found = self.other_guest.receive_message(1).0;
         assert!(matches!(found, ToClient::Found(_)), "{found:?}");
     }
 
@@ -204,11 +205,11 @@ impl World {
         cost
     }
 
-    /// What the daemon says once it has closed its ends of connections that are over: those of `local` and of the neighbour stay.
-    fn settled(&mut self) -> Status {
+    /// What the daemon says once it has closed its ends of connections that are over: those of `local` and of the other guest stay.
+    fn settled(&mut self) -> StatusReport {
         let begun = Instant::now();
         loop {
-            let status: Status = self.local.report(Topic::Status, &[]).unwrap();
+            let status: StatusReport = self.local.report(Topic::Status, &[]).unwrap();
             if status.connections == 2 {
                 return status;
             }
@@ -216,7 +217,7 @@ impl World {
         }
     }
 
-    /// Waits until the daemon has closed its end of the device's connection: it says `absent` a moment before.
+    /// Waits until the daemon has closed its end of the device's connection: it says `no device` a moment before.
     fn until_unplugged(&self) {
         let begun = Instant::now();
         let socket = row(&self.bed, "web").socket;
@@ -226,7 +227,7 @@ impl World {
         }
     }
 
-    fn until_cost(&mut self, expected: &Cost, what: (Stage, Death)) {
+    fn until_cost(&mut self, expected: &Cost, what: (GuestStage, Termination)) {
         let begun = Instant::now();
         loop {
             let cost = self.cost();
@@ -237,23 +238,25 @@ impl World {
         }
     }
 
-    fn round(&mut self, (stage, death): (Stage, Death)) {
+    fn round(&mut self, (stage, termination): (GuestStage, Termination)) {
         let (guest, domain) = self.guest(stage);
-        let guest = self.strike(guest, death);
-        self.check_survivors(domain, (stage, death));
+        let guest = self.terminate(guest, termination);
+        self.check_others(domain, (stage, termination));
         drop(guest);
-        until_row(&self.bed, "web", |row| row.state.as_deref() == Some("absent"));
+        until_row(&self.bed, "web", |row| row.state.as_deref() == Some("no device"));
         until_domains(&self.bed, 2);
-        self.bed.until_kept(2);
+        self.bed.wait_until_stored(2);
         self.until_unplugged();
     }
 }
 
 /// All of them, in an order that the seed decides.
-fn matrix(seed: u64) -> Vec<(Stage, Death)> {
-    let all = STAGES.into_iter().flat_map(|stage| DEATHS.map(|death| (stage, death)));
+fn matrix(seed: u64) -> Vec<(GuestStage, Termination)> {
+    let all = STAGES.into_iter().flat_map(|stage| TERMINATIONS.map(|termination| (stage, termination)));
     // Nobody has opened a connection that could end.
-    let mut all: Vec<_> = all.filter(|(stage, death)| *death != Death::Program || *stage >= Stage::Opened).collect();
+    let mut all: Vec<_> = all
+        .filter(|(stage, termination)| *termination != Termination::Program || *stage >= GuestStage::Opened)
+        .collect();
     let mut state = seed;
     for last in (1..all.len()).rev() {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -263,10 +266,10 @@ fn matrix(seed: u64) -> Vec<(Stage, Death)> {
 }
 
 #[test]
-fn whoever_ends_at_whatever_stage_the_others_go_on_and_nothing_is_left() {
-    let mut world = World::new();
+fn any_termination_at_any_stage_leaves_others_running_and_leaks_nothing() {
+    let mut world = Simulation::new();
     // What is made once and kept.
-    world.round((Stage::Open, Death::Host));
+    world.round((GuestStage::Open, Termination::Host));
     let cost = world.cost();
     for seed in [1, 2, 3] {
         for what in matrix(seed) {

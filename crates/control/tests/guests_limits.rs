@@ -2,35 +2,35 @@
 //! limits it changes.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[expect(dead_code, reason = "other tests use what this one does not")]
-#[path = "server/bed.rs"]
-mod bed;
 #[expect(dead_code, reason = "as above")]
 #[path = "server/guest.rs"]
 mod guest;
+#[expect(dead_code, reason = "other tests use what this one does not")]
+#[path = "server/testbed.rs"]
+mod testbed;
 
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use isthmus_control::schema::Domains;
-use isthmus_layout::border::FrameKind;
 use isthmus_layout::control::*;
+use isthmus_layout::proxy::ProxyFrameKind;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use bed::{Bed, descriptors, name};
 use guest::{Guest, configured, row, until_row};
+use testbed::{Testbed, descriptors, name};
 
 /// Limits are those of all tests here.
-static ALONE: Mutex<()> = Mutex::new(());
+static LIMITS_LOCK: Mutex<()> = Mutex::new(());
 
-fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock_limits() -> MutexGuard<'static, ()> {
+    LIMITS_LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A lower limit, until dropped.
-struct Lower(Resource, Rlimit);
+struct LoweredLimit(Resource, Rlimit);
 
-impl Lower {
+impl LoweredLimit {
     fn to(resource: Resource, current: u64) -> Self {
         let before = getrlimit(resource);
         setrlimit(resource, Rlimit { current: Some(current), maximum: before.maximum }).unwrap();
@@ -38,17 +38,17 @@ impl Lower {
     }
 }
 
-impl Drop for Lower {
+impl Drop for LoweredLimit {
     fn drop(&mut self) {
         setrlimit(self.0, self.1).unwrap();
     }
 }
 
 /// A machine that the daemon refuses; why.
-fn refused(bed: &Bed, guest: &str) -> String {
+fn refused(bed: &Testbed, guest: &str) -> String {
     let socket = bed.socket().with_file_name(format!("guest-{guest}.sock"));
     let mut qemu = UnixStream::connect(socket).unwrap();
-    let why = until_row(bed, guest, |row| row.refused.is_some()).refused.unwrap();
+    let why = until_row(bed, guest, |row| row.last_error.is_some()).last_error.unwrap();
     // QEMU sees the end, and nothing that it could take for a device.
     let mut said = Vec::new();
     let _ = std::io::Read::read_to_end(&mut qemu, &mut said);
@@ -57,69 +57,69 @@ fn refused(bed: &Bed, guest: &str) -> String {
 }
 
 /// A program of the guest does what it did before.
-fn goes_on(guest: &mut Guest, itself: &str) {
-    guest.say(1, Lookup { name: name(itself) });
-    assert!(matches!(guest.hear(1).0, ToClient::Found(_)));
+fn assert_still_works(guest: &mut Guest, itself: &str) {
+    guest.send(1, Lookup { name: name(itself) });
+    assert!(matches!(guest.receive_message(1).0, ToClient::Found(_)));
 }
 
 #[test]
 fn a_second_machine_at_a_guests_socket_is_refused() {
-    let _alone = alone();
-    let bed = Bed::with(&configured("web", 32, 4));
+    let _alone = lock_limits();
+    let bed = Testbed::with(&configured("web", 32, 4));
     let mut web = Guest::start(&bed);
     web.attach(1, "solver").unwrap();
     assert_eq!(refused(&bed, "web"), "a guest is connected already");
-    goes_on(&mut web, "solver");
+    assert_still_works(&mut web, "solver");
     assert_eq!(row(&bed, "web").domains, 1);
     // The next one that comes to something takes that away.
     drop(web);
-    until_row(&bed, "web", |row| row.state.as_deref() == Some("absent"));
+    until_row(&bed, "web", |row| row.state.as_deref() == Some("no device"));
     let _web = Guest::start(&bed);
-    assert_eq!(row(&bed, "web").refused, None);
+    assert_eq!(row(&bed, "web").last_error, None);
 }
 
 #[test]
 fn a_window_beyond_the_limit_for_memory_files_is_refused() {
-    let _alone = alone();
-    let bed = Bed::with(&(configured("web", 16, 4) + &configured("db", 64, 4)));
+    let _alone = lock_limits();
+    let bed = Testbed::with(&(configured("web", 16, 4) + &configured("db", 64, 4)));
     let mut web = Guest::start(&bed);
     web.attach(1, "solver").unwrap();
-    let lower = Lower::to(Resource::Fsize, 32 << 20);
+    let lower = LoweredLimit::to(Resource::Fsize, 32 << 20);
     let why = refused(&bed, "db");
     assert!(why.contains("RLIMIT_FSIZE"), "{why}");
-    goes_on(&mut web, "solver");
+    assert_still_works(&mut web, "solver");
     drop(lower);
     Guest::start_as(&bed, "db").attach(1, "other").unwrap();
-    goes_on(&mut web, "solver");
+    assert_still_works(&mut web, "solver");
 }
 
 #[test]
 fn bells_beyond_the_limit_for_descriptors_are_refused() {
-    let _alone = alone();
-    let bed = Bed::with(&(configured("web", 16, 4) + &configured("db", 16, 4)));
+    let _alone = lock_limits();
+    let bed = Testbed::with(&(configured("web", 16, 4) + &configured("db", 16, 4)));
     let mut web = Guest::start(&bed);
     web.attach(1, "solver").unwrap();
     row(&bed, "web"); // What asking takes is there.
-    // Both ends of the connection, and then no room for a window and six bells.
+    // Both ends of the connection, and then no room for a window and six doorbells.
     let open = descriptors().unwrap() as u64;
-    let lower = Lower::to(Resource::Nofile, open + 4);
+    let lower = LoweredLimit::to(Resource::Nofile, open + 4);
     let socket = bed.socket().with_file_name("guest-db.sock");
     let qemu = UnixStream::connect(socket).unwrap();
-    goes_on(&mut web, "solver");
+    assert_still_works(&mut web, "solver");
     let _ = std::io::Read::read(&mut &qemu, &mut [0; 8]);
     drop(lower);
-    let why = row(&bed, "db").refused.unwrap();
+    let why = row(&bed, "db").last_error.unwrap();
     assert!(why.contains("RLIMIT_NOFILE") || why.contains("accepting a connection"), "{why}");
     drop(qemu);
     Guest::start_as(&bed, "db").attach(1, "other").unwrap();
-    goes_on(&mut web, "solver");
+    assert_still_works(&mut web, "solver");
 }
 
 #[test]
 fn connections_beyond_the_limit_are_closed_and_the_first_ones_stay() {
-    let _alone = alone();
+    let _alone = lock_limits();
     const MANY: u32 = 1200;
-    let bed = Bed::with(&configured("web", 16, 4));
+    let bed = Testbed::with(&configured("web", 16, 4));
     let mut web = Guest::start(&bed);
     web.attach(1, "solver").unwrap();
     let mut closed = 0;
@@ -130,22 +130,22 @@ fn connections_beyond_the_limit_are_closed_and_the_first_ones_stay() {
     let mut heard = 0;
     while heard == 0 {
         let (frame, _) = web.next();
-        closed += u32::from(frame.kind == FrameKind::Closed);
-        heard = u32::from(frame.kind == FrameKind::Closed && frame.connection == MANY - 1);
+        closed += u32::from(frame.kind == ProxyFrameKind::Closed);
+        heard = u32::from(frame.kind == ProxyFrameKind::Closed && frame.connection == MANY - 1);
     }
     assert!(closed > 100, "{closed}");
-    web.say(1, Lookup { name: name("solver") });
+    web.send(1, Lookup { name: name("solver") });
     loop {
         match web.next() {
-            (frame, _) if frame.connection == 1 => break assert_eq!(frame.kind, FrameKind::Packet),
-            (frame, _) => assert_ne!((frame.connection, frame.kind), (1, FrameKind::Closed)),
+            (frame, _) if frame.connection == 1 => break assert_eq!(frame.kind, ProxyFrameKind::ControlPacket),
+            (frame, _) => assert_ne!((frame.connection, frame.kind), (1, ProxyFrameKind::Closed)),
         }
     }
     // The flood is of our own user: there is room for us once those who say nothing were closed.
-    let hello = || Hello { magic: Magic, spoken: Spoken::CURRENT, library: name("test 1") };
+    let hello = || Hello { magic: Magic, versions: VersionRange::CURRENT, library: name("test 1") };
     let begun = std::time::Instant::now();
     let mut local = bed.connect();
-    while !matches!(local.ask_anyway(hello()), Some(ToClient::HelloBack(_))) {
+    while !matches!(local.try_request(hello()), Some(ToClient::HelloReply(_))) {
         assert!(begun.elapsed().as_secs() < 20, "there is never room");
         local = bed.connect();
     }

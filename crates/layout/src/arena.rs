@@ -3,7 +3,7 @@
 //! ```text
 //! page 0         MAGIC, CHANGES
 //! pages 1..17    entries     written by the owner: what is registered, under which key, where it lies in the file
-//! pages 17..33   visitors    a place for each domain that writes here: which entry it is in just now
+//! pages 17..33   writers     a slot for each domain that writes here: which entry it is writing now
 //! beyond         memory      whole pages of the program, wherever an entry says; nothing lies in between
 //! ```
 //!
@@ -49,43 +49,43 @@ pub const READ: u32 = 1;
 /// May be written.
 pub const WRITE: u32 = 2;
 
-/// Places for domains that write.
-pub const VISITORS: u32 = 1024;
-/// First word of the visitors.
-pub const VISITORS_AT: u32 = ENTRIES_AT + ENTRIES * ENTRY_WORDS;
-/// Words of a visitor.
-pub const VISITOR_WORDS: u32 = 16;
+/// Slots for domains that write.
+pub const WRITERS: u32 = 1024;
+/// First word of the writer slots.
+pub const WRITERS_AT: u32 = ENTRIES_AT + ENTRIES * ENTRY_WORDS;
+/// Words of a writer slot.
+pub const WRITER_WORDS: u32 = 16;
 
-/// Word of a visitor: its number, or 0.
+/// Word of a writer slot: the number of its domain, or 0.
 pub const DOMAIN: u32 = 0;
-/// Word of a visitor: the entry it is in, counted from 1; 0 for none.
-pub const INSIDE: u32 = 1;
+/// Word of a writer slot: the entry that its domain is writing, counted from 1; 0 for none.
+pub const WRITING_ENTRY: u32 = 1;
 /// It stayed too long: what it writes from now on the owner does not see.
 pub const EVICTED: u32 = u32::MAX;
 
 /// Bytes before the memory.
-pub const FRONT: RegionSize = RegionSize(4 * (VISITORS_AT + VISITORS * VISITOR_WORDS) as u64);
+pub const HEADER: RegionSize = RegionSize(4 * (WRITERS_AT + WRITERS * WRITER_WORDS) as u64);
 
 /// The first word of an entry.
 pub const fn entry(index: u32) -> u32 {
     ENTRIES_AT + index * ENTRY_WORDS
 }
 
-/// The first word of a visitor.
-pub const fn visitor(index: u32) -> u32 {
-    VISITORS_AT + index * VISITOR_WORDS
+/// The first word of a writer slot.
+pub const fn writer(index: u32) -> u32 {
+    WRITERS_AT + index * WRITER_WORDS
 }
 
-const _: () = assert!(FRONT.0.is_multiple_of(PAGE_BYTES as u64) && START + 2 <= ENTRY_WORDS);
+const _: () = assert!(HEADER.0.is_multiple_of(PAGE_BYTES as u64) && START + 2 <= ENTRY_WORDS);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn entries_and_visitors_lie_apart_and_inside() {
+    fn entries_and_writers_lie_apart_and_inside() {
         assert_eq!(entry(0), 1024);
-        assert_eq!(entry(ENTRIES), visitor(0));
-        assert_eq!(4 * u64::from(visitor(VISITORS)), FRONT.0);
+        assert_eq!(entry(ENTRIES), writer(0));
+        assert_eq!(4 * u64::from(writer(WRITERS)), HEADER.0);
     }
 }

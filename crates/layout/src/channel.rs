@@ -12,7 +12,8 @@
 //! nothing in the region says how large it is, because the other side could change it.
 
 use crate::limits::{
-    APART_BYTES, CACHE_LINE_BYTES, CELL_BYTES, PAGE_BYTES, RING_CELLS, SLAB_BYTES_MAX, SLAB_BYTES_MIN,
+    CACHE_LINE_BYTES, CELL_BYTES, DESTRUCTIVE_INTERFERENCE_BYTES, PAGE_BYTES, RING_CELLS, SLAB_BYTES_MAX,
+    SLAB_BYTES_MIN,
 };
 use crate::reason::Reason;
 use crate::span::RegionSize;
@@ -49,7 +50,7 @@ pub struct SlabSize(u32);
 
 impl SlabSize {
     /// The smallest.
-    pub const LEAST: Self = Self(SLAB_BYTES_MIN);
+    pub const MIN: Self = Self(SLAB_BYTES_MIN);
 
     /// None for what is no power of two or outside the limits.
     pub const fn new(bytes: u32) -> Option<Self> {
@@ -88,32 +89,32 @@ pub struct DirectionLayout {
 pub const HEAD: u32 = 0;
 /// Word of the consumer's block: slab bytes given back so far, free-running.
 pub const SLAB_HEAD: u32 = 1;
-/// Word of the consumer's block: 1 while the consumer does not look at this ring and wants its board marked instead.
+/// Word of the consumer's block: 1 while the consumer does not poll this ring and wants its bit set in the ready map instead.
 pub const PARKED: u32 = 2;
-/// In [`PARKED`]: the consumer looks elsewhere and wants its board marked. The producer sets it back to 0 when it marks.
+/// In [`PARKED`]: the consumer polls elsewhere and wants its bit set in the ready map. The producer sets the word back to 0 when it sets the bit.
 pub const IS_PARKED: u32 = 1;
 /// In [`PARKED`]: the consumer looks here, and before it stops it makes all who are registered with the kernel for that
 /// (`membarrier`) fence. A producer that is registered need not fence as long as this stands there.
-pub const LIGHT: u32 = 2;
+pub const ASYMMETRIC: u32 = 2;
 /// Word of the producer's block: 1 while the producer sleeps until the consumer has given something back.
 pub const BLOCKED: u32 = 0;
-/// Word of the producer's block: why its side takes slower ways than there are, see [`Slower`]; for display only.
-pub const SLOWER: u32 = 1;
+/// Word of the producer's block: why its side takes slower ways than there are, see [`SlowPathReasons`]; for display only.
+pub const SLOW_PATH_REASONS: u32 = 1;
 /// Words of the producer's block, low half first: messages sent, for display only.
 pub const MESSAGES: u32 = 2;
 /// Words of the producer's block, low half first: message bytes sent, for display only.
 pub const BYTES: u32 = 4;
 /// Words of the producer's block, low half first: doorbells rung, for display only.
-pub const RINGS: u32 = 6;
+pub const DOORBELLS: u32 = 6;
 /// Words of a block that carry something.
 pub const BLOCK_WORDS: u32 = 8;
 
 /// Words of a cell.
 pub const CELL_WORDS: u32 = CELL_BYTES / 4;
-/// Word of a cell: its stamp, see [`full`]; written last.
+/// Word of a cell: its stamp, see [`full_stamp`]; written last.
 pub const STAMP: u32 = 0;
-/// Word of a record's first cell: see [`RecordHead`].
-pub const RECORD_HEAD: u32 = 1;
+/// Word of a record's first cell: see [`RecordHeader`].
+pub const RECORD_HEADER: u32 = 1;
 /// Words of body in a record's first cell, and in each further one.
 pub const FIRST_BODY_WORDS: u32 = CELL_WORDS - 2;
 /// See [`FIRST_BODY_WORDS`].
@@ -128,24 +129,24 @@ const HEAD_PAGE_WORDS: u32 = PAGE_BYTES / 4;
 const LAPS: u32 = 1 << (32 - RING_CELLS.ilog2());
 
 /// The stamp of the cell at free-running `position` once it is full: the number of laps begun. What the lap before left
-/// there is its [`empty`] stamp, and so is zero in the first lap, so zeroed memory is an empty ring.
-pub const fn full(position: u32) -> u32 {
+/// there is its [`empty_stamp`] stamp, and so is zero in the first lap, so zeroed memory is an empty ring.
+pub const fn full_stamp(position: u32) -> u32 {
     (position / RING_CELLS + 1) % LAPS
 }
 
 /// The stamp of the same cell while it is still empty.
-pub const fn empty(position: u32) -> u32 {
+pub const fn empty_stamp(position: u32) -> u32 {
     position / RING_CELLS
 }
 
 /// The sizes of a channel's region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
+pub struct ChannelGeometry {
     /// Of each slab.
     pub slab: SlabSize,
 }
 
-impl Geometry {
+impl ChannelGeometry {
     /// Bytes of the whole region.
     pub const fn size(self) -> RegionSize {
         RegionSize(self.slab_start(2))
@@ -155,8 +156,8 @@ impl Geometry {
     pub const fn direction(self, direction: Direction) -> DirectionLayout {
         let index = direction.index();
         DirectionLayout {
-            consumer: (2 * index + 1) * APART_BYTES / 4,
-            producer: (2 * index + 2) * APART_BYTES / 4,
+            consumer: (2 * index + 1) * DESTRUCTIVE_INTERFERENCE_BYTES / 4,
+            producer: (2 * index + 2) * DESTRUCTIVE_INTERFERENCE_BYTES / 4,
             ring: HEAD_PAGE_WORDS + index * RING_WORDS,
             slab: self.slab_start(index),
         }
@@ -169,14 +170,14 @@ impl Geometry {
 
 /// The second word of a record's first cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecordHead {
+pub struct RecordHeader {
     /// What the record is; the ring does not care.
     pub kind: u8,
     /// Bytes of body, at most [`BODY_BYTES_MAX`].
     pub body_bytes: u16,
 }
 
-/// A record's head that cannot be.
+/// A record header with an impossible length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a record of {body_bytes} body bytes; the largest has {BODY_BYTES_MAX}")]
 pub struct RecordTooLong {
@@ -184,7 +185,7 @@ pub struct RecordTooLong {
     pub body_bytes: u16,
 }
 
-impl RecordHead {
+impl RecordHeader {
     /// Reads the word: kind in bits 0 to 7, bits 8 to 15 zero, body bytes in bits 16 to 31.
     pub const fn parse(word: u32) -> Result<Self, RecordTooLong> {
         let body_bytes = (word >> 16) as u16;
@@ -209,44 +210,44 @@ impl RecordHead {
     }
 }
 
-/// Why one side of a channel takes slower ways than there are: what stands in [`SLOWER`].
+/// Why one side of a channel takes slower ways than there are: what stands in [`SLOW_PATH_REASONS`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Slower {
-    /// Why its last long message went in pieces; none if it did not, or there was none.
-    pub pieces: Option<Reason>,
+pub struct SlowPathReasons {
+    /// Why its last long message was sent in fragments; none if it was not, or there was none.
+    pub fragmented: Option<Reason>,
     /// Why the other side had to ask for what it last wanted of memory that this side has registered; none if it never had to.
-    pub asked: Option<Reason>,
+    pub assisted: Option<Reason>,
 }
 
-impl Slower {
-    /// Reads the word: the code of `pieces` in bits 0 to 15, that of `asked` in bits 16 to 31. A code that is in no table is none.
+impl SlowPathReasons {
+    /// Reads the word: the code of `fragmented` in bits 0 to 15, that of `assisted` in bits 16 to 31. A code that is in no table is none.
     pub fn parse(word: u32) -> Self {
-        Self { pieces: Reason::from_code(word as u16), asked: Reason::from_code((word >> 16) as u16) }
+        Self { fragmented: Reason::from_code(word as u16), assisted: Reason::from_code((word >> 16) as u16) }
     }
 
     /// The word.
     pub fn emit(self) -> u32 {
         let code = |reason: Option<Reason>| reason.map_or(0, Reason::code);
-        u32::from(code(self.asked)) << 16 | u32::from(code(self.pieces))
+        u32::from(code(self.assisted)) << 16 | u32::from(code(self.fragmented))
     }
 }
 
 const _: () = assert!(4 * BLOCK_WORDS <= CACHE_LINE_BYTES);
-const _: () = assert!(5 * APART_BYTES <= PAGE_BYTES);
+const _: () = assert!(5 * DESTRUCTIVE_INTERFERENCE_BYTES <= PAGE_BYTES);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn geometry() -> Geometry {
-        Geometry { slab: SlabSize::new(SLAB_BYTES_MIN).unwrap() }
+    fn geometry() -> ChannelGeometry {
+        ChannelGeometry { slab: SlabSize::new(SLAB_BYTES_MIN).unwrap() }
     }
 
     #[test]
     fn parts_of_a_channel_do_not_overlap() {
         let (zero, one) = (geometry().direction(Direction::Zero), geometry().direction(Direction::One));
         let blocks = [zero.consumer, zero.producer, one.consumer, one.producer];
-        assert!(blocks.windows(2).all(|pair| pair[1] - pair[0] == APART_BYTES / 4));
+        assert!(blocks.windows(2).all(|pair| pair[1] - pair[0] == DESTRUCTIVE_INTERFERENCE_BYTES / 4));
         assert_eq!(zero.ring * 4, 4096);
         assert_eq!(one.ring * 4, 12288);
         assert_eq!(zero.slab, 20480);
@@ -257,33 +258,36 @@ mod tests {
     #[test]
     fn a_stamp_is_full_only_in_its_own_lap() {
         for position in [0, 1, 255, 256, 257, 1 << 20, u32::MAX - 255, u32::MAX] {
-            assert_ne!(full(position), empty(position));
-            assert_eq!(full(position), empty(position.wrapping_add(RING_CELLS)));
+            assert_ne!(full_stamp(position), empty_stamp(position));
+            assert_eq!(full_stamp(position), empty_stamp(position.wrapping_add(RING_CELLS)));
         }
     }
 
     #[test]
-    fn slower_ways_keep_their_reasons() {
-        for pieces in [None, Some(Reason::BufferNew), Some(Reason::MemoryTurn)] {
-            for asked in [None, Some(Reason::MemoryEdge)] {
-                let slower = Slower { pieces, asked };
-                assert_eq!(Slower::parse(slower.emit()), slower);
+    fn slow_path_reasons_round_trip() {
+        for fragmented in [None, Some(Reason::BufferNew), Some(Reason::MemoryNotReady)] {
+            for assisted in [None, Some(Reason::MemoryPageShared)] {
+                let reasons = SlowPathReasons { fragmented, assisted };
+                assert_eq!(SlowPathReasons::parse(reasons.emit()), reasons);
             }
         }
-        assert_eq!(Slower::default().emit(), 0);
-        assert_eq!(Slower::parse(u32::MAX), Slower::default());
+        assert_eq!(SlowPathReasons::default().emit(), 0);
+        assert_eq!(SlowPathReasons::parse(u32::MAX), SlowPathReasons::default());
     }
 
     #[test]
-    fn record_head_keeps_its_word() {
+    fn record_header_round_trips() {
         const FIRST: u16 = 4 * FIRST_BODY_WORDS as u16;
         for body_bytes in [0, 1, FIRST, FIRST + 1, BODY_BYTES_MAX as u16] {
-            let head = RecordHead { kind: 9, body_bytes };
-            assert_eq!(RecordHead::parse(head.emit()), Ok(head));
+            let header = RecordHeader { kind: 9, body_bytes };
+            assert_eq!(RecordHeader::parse(header.emit()), Ok(header));
         }
-        assert_eq!(RecordHead { kind: 0, body_bytes: FIRST }.cells(), 1);
-        assert_eq!(RecordHead { kind: 0, body_bytes: FIRST + 1 }.cells(), 2);
-        assert_eq!(RecordHead { kind: 0, body_bytes: BODY_BYTES_MAX as u16 }.cells(), crate::limits::RECORD_CELLS_MAX);
-        assert!(RecordHead::parse((BODY_BYTES_MAX + 1) << 16).is_err());
+        assert_eq!(RecordHeader { kind: 0, body_bytes: FIRST }.cells(), 1);
+        assert_eq!(RecordHeader { kind: 0, body_bytes: FIRST + 1 }.cells(), 2);
+        assert_eq!(
+            RecordHeader { kind: 0, body_bytes: BODY_BYTES_MAX as u16 }.cells(),
+            crate::limits::RECORD_CELLS_MAX
+        );
+        assert!(RecordHeader::parse((BODY_BYTES_MAX + 1) << 16).is_err());
     }
 }

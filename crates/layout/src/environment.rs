@@ -49,7 +49,7 @@ pub const SPIN_US: Variable = Variable {
     effect: "microseconds from 0 to 1000 that adaptive waiting looks before it sleeps",
 };
 
-/// The cache of re-homed buffers.
+/// The cache of migrated buffers.
 pub const RCACHE: Variable = Variable {
     name: "ISTHMUS_RCACHE",
     default: "1",

@@ -4,10 +4,10 @@ use core::fmt;
 use core::num::NonZeroU32;
 
 /// A domain attached to a daemon: a process, a container, a guest. The daemon hands the numbers out and never hands one
-/// out twice in its lifetime; zero is no domain, so that zeroed memory names nobody.
+/// out twice in its lifetime; zero is no domain, so that zeroed memory names no domain.
 ///
-/// Somebody on another host has a number too, as long as a domain here talks to it: one of the upper half, known to that domain and
-/// the daemon. It is reached by the ordinary path alone.
+/// A remote peer has a number too, as long as a domain here talks to it: one of the upper half, known to that domain and
+/// the daemon. It is reached by the daemon path alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DomainId(NonZeroU32);
 
@@ -25,10 +25,10 @@ impl DomainId {
         if count < Self::REMOTE { Self::new(Self::REMOTE | count) } else { None }
     }
 
-    /// The first number that stands for somebody on another host.
+    /// The first number that stands for a remote peer.
     const REMOTE: u32 = 1 << 31;
 
-    /// Whether it stands for somebody on another host.
+    /// Whether it stands for a remote peer.
     pub const fn is_remote(self) -> bool {
         self.0.get() >= Self::REMOTE
     }
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zero_names_no_domain() {
+    fn domain_id_rejects_zero() {
         assert_eq!(DomainId::new(0), None);
         assert_eq!(DomainId::new(7).map(DomainId::number), Some(7));
     }

@@ -5,9 +5,9 @@
 //!   limits ─────── every maximum, and the assertions that tie them together
 //!   channel ────── the memory of a channel: head page, two rings of cells, two slabs
 //!   arena ──────── the file with memory that peers read and write by themselves
-//!   board ──────── the page where a receiver sees which of its peers is active
 //!   record ─────── what the cells of a ring carry
-//!   border ─────── a guest's window, and what its daemon and the host's say in it
+//!   ready_map ──── the page where a receiver sees which of its peers are active
+//!   proxy ──────── a guest's window, and the protocol between its daemon and the host's
 //!   control ────── messages between a library and its daemon
 //!   environment ── the variables that the library looks at
 //!   reason ─────── why something was refused, took the slower path, or was ended
@@ -20,13 +20,13 @@
 extern crate alloc;
 
 pub mod arena;
-pub mod board;
-pub mod border;
 pub mod channel;
 pub mod control;
 pub mod environment;
 pub mod ids;
 pub mod limits;
+pub mod proxy;
+pub mod ready_map;
 pub mod reason;
 pub mod record;
 pub mod span;

@@ -10,7 +10,7 @@ pub const NAME_BYTES_MAX: usize = 64;
 pub const CACHE_LINE_BYTES: u32 = 64;
 
 /// Processors fetch lines in pairs, so what two sides write lies this far apart.
-pub const APART_BYTES: u32 = 128;
+pub const DESTRUCTIVE_INTERFERENCE_BYTES: u32 = 128;
 
 /// Bytes of a page as channel memory counts them. On machines with larger pages a channel's parts still lie on multiples of it.
 pub const PAGE_BYTES: u32 = 4096;
@@ -34,10 +34,10 @@ pub const RING_CELLS: u32 = 8;
 /// Cells of a ring that its sender keeps for the last record that it sends there, so that it can say that it leaves whatever the
 /// receiver has not taken.
 #[cfg(not(loom))]
-pub const LAST_CELLS: u32 = 1;
+pub const FINAL_RECORD_CELLS: u32 = 1;
 /// Of the models: a short ring has none to spare.
 #[cfg(loom)]
-pub const LAST_CELLS: u32 = 0;
+pub const FINAL_RECORD_CELLS: u32 = 0;
 
 /// Cells that one record may take.
 #[cfg(not(loom))]
@@ -62,11 +62,11 @@ pub const SLAB_BYTES_MAX: u32 = 4 << 20;
 /// Bytes of one message, an end of the plausible rather than of memory: lengths above are refused before anything is sized by them.
 pub const MESSAGE_BYTES_MAX: u64 = 1 << 40;
 
-/// Places on a receiver's board, so channels that one domain may receive on from peers of one owner.
-pub const BOARD_PLACES: u32 = 4096;
+/// Bits of a receiver's ready map, so channels that one domain may receive on from peers of one owner.
+pub const READY_MAP_BITS: u32 = 4096;
 
-/// Boards of one receiver: different owners among its peers who may write to it directly. Peers beyond take the ordinary path.
-pub const BOARDS_MAX: usize = 16;
+/// Ready maps of one receiver: different owners among its peers that may write to it directly. Further peers take the daemon path.
+pub const READY_MAPS_MAX: usize = 16;
 
 /// Domains attached to one daemon.
 pub const DOMAINS_MAX: usize = 4096;
@@ -77,17 +77,17 @@ pub const CONTROL_BYTES_MAX: usize = 16 << 10;
 /// File descriptors that travel with one control message.
 pub const CONTROL_FDS_MAX: usize = 8;
 
-/// Message bytes that a domain may have under way to one peer on the ordinary path: what the daemon holds at most for the pair.
-pub const ORDINARY_CREDIT_BYTES: u32 = 64 << 10;
+/// Message bytes that a domain may have under way to one peer on the daemon path: what the daemon holds at most for the pair.
+pub const DAEMON_PATH_CREDIT_BYTES: u32 = 64 << 10;
 
-/// Message bytes in one record of the ordinary path.
-pub const ORDINARY_FRAGMENT_BYTES_MAX: u32 = 8 << 10;
+/// Message bytes in one record of the daemon path.
+pub const DAEMON_PATH_FRAGMENT_BYTES_MAX: u32 = 8 << 10;
 
-/// What any record costs on the ordinary path, beside its message bytes.
-pub const ORDINARY_RECORD_COST: u32 = 128;
+/// What any record costs on the daemon path, beside its message bytes.
+pub const DAEMON_PATH_RECORD_COST: u32 = 128;
 
-/// How often a channel is asked for before the ordinary path is kept.
-pub const CHANNEL_TRIES: u32 = 3;
+/// How often a channel is asked for before the daemon path is kept.
+pub const CHANNEL_ATTEMPTS_MAX: u32 = 3;
 
 /// Regions of one peer that a receiver keeps mapped.
 pub const PEER_REGIONS_MAX: usize = 64;
@@ -105,6 +105,7 @@ const _: () = assert!(RING_CELLS.is_power_of_two() && RECORD_CELLS_MAX < RING_CE
 const _: () = assert!(
     SLAB_BYTES_MIN.is_power_of_two() && SLAB_BYTES_DEFAULT.is_power_of_two() && SLAB_BYTES_MAX.is_power_of_two()
 );
-const _: () =
-    assert!(ORDINARY_FRAGMENT_BYTES_MAX <= ORDINARY_CREDIT_BYTES && ORDINARY_FRAGMENT_BYTES_MAX <= SLAB_BYTES_MIN);
-const _: () = assert!(BOARD_PLACES.is_multiple_of(32));
+const _: () = assert!(
+    DAEMON_PATH_FRAGMENT_BYTES_MAX <= DAEMON_PATH_CREDIT_BYTES && DAEMON_PATH_FRAGMENT_BYTES_MAX <= SLAB_BYTES_MIN
+);
+const _: () = assert!(READY_MAP_BITS.is_multiple_of(32));

@@ -7,7 +7,7 @@ use core::fmt;
 
 /// What kind of event a reason explains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+pub enum ReasonKind {
     /// Something that was asked for is not done.
     Refusal,
     /// It is done, by a slower path.
@@ -18,7 +18,7 @@ pub enum Kind {
     Ended,
 }
 
-impl Kind {
+impl ReasonKind {
     /// As it stands in JSON and in the documentation.
     pub const fn name(self) -> &'static str {
         match self {
@@ -63,9 +63,9 @@ macro_rules! reasons {
             }
 
             /// What kind of event it explains.
-            pub const fn kind(self) -> Kind {
+            pub const fn kind(self) -> ReasonKind {
                 match self {
-                    $( Self::$variant => Kind::$kind, )*
+                    $( Self::$variant => ReasonKind::$kind, )*
                 }
             }
 

@@ -4,23 +4,23 @@
 //!
 //! ```text
 //! word 0   from endpoint (bits 0-7), to endpoint (8-15), epoch (16-31)
-//! word 1   ordinary path: the other domain (in: who sent it, out: whom it is for); on a channel 0
+//! word 1   daemon path: the other domain (in: who sent it, out: whom it is for); on a channel 0
 //! ```
 //!
 //! | kind | name | words after the route |
 //! | --- | --- | --- |
 //! | 1 | `Eager` | tag (2 words), then the whole message, at most 128 bytes |
-//! | 2 | `Start` | tag (2), length (1), serial (1), piece (2): first piece of a message up to 32 KiB |
-//! | 3 | `More` | serial (1), piece (2): the next piece of a started or pulled message |
-//! | 4 | `Announce` | tag (2), length (2), serial (1), edges (1), piece (2), region (2), offset (2): a message that waits at its sender |
-//! | 5 | `Pull` | serial (1), bytes (2): send so much of the announced message in pieces |
-//! | 6 | `Taken` | serial (1), outcome (1), bytes (2): the receiver is done with an announced message |
+//! | 2 | `FirstFragment` | tag (2), length (1), serial (1), fragment (2): first fragment of a message up to 32 KiB |
+//! | 3 | `NextFragment` | serial (1), fragment (2): the next fragment of a started or pulled message |
+//! | 4 | `Announce` | tag (2), length (2), serial (1), edges (1), fragment (2), region (2), offset (2): a message that waits at its sender |
+//! | 5 | `Pull` | serial (1), bytes (2): send so much of the announced message in fragments |
+//! | 6 | `Completed` | serial (1), outcome (1), bytes (2): the receiver is done with an announced message |
 //! | 7 | `Switch` | nothing: this sender's next records come with the next epoch, by the other path |
-//! | 8 | `Credit` | bytes (1): ordinary path, that much may be sent again |
-//! | 9 | `Bounce` | serial (1), reason (1): nobody there |
+//! | 8 | `Credit` | bytes (1): daemon path, that much may be sent again |
+//! | 9 | `Bounce` | serial (1), reason (1): no such endpoint |
 //! | 10 | `Abort` | serial (1), reason (1): nothing more comes of a pulled message |
 //!
-//! A *piece* is an offset and a length in bytes of the slab of the ring it came by.
+//! A *fragment* is an offset and a length in bytes of the slab of the ring it came by.
 
 use crate::ids::{DomainId, EndpointIndex, RegionId};
 use crate::limits::{INLINE_BYTES_MAX, MESSAGE_BYTES_MAX};
@@ -29,9 +29,9 @@ use crate::limits::{INLINE_BYTES_MAX, MESSAGE_BYTES_MAX};
 pub const BODY_WORDS_MAX: usize = crate::channel::BODY_BYTES_MAX as usize / 4;
 
 /// Words before an eager message's bytes.
-pub const EAGER_HEAD_WORDS: usize = 4;
+pub const EAGER_HEADER_WORDS: usize = 4;
 
-const _: () = assert!(4 * EAGER_HEAD_WORDS + INLINE_BYTES_MAX <= 4 * BODY_WORDS_MAX);
+const _: () = assert!(4 * EAGER_HEADER_WORDS + INLINE_BYTES_MAX <= 4 * BODY_WORDS_MAX);
 
 /// From whom, for whom, and under which epoch of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,13 +42,13 @@ pub struct Route {
     pub to: EndpointIndex,
     /// How often this sender has switched paths toward this receiver.
     pub epoch: u16,
-    /// On the ordinary path, the domain at the other end.
+    /// On the daemon path, the domain at the other end.
     pub peer: Option<DomainId>,
 }
 
 /// Message bytes in a slab, as the sender names them: not yet checked against the slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct Fragment {
     /// From the start of the slab.
     pub offset: u32,
     /// Bytes.
@@ -61,23 +61,23 @@ pub struct Serial(pub u32);
 
 /// An announced message whose whole pages the receiver may map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mapped {
+pub struct MappablePages {
     /// Granted to the receiver before the record was sent, or about to be.
     pub region: RegionId,
     /// Where the body begins in the region.
     pub offset: u64,
-    /// Bytes before the first whole page; they stand first in the announcement's piece.
+    /// Bytes before the first whole page; they stand first in the announcement's fragment.
     pub head: u16,
-    /// Bytes after the last whole page; they follow the head in the piece.
+    /// Bytes after the last whole page; they follow the head in the fragment.
     pub tail: u16,
 }
 
 /// How an announced message ended at its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ReceiveOutcome {
     /// Copied, whole or as far as the receiver's buffer went.
     Copied,
-    /// The region could not be mapped or did not hold what was announced: send it in pieces.
+    /// The region could not be mapped or did not hold what was announced: send it in fragments.
     NoRegion,
     /// The receiver dropped it.
     Dropped,
@@ -95,8 +95,8 @@ pub enum Record<'a> {
         /// The bytes as words.
         words: &'a [u32],
     },
-    /// The first piece of a message.
-    Start {
+    /// The first fragment of a message.
+    FirstFragment {
         /// As for `Eager`.
         tag: u64,
         /// Bytes of the whole message.
@@ -104,14 +104,14 @@ pub enum Record<'a> {
         /// Names the message in what follows.
         serial: Serial,
         /// Its first bytes.
-        piece: Piece,
+        fragment: Fragment,
     },
-    /// The next piece of a message.
-    More {
+    /// The next fragment of a message.
+    NextFragment {
         /// Which message.
         serial: Serial,
         /// Its next bytes.
-        piece: Piece,
+        fragment: Fragment,
     },
     /// A message too long for the slab, or one whose sender wants to know that it was received.
     Announce {
@@ -122,11 +122,11 @@ pub enum Record<'a> {
         /// Names the message in what follows.
         serial: Serial,
         /// Head and tail bytes where `mapped`, else empty.
-        piece: Piece,
+        fragment: Fragment,
         /// Its pages, where the receiver may map them.
-        mapped: Option<Mapped>,
+        mapped: Option<MappablePages>,
     },
-    /// Send the announced message in pieces.
+    /// Send the announced message in fragments.
     Pull {
         /// Which message.
         serial: Serial,
@@ -134,17 +134,17 @@ pub enum Record<'a> {
         bytes: u64,
     },
     /// The receiver is done with an announced message.
-    Taken {
+    Completed {
         /// Which message.
         serial: Serial,
         /// How it ended.
-        outcome: Outcome,
+        outcome: ReceiveOutcome,
         /// Bytes that went into the receiver's buffer.
         bytes: u64,
     },
     /// The next records come by the other path.
     Switch,
-    /// More may be sent on the ordinary path.
+    /// More may be sent on the daemon path.
     Credit {
         /// Bytes given back.
         bytes: u32,
@@ -190,12 +190,12 @@ pub enum MalformedRecord {
     Serial,
     /// Not one of the outcomes.
     #[error("outcome {0} does not exist")]
-    Outcome(u32),
-    /// The first piece is longer than its message.
-    #[error("a piece of {piece} bytes in a message of {len}")]
-    Piece {
-        /// Of the piece.
-        piece: u32,
+    ReceiveOutcome(u32),
+    /// The first fragment is longer than its message.
+    #[error("a fragment of {fragment} bytes in a message of {len}")]
+    Fragment {
+        /// Of the fragment.
+        fragment: u32,
         /// Of the message.
         len: u64,
     },
@@ -203,11 +203,11 @@ pub enum MalformedRecord {
 
 mod kind {
     pub(super) const EAGER: u8 = 1;
-    pub(super) const START: u8 = 2;
-    pub(super) const MORE: u8 = 3;
+    pub(super) const FIRST_FRAGMENT: u8 = 2;
+    pub(super) const NEXT_FRAGMENT: u8 = 3;
     pub(super) const ANNOUNCE: u8 = 4;
     pub(super) const PULL: u8 = 5;
-    pub(super) const TAKEN: u8 = 6;
+    pub(super) const COMPLETED: u8 = 6;
     pub(super) const SWITCH: u8 = 7;
     pub(super) const CREDIT: u8 = 8;
     pub(super) const BOUNCE: u8 = 9;
@@ -216,7 +216,7 @@ mod kind {
 
 /// The words of a record, ready for a ring.
 #[derive(Clone, Copy, Debug)]
-pub struct Emitted {
+pub struct EncodedRecord {
     /// The record's kind.
     pub kind: u8,
     /// Body words that the record has of its own; an eager message's bytes follow them.
@@ -260,7 +260,7 @@ const fn wide(low: u32, high: u32) -> u64 {
 
 /// The words before an eager message's bytes, for those who send many: what [`Record::emit`] makes, without the way there.
 #[inline]
-pub const fn eager_head(ends: [u32; 2], tag: u64) -> [u32; EAGER_HEAD_WORDS] {
+pub const fn eager_header(ends: [u32; 2], tag: u64) -> [u32; EAGER_HEADER_WORDS] {
     [ends[0], ends[1], low(tag), high(tag)]
 }
 
@@ -279,7 +279,7 @@ pub fn parse_eager(kind: u8, bytes: u16, words: &[u32]) -> Option<(Route, u64, u
 #[inline]
 fn eager_body(bytes: u16, rest: &[u32]) -> Option<(u64, u32, &[u32])> {
     let (&[tag_low, tag_high], message) = rest.split_first_chunk::<2>()?;
-    let len = u32::from(bytes).checked_sub(4 * EAGER_HEAD_WORDS as u32)?;
+    let len = u32::from(bytes).checked_sub(4 * EAGER_HEADER_WORDS as u32)?;
     (len as usize <= INLINE_BYTES_MAX).then_some((wide(tag_low, tag_high), len, message))
 }
 
@@ -288,9 +288,9 @@ pub const EAGER: u8 = kind::EAGER;
 
 impl<'a> Record<'a> {
     /// The record's own words; for an eager message, those before its bytes.
-    pub fn emit(&self, route: Route) -> Emitted {
+    pub fn emit(&self, route: Route) -> EncodedRecord {
         let [ends, peer] = route.emit();
-        let mut emitted = Emitted { kind: 0, words: [0; 14], count: 0 };
+        let mut emitted = EncodedRecord { kind: 0, words: [0; 14], count: 0 };
         let mut put = |kind: u8, rest: &[u32]| {
             emitted.kind = kind;
             emitted.words[0] = ends;
@@ -300,31 +300,33 @@ impl<'a> Record<'a> {
         };
         match *self {
             Self::Eager { tag, .. } => put(kind::EAGER, &[low(tag), high(tag)]),
-            Self::Start { tag, len, serial, piece } => {
-                put(kind::START, &[low(tag), high(tag), len, serial.0, piece.offset, piece.len]);
+            Self::FirstFragment { tag, len, serial, fragment } => {
+                put(kind::FIRST_FRAGMENT, &[low(tag), high(tag), len, serial.0, fragment.offset, fragment.len]);
             }
-            Self::More { serial, piece } => put(kind::MORE, &[serial.0, piece.offset, piece.len]),
-            Self::Announce { tag, len, serial, piece, mapped } => {
+            Self::NextFragment { serial, fragment } => {
+                put(kind::NEXT_FRAGMENT, &[serial.0, fragment.offset, fragment.len])
+            }
+            Self::Announce { tag, len, serial, fragment, mapped } => {
                 let (edges, region, offset) = match mapped {
                     Some(m) => (u32::from(m.head) | u32::from(m.tail) << 16, m.region.0, m.offset),
                     None => (0, 0, 0),
                 };
-                let body = [low(len), high(len), serial.0, edges, piece.offset, piece.len];
-                let place = [low(region), high(region), low(offset), high(offset)];
+                let body = [low(len), high(len), serial.0, edges, fragment.offset, fragment.len];
+                let location = [low(region), high(region), low(offset), high(offset)];
                 let mut words = [0; 12];
                 words[..2].copy_from_slice(&[low(tag), high(tag)]);
                 words[2..8].copy_from_slice(&body);
-                words[8..].copy_from_slice(&place);
+                words[8..].copy_from_slice(&location);
                 put(kind::ANNOUNCE, &words);
             }
             Self::Pull { serial, bytes } => put(kind::PULL, &[serial.0, low(bytes), high(bytes)]),
-            Self::Taken { serial, outcome, bytes } => {
+            Self::Completed { serial, outcome, bytes } => {
                 let outcome = match outcome {
-                    Outcome::Copied => 0,
-                    Outcome::NoRegion => 1,
-                    Outcome::Dropped => 2,
+                    ReceiveOutcome::Copied => 0,
+                    ReceiveOutcome::NoRegion => 1,
+                    ReceiveOutcome::Dropped => 2,
                 };
-                put(kind::TAKEN, &[serial.0, outcome, low(bytes), high(bytes)]);
+                put(kind::COMPLETED, &[serial.0, outcome, low(bytes), high(bytes)]);
             }
             Self::Switch => put(kind::SWITCH, &[]),
             Self::Credit { bytes } => put(kind::CREDIT, &[bytes]),
@@ -346,26 +348,26 @@ impl<'a> Record<'a> {
                 return Ok((route, Self::Eager { tag, len, words }));
             }
             _ if !whole => return Err(length),
-            (kind::START, &[tag_low, tag_high, len, number, offset, piece_len]) => Self::Start {
+            (kind::FIRST_FRAGMENT, &[tag_low, tag_high, len, number, offset, fragment_len]) => Self::FirstFragment {
                 tag: wide(tag_low, tag_high),
                 len,
                 serial: serial(number)?,
-                piece: piece(offset, piece_len, u64::from(len))?,
+                fragment: fragment(offset, fragment_len, u64::from(len))?,
             },
-            (kind::MORE, &[number, offset, len]) => {
-                Self::More { serial: serial(number)?, piece: Piece { offset, len } }
+            (kind::NEXT_FRAGMENT, &[number, offset, len]) => {
+                Self::NextFragment { serial: serial(number)?, fragment: Fragment { offset, len } }
             }
             (kind::ANNOUNCE, rest) => announce(rest).ok_or(length)??,
             (kind::PULL, &[number, bytes_low, bytes_high]) => {
                 Self::Pull { serial: serial(number)?, bytes: wide(bytes_low, bytes_high) }
             }
-            (kind::TAKEN, &[number, outcome, bytes_low, bytes_high]) => Self::Taken {
+            (kind::COMPLETED, &[number, outcome, bytes_low, bytes_high]) => Self::Completed {
                 serial: serial(number)?,
                 outcome: match outcome {
-                    0 => Outcome::Copied,
-                    1 => Outcome::NoRegion,
-                    2 => Outcome::Dropped,
-                    other => return Err(MalformedRecord::Outcome(other)),
+                    0 => ReceiveOutcome::Copied,
+                    1 => ReceiveOutcome::NoRegion,
+                    2 => ReceiveOutcome::Dropped,
+                    other => return Err(MalformedRecord::ReceiveOutcome(other)),
                 },
                 bytes: wide(bytes_low, bytes_high),
             },
@@ -384,8 +386,12 @@ fn serial(number: u32) -> Result<Serial, MalformedRecord> {
     if number == 0 { Err(MalformedRecord::Serial) } else { Ok(Serial(number)) }
 }
 
-fn piece(offset: u32, piece: u32, len: u64) -> Result<Piece, MalformedRecord> {
-    if u64::from(piece) > len { Err(MalformedRecord::Piece { piece, len }) } else { Ok(Piece { offset, len: piece }) }
+fn fragment(offset: u32, fragment: u32, len: u64) -> Result<Fragment, MalformedRecord> {
+    if u64::from(fragment) > len {
+        Err(MalformedRecord::Fragment { fragment, len })
+    } else {
+        Ok(Fragment { offset, len: fragment })
+    }
 }
 
 fn announce<'a>(words: &[u32]) -> Option<Result<Record<'a>, MalformedRecord>> {
@@ -397,7 +403,7 @@ fn announce<'a>(words: &[u32]) -> Option<Result<Record<'a>, MalformedRecord>> {
         number,
         edges,
         offset,
-        piece_len,
+        fragment_len,
         region_low,
         region_high,
         at_low,
@@ -409,18 +415,18 @@ fn announce<'a>(words: &[u32]) -> Option<Result<Record<'a>, MalformedRecord>> {
     let len = wide(len_low, len_high);
     let region = wide(region_low, region_high);
     let (head, tail) = (edges as u16, (edges >> 16) as u16);
-    let mapped = Mapped { region: RegionId(region), offset: wide(at_low, at_high), head, tail };
+    let mapped = MappablePages { region: RegionId(region), offset: wide(at_low, at_high), head, tail };
     Some((|| {
         if len > MESSAGE_BYTES_MAX {
             return Err(MalformedRecord::MessageLength(len));
         }
-        let piece = piece(offset, piece_len, len)?;
+        let fragment = fragment(offset, fragment_len, len)?;
         let mapped = (region != 0).then_some(mapped);
         let edges = mapped.map_or(0, |m| u32::from(m.head) + u32::from(m.tail));
-        if piece.len != edges {
-            return Err(MalformedRecord::Piece { piece: piece.len, len: u64::from(edges) });
+        if fragment.len != edges {
+            return Err(MalformedRecord::Fragment { fragment: fragment.len, len: u64::from(edges) });
         }
-        Ok(Record::Announce { tag: wide(tag_low, tag_high), len, serial: serial(number)?, piece, mapped })
+        Ok(Record::Announce { tag: wide(tag_low, tag_high), len, serial: serial(number)?, fragment, mapped })
     })())
 }
 
@@ -451,16 +457,16 @@ mod tests {
 
     #[test]
     fn every_record_survives_its_words() {
-        let (serial, piece) = (Serial(9), Piece { offset: 64, len: 1000 });
-        let mapped = Mapped { region: RegionId(1 << 40), offset: 1 << 33, head: 400, tail: 600 };
+        let (serial, fragment) = (Serial(9), Fragment { offset: 64, len: 1000 });
+        let mapped = MappablePages { region: RegionId(1 << 40), offset: 1 << 33, head: 400, tail: 600 };
         round_trip(Record::Eager { tag: u64::MAX - 1, len: 5, words: &[1, 2] }, &[1, 2], 5);
-        round_trip(Record::Start { tag: 1, len: 4000, serial, piece }, &[], 0);
-        round_trip(Record::More { serial, piece }, &[], 0);
-        round_trip(Record::Announce { tag: 2, len: 3 << 30, serial, piece, mapped: Some(mapped) }, &[], 0);
-        let none = Piece { offset: 0, len: 0 };
-        round_trip(Record::Announce { tag: 2, len: 3 << 30, serial, piece: none, mapped: None }, &[], 0);
+        round_trip(Record::FirstFragment { tag: 1, len: 4000, serial, fragment }, &[], 0);
+        round_trip(Record::NextFragment { serial, fragment }, &[], 0);
+        round_trip(Record::Announce { tag: 2, len: 3 << 30, serial, fragment, mapped: Some(mapped) }, &[], 0);
+        let none = Fragment { offset: 0, len: 0 };
+        round_trip(Record::Announce { tag: 2, len: 3 << 30, serial, fragment: none, mapped: None }, &[], 0);
         round_trip(Record::Pull { serial, bytes: 1 << 40 }, &[], 0);
-        round_trip(Record::Taken { serial, outcome: Outcome::NoRegion, bytes: 1 << 35 }, &[], 0);
+        round_trip(Record::Completed { serial, outcome: ReceiveOutcome::NoRegion, bytes: 1 << 35 }, &[], 0);
         round_trip(Record::Switch, &[], 0);
         round_trip(Record::Credit { bytes: 8192 }, &[], 0);
         round_trip(Record::Bounce { serial, reason: 12 }, &[], 0);
@@ -468,14 +474,14 @@ mod tests {
     }
 
     #[test]
-    fn impossible_records_are_named() {
+    fn parse_names_each_malformed_record() {
         let parse = |kind, words: &[u32]| Record::parse(kind, 4 * words.len() as u16, words).unwrap_err();
         assert_eq!(parse(0, &[0, 0]), MalformedRecord::Kind(0));
         assert_eq!(parse(11, &[0, 0]), MalformedRecord::Kind(11));
         assert_eq!(parse(1, &[32, 0]), MalformedRecord::Endpoint(32));
         assert_eq!(parse(5, &[0, 0, 0, 1, 0]), MalformedRecord::Serial);
-        assert_eq!(parse(6, &[0, 0, 1, 3, 0, 0]), MalformedRecord::Outcome(3));
-        assert_eq!(parse(2, &[0, 0, 0, 0, 10, 1, 0, 11]), MalformedRecord::Piece { piece: 11, len: 10 });
+        assert_eq!(parse(6, &[0, 0, 1, 3, 0, 0]), MalformedRecord::ReceiveOutcome(3));
+        assert_eq!(parse(2, &[0, 0, 0, 0, 10, 1, 0, 11]), MalformedRecord::Fragment { fragment: 11, len: 10 });
         assert_eq!(parse(7, &[0]), MalformedRecord::Length { kind: 7, bytes: 4 });
         assert_eq!(Record::parse(1, 13, &[0; 4]), Err(MalformedRecord::Length { kind: 1, bytes: 13 }));
         assert_eq!(parse(1, &[0; 4 + 33]), MalformedRecord::Length { kind: 1, bytes: 148 });

@@ -4,19 +4,19 @@
 
 use std::path::Path;
 
-use isthmus_layout::control::version::{accept, greet};
-use isthmus_layout::control::{Name, Spoken, ToClient, Version};
+use isthmus_layout::control::version::{check_hello_reply, reply_to_hello};
+use isthmus_layout::control::{Name, ToClient, Version, VersionRange};
 use isthmus_layout::reason::Reason;
 
-/// The versions there are recordings of, each one able to go back to the one before; [`Spoken::CURRENT`] is the last.
+/// The versions there are recordings of, each one able to go back to the one before; [`VersionRange::CURRENT`] is the last.
 const VERSIONS: [Version; 5] = [version(1, 1), version(1, 2), version(1, 3), version(1, 4), version(2, 4)];
 
 const fn version(major: u16, minor: u16) -> Version {
     Version { major, minor }
 }
 
-fn spoken(version: Version) -> Spoken {
-    Spoken::new(version, version.minor - 1).unwrap()
+fn version_range(version: Version) -> VersionRange {
+    VersionRange::new(version, version.minor - 1).unwrap()
 }
 
 struct Recording {
@@ -44,7 +44,7 @@ fn recording(path: &Path) -> Recording {
 /// What matters of an answer: the version or the reason. Texts may get better.
 fn outcome(answer: &ToClient) -> Result<Version, Reason> {
     match answer {
-        ToClient::HelloBack(back) => Ok(Version { major: back.major, minor: back.minor }),
+        ToClient::HelloReply(reply) => Ok(Version { major: reply.major, minor: reply.minor }),
         ToClient::Refused(refused) => Err(refused.reason),
         other => panic!("{} is no answer to a handshake", other.name()),
     }
@@ -52,7 +52,11 @@ fn outcome(answer: &ToClient) -> Result<Version, Reason> {
 
 #[test]
 fn todays_version_is_recorded() {
-    assert_eq!(Some(Spoken::CURRENT), VERSIONS.last().map(|version| spoken(*version)), "a new version adds a folder");
+    assert_eq!(
+        Some(VersionRange::CURRENT),
+        VERSIONS.last().map(|version| version_range(*version)),
+        "a new version adds a folder"
+    );
 }
 
 #[test]
@@ -63,7 +67,7 @@ fn the_daemon_answers_as_recorded() {
 fn daemon_answers_as_recorded(version: Version) {
     let (mut seen, name) = (0, Name::new("isthmusd 0.1.0").unwrap());
     for recording in recordings(version).iter().filter(|recording| !recording.name.starts_with("daemon-")) {
-        let (serial, answer, chosen) = greet(&recording.library, 0, spoken(version), name.clone());
+        let (serial, answer, chosen) = reply_to_hello(&recording.library, 0, version_range(version), name.clone());
         let (then_serial, then) = ToClient::parse(&recording.daemon, 0).unwrap();
         assert_eq!((serial, outcome(&answer)), (then_serial, outcome(&then)), "{}", recording.name);
         assert_eq!(chosen.map(|(both, _)| both).map_err(drop), outcome(&then).map_err(drop), "{}", recording.name);
@@ -85,9 +89,9 @@ fn library_takes_the_answers_recorded(version: Version) {
     for recording in recordings(version).iter().filter(|recording| recording.name.starts_with("daemon-")) {
         let (_, answer) = ToClient::parse(&recording.daemon, 0).unwrap();
         let taken = match &answer {
-            ToClient::HelloBack(back) => {
-                accept(spoken(version), back).map(|chosen| chosen.minor).map_err(|refused| refused.reason)
-            }
+            ToClient::HelloReply(reply) => check_hello_reply(version_range(version), reply)
+                .map(|chosen| chosen.minor)
+                .map_err(|refused| refused.reason),
             other => Err(outcome(other).unwrap_err()),
         };
         outcomes.push((recording.name.clone(), taken));

@@ -1,17 +1,17 @@
 //! What a link has carried, and what it has not, by reason.
 
 /// The first counters are of what was carried.
-const CARRIED: usize = 6;
+const TRAFFIC_COUNTERS: usize = 6;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// What a link has carried since it was opened. One counter for each reason something is lost.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Counters {
+        pub struct LinkCounters {
             $($(#[$doc])* pub $name: u64,)*
         }
 
-        impl Counters {
+        impl LinkCounters {
             /// All of them with their names.
             pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name)),*].into_iter()
@@ -19,7 +19,7 @@ macro_rules! counters {
 
             /// Those of frames that did not get where they should, and of times that sending stopped, with their names.
             pub fn lost(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                self.named().skip(CARRIED)
+                self.named().skip(TRAFFIC_COUNTERS)
             }
         }
     };
@@ -66,7 +66,7 @@ counters! {
     overruns,
 }
 
-impl Counters {
+impl LinkCounters {
     /// A frame of so many bytes has gone.
     pub(crate) fn count_sent(&mut self, bytes: usize) {
         self.sent += 1;
@@ -85,8 +85,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_lost_begins_behind_what_was_carried() {
-        let names: Vec<_> = Counters::default().lost().map(|(name, _)| name).collect();
+    fn loss_counters_follow_traffic_counters() {
+        let names: Vec<_> = LinkCounters::default().lost().map(|(name, _)| name).collect();
         assert_eq!((names[0], names[names.len() - 1], names.len()), ("too_long", "overruns", 13));
     }
 }

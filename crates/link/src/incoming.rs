@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   slots:  header ─► name, vector, control      one for each message, linked once
-//!                        └─► places: [ stride ][ stride ][ stride ] …
+//!                        └─► buffers: [ stride ][ stride ][ stride ] …
 //! ```
 //!
 //! All of it is made when the link is opened. Of the headers only what the kernel has changed is set back before the next call.
@@ -22,7 +22,7 @@ pub(crate) const NAME_BYTES: usize = 32;
 type Control = [u64; 4];
 
 /// What the kernel is given for each message.
-struct Slot {
+struct MessageSlot {
     vector: iovec,
     name: [u8; NAME_BYTES],
     control: Control,
@@ -31,12 +31,12 @@ struct Slot {
 /// Messages of one batch.
 #[derive(Debug)]
 pub(crate) struct Incoming {
-    /// Invariant: `count` headers, each linked to the slot of its number and through it to its place of `stride` bytes. Only
+    /// Invariant: `count` headers, each linked to the slot of its number and through it to its buffer of `stride` bytes. Only
     /// this value uses them, by these pointers.
     headers: NonNull<mmsghdr>,
-    slots: NonNull<Slot>,
+    slots: NonNull<MessageSlot>,
     count: usize,
-    places: Memory,
+    buffers: Memory,
     stride: usize,
     with_control: bool,
     /// Messages of the last batch.
@@ -59,19 +59,19 @@ pub(crate) struct Message<'a> {
 impl Incoming {
     /// Room for `count` messages of `stride` bytes.
     pub(crate) fn new(count: usize, stride: usize, with_control: bool) -> Result<Self, Errno> {
-        let places = Memory::new(count * stride)?;
-        let slot = || Slot {
+        let buffers = Memory::new(count * stride)?;
+        let slot = || MessageSlot {
             vector: iovec { iov_base: std::ptr::null_mut(), iov_len: 0 },
             name: [0; NAME_BYTES],
             control: [0; 4],
         };
-        let mut slots: Vec<Slot> = Vec::new();
+        let mut slots: Vec<MessageSlot> = Vec::new();
         slots.resize_with(count, slot);
         // SAFETY: a header of zeroes has no name, no vectors and no control.
         let headers: Vec<mmsghdr> = (0..count).map(|_| unsafe { std::mem::zeroed() }).collect();
-        let slots = NonNull::from(Box::leak(slots.into_boxed_slice())).cast::<Slot>();
+        let slots = NonNull::from(Box::leak(slots.into_boxed_slice())).cast::<MessageSlot>();
         let headers = NonNull::from(Box::leak(headers.into_boxed_slice())).cast::<mmsghdr>();
-        let made = Self { headers, slots, count, places, stride, with_control, used: 0 };
+        let made = Self { headers, slots, count, buffers, stride, with_control, used: 0 };
         for n in 0..count {
             made.link(n);
         }
@@ -81,7 +81,7 @@ impl Incoming {
     /// Points header `n` at its slot.
     fn link(&self, n: usize) {
         assert!(n < self.count);
-        let place = self.places.address(n * self.stride, self.stride);
+        let place = self.buffers.address(n * self.stride, self.stride);
         // SAFETY: `n` is below `count` (asserted), and nobody else uses headers and slots (invariant).
         unsafe {
             let slot = self.slots.add(n).as_ptr();
@@ -127,20 +127,20 @@ impl Incoming {
         let (header, slot) = unsafe { (self.headers.add(n).as_ref(), self.slots.add(n).as_ref()) };
         let len = header.msg_len as usize;
         Message {
-            bytes: self.places.bytes(n * self.stride, len.min(self.stride)),
+            bytes: self.buffers.bytes(n * self.stride, len.min(self.stride)),
             len,
             name: &slot.name,
             segment: segment(&slot.control, header.msg_hdr.msg_controllen),
         }
     }
 
-    /// Bytes at a place of the last batch, as told by [`at`](Self::at).
+    /// Bytes of the last batch at an offset from [`Self::buffer_offset`].
     pub(crate) fn bytes(&self, at: usize, len: usize) -> &[u8] {
-        self.places.bytes(at, len)
+        self.buffers.bytes(at, len)
     }
 
     /// Where the bytes of message `n` begin.
-    pub(crate) fn at(&self, n: usize) -> usize {
+    pub(crate) fn buffer_offset(&self, n: usize) -> usize {
         n * self.stride
     }
 

@@ -6,7 +6,7 @@ use isthmus_layout::NicId;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-use crate::sys::{self, Ask};
+use crate::sys::{self, InterfaceQuery};
 
 /// An interface of this network namespace, as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,19 +45,19 @@ pub enum InterfaceError {
 /// What there is of this name in the calling thread's network namespace.
 pub fn interface(name: &str) -> Result<Interface, InterfaceError> {
     let any = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
-    any.and_then(|any| look(any, name)).map_err(|source| match source {
+    any.and_then(|any| query(any, name)).map_err(|source| match source {
         Errno::NODEV => InterfaceError::None { name: name.to_owned() },
         source => InterfaceError::Refused { name: name.to_owned(), source },
     })
 }
 
 /// The same in the network namespace of a socket.
-pub(crate) fn look(socket: impl AsFd, name: &str) -> Result<Interface, Errno> {
+pub(crate) fn query(socket: impl AsFd, name: &str) -> Result<Interface, Errno> {
     let word = |answer: [u8; 24]| u32::from_ne_bytes([answer[0], answer[1], answer[2], answer[3]]);
-    let index = word(sys::ask(&socket, name, Ask::Index)?);
-    let mtu = word(sys::ask(&socket, name, Ask::Mtu)?);
-    let hardware = sys::ask(&socket, name, Ask::Hardware)?;
-    let flags = sys::ask(&socket, name, Ask::Flags)?;
+    let index = word(sys::query_interface(&socket, name, InterfaceQuery::Index)?);
+    let mtu = word(sys::query_interface(&socket, name, InterfaceQuery::Mtu)?);
+    let hardware = sys::query_interface(&socket, name, InterfaceQuery::Hardware)?;
+    let flags = sys::query_interface(&socket, name, InterfaceQuery::Flags)?;
     let flags = u32::from(u16::from_ne_bytes([flags[0], flags[1]]));
     Ok(Interface {
         index,
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_no_interface_can_have_is_nobody() {
+    fn invalid_interface_name_is_not_found() {
         for name in ["", "no such", "a-name-that-is-much-too-long", "l\0o"] {
             assert_eq!(interface(name), Err(InterfaceError::None { name: name.to_owned() }));
         }

@@ -11,13 +11,13 @@
 //!
 //! A frame is whole Ethernet: addresses, ethertype, data; no checksum. A link knows nothing of what is in the data, has no
 //! thread, waits for nothing (its descriptor can be waited for), and allocates nothing for a frame. It loses frames, as wires
-//! do, and says how many and why ([`Counters`]); it never mixes them.
+//! do, and says how many and why ([`LinkCounters`]); it never mixes them.
 //!
 //! A link that is down is no error. The cable may come back, the interface may be made anew, its MTU may change under way: the
-//! link goes on by itself ([`State`], [`Link::refresh`]).
+//! link goes on by itself ([`LinkState`], [`Link::refresh`]).
 //!
 //! ```
-//! use isthmus_link::{Frame, Link, Next, PacketLink, PacketOptions};
+//! use isthmus_link::{Frame, Link, SendNext, PacketLink, PacketOptions};
 //!
 //! fn greet(interface: &str) -> Result<(), Box<dyn std::error::Error>> {
 //!     let mut link = PacketLink::open(interface, 0x86DF, &PacketOptions::default())?;
@@ -25,7 +25,7 @@
 //!     head[6..12].copy_from_slice(&isthmus_link::octets(link.nic())); // from us.
 //!     head[12..].copy_from_slice(&0x86DF_u16.to_be_bytes());
 //!     let sent = link.send(&[Frame::new(&head, &b"hello"[..], &[0; 41])])?;
-//!     assert!(sent.next == Next::Ready || sent.taken == 0);
+//!     assert!(sent.next == SendNext::Ready || sent.accepted == 0);
 //!     for n in 0..link.receive()? {
 //!         println!("{:02x?}", link.frame(n));
 //!     }
@@ -48,10 +48,10 @@ mod udp;
 #[cfg(feature = "af-xdp")]
 mod xdp;
 
-pub use counters::Counters;
+pub use counters::LinkCounters;
 pub use frame::{Frame, HEADER_BYTES, octets};
 pub use interface::{Interface, InterfaceError, interface};
-pub use link::{Kind, Link, LinkError, Next, OpenError, Refused, SEND_MAX, Sent, State};
+pub use link::{Link, LinkError, LinkKind, LinkState, OpenError, RefusedFrames, SEND_MAX, SendNext, SendOutcome};
 pub use packet::{PacketLink, PacketOptions};
 pub use udp::{Peer, UDP_PORT, UdpLink, UdpOptions};
 #[cfg(feature = "af-xdp")]

@@ -6,16 +6,16 @@ use std::os::fd::AsFd;
 use isthmus_layout::NicId;
 use rustix::io::Errno;
 
-use crate::{Counters, Frame};
+use crate::{Frame, LinkCounters};
 
 /// Frames looked at by one [`Link::send`].
 pub const SEND_MAX: usize = 32;
 
 /// Frames in and out of this process. Its descriptor becomes readable when frames have come, and writable when there is room
-/// again after [`Next::Full`].
+/// again after [`SendNext::Full`].
 pub trait Link: Send + fmt::Debug + AsFd {
     /// What carries the frames.
-    fn kind(&self) -> Kind;
+    fn kind(&self) -> LinkKind;
 
     /// The interface, or the address that it is bound to.
     fn name(&self) -> &str;
@@ -28,10 +28,10 @@ pub trait Link: Send + fmt::Debug + AsFd {
     fn frame_bytes_max(&self) -> u32;
 
     /// Whether frames can pass, as far as was seen by the last call.
-    fn state(&self) -> State;
+    fn state(&self) -> LinkState;
 
     /// Sends frames in order, [`SEND_MAX`] of them at most, and never waits.
-    fn send(&mut self, frames: &[Frame<'_>]) -> Result<Sent, LinkError>;
+    fn send(&mut self, frames: &[Frame<'_>]) -> Result<SendOutcome, LinkError>;
 
     /// Takes a batch of frames that have come, without waiting: how many. The frames of the last batch are gone.
     fn receive(&mut self) -> Result<usize, LinkError>;
@@ -48,15 +48,15 @@ pub trait Link: Send + fmt::Debug + AsFd {
     fn frame(&self, n: usize) -> &[u8];
 
     /// Looks again at the interface: state, MTU, address. A few system calls; the frames of the last batch are gone.
-    fn refresh(&mut self) -> Result<State, LinkError>;
+    fn refresh(&mut self) -> Result<LinkState, LinkError>;
 
     /// What was carried and what was lost; the kernel is asked what it lost (with AF_XDP, by [`refresh`](Self::refresh)).
-    fn counters(&self) -> Counters;
+    fn counters(&self) -> LinkCounters;
 }
 
 /// What carries the frames of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum LinkKind {
     /// An AF_PACKET socket.
     Packet,
     /// An AF_XDP socket.
@@ -65,7 +65,7 @@ pub enum Kind {
     Udp,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for LinkKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Packet => "packet",
@@ -77,7 +77,7 @@ impl fmt::Display for Kind {
 
 /// Whether frames can pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum State {
+pub enum LinkState {
     /// They can.
     Up,
     /// The interface is down, or has no carrier, or there is no route.
@@ -86,7 +86,7 @@ pub enum State {
     Gone,
 }
 
-impl fmt::Display for State {
+impl fmt::Display for LinkState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Up => "up",
@@ -99,23 +99,23 @@ impl fmt::Display for State {
 /// What became of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "frames that were not taken are still to be sent"]
-pub struct Sent {
+pub struct SendOutcome {
     /// So many from the beginning are done with: on their way, unless they are among the refused.
-    pub taken: usize,
+    pub accepted: usize,
     /// Which of those cannot go, now or later.
-    pub refused: Refused,
+    pub refused: RefusedFrames,
     /// When to go on with the others.
-    pub next: Next,
+    pub next: SendNext,
 }
 
 /// A set of frames of a batch that cannot be sent: too long for the MTU as it is now, or to a peer that has no address or no
 /// route. They are counted by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Refused(u32);
+pub struct RefusedFrames(u32);
 
 const _: () = assert!(SEND_MAX <= u32::BITS as usize);
 
-impl Refused {
+impl RefusedFrames {
     /// Whether there are none.
     pub fn is_empty(self) -> bool {
         self.0 == 0
@@ -139,7 +139,7 @@ impl Refused {
 
 /// When to send what was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum SendNext {
     /// At once: nothing is in the way.
     Ready,
     /// When the descriptor is writable, or a little later: there is no room now.
@@ -197,13 +197,13 @@ pub enum OpenError {
     },
     /// The address is taken by another socket.
     #[error("{address} is taken by another program (`ss -ulnp` shows which)")]
-    AddressTaken {
+    AddressInUse {
         /// Which address.
         address: std::net::SocketAddr,
     },
     /// The address is none of this host's.
     #[error("{address} is no address of this host (`ip address` lists them)")]
-    AddressForeign {
+    AddressNotLocal {
         /// Which address.
         address: std::net::SocketAddr,
     },
@@ -235,7 +235,7 @@ pub enum OpenError {
 
 impl OpenError {
     /// What a refused step means to somebody who wants to open a link.
-    pub(crate) fn at(operation: &'static str, capability: &'static str, source: Errno) -> Self {
+    pub(crate) fn from_errno(operation: &'static str, capability: &'static str, source: Errno) -> Self {
         match source {
             Errno::PERM | Errno::ACCESS => Self::NotPermitted { operation, capability },
             source => Self::Refused { operation, source },

@@ -67,7 +67,7 @@ impl Outgoing {
             for frame in &frames[message.first..message.first + message.count] {
                 for part in frame.parts().iter().filter(|part| !part.is_empty()) {
                     assert!(vectors_used < VECTORS_MAX);
-                    let start = part.start_for_the_kernel().cast_mut().cast();
+                    let start = part.as_ptr_for_syscall().cast_mut().cast();
                     self.vectors[vectors_used] = iovec { iov_base: start, iov_len: part.len() };
                     vectors_used += 1;
                 }

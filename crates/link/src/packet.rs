@@ -15,17 +15,19 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::frame::HEADER_BYTES;
 use crate::incoming::Incoming;
-use crate::interface::{Interface, look};
+use crate::interface::{Interface, query};
 use crate::link::SEND_MAX;
 use crate::outgoing::{Message, Outgoing};
 use crate::sys;
-use crate::{Counters, Frame, Kind, Link, LinkError, Next, OpenError, Refused, Sent, State};
+use crate::{
+    Frame, Link, LinkCounters, LinkError, LinkKind, LinkState, OpenError, RefusedFrames, SendNext, SendOutcome,
+};
 
 /// Frames received at once.
 const RECEIVE_MAX: usize = 64;
 
 /// Each frame is a message.
-static ALONE: [Message; SEND_MAX] = {
+static ONE_FRAME_EACH: [Message; SEND_MAX] = {
     let mut messages = [Message { first: 0, count: 1, to: None, segment: None }; SEND_MAX];
     let mut n = 0;
     while n < SEND_MAX {
@@ -60,21 +62,21 @@ pub struct PacketLink {
     socket: OwnedFd,
     /// As it was last seen.
     interface: Interface,
-    state: State,
+    state: LinkState,
     outgoing: Box<Outgoing>,
     incoming: Incoming,
     /// The frames of the last batch: number of the message, and length.
     batch: Vec<(usize, usize)>,
     /// There may be more than those.
     has_more: bool,
-    counters: Counters,
+    counters: LinkCounters,
 }
 
 impl PacketLink {
     /// Opens an interface of this network namespace for the frames of one ethertype. It may be down.
     pub fn open(name: &str, ethertype: u16, options: &PacketOptions) -> Result<Self, OpenError> {
         let socket = socket(options)?;
-        let interface = look(&socket, name).map_err(|source| match source {
+        let interface = query(&socket, name).map_err(|source| match source {
             Errno::NODEV => OpenError::NoInterface { name: name.to_owned() },
             source => OpenError::Refused { operation: "asking about the interface", source },
         })?;
@@ -83,10 +85,10 @@ impl PacketLink {
         }
         let refused = |operation| move |source| OpenError::Refused { operation, source };
         sys::bind_packet(&socket, ethertype, interface.index).map_err(refused("binding a packet socket"))?;
-        let incoming = room(&interface).map_err(refused("making room for frames"))?;
-        let state = if interface.is_up { State::Up } else { State::Down };
+        let incoming = incoming_for(&interface).map_err(refused("making room for frames"))?;
+        let state = if interface.is_up { LinkState::Up } else { LinkState::Down };
         let batch = Vec::with_capacity(RECEIVE_MAX);
-        let (outgoing, counters) = (Outgoing::new(), Counters::default());
+        let (outgoing, counters) = (Outgoing::new(), LinkCounters::default());
         let (name, has_more) = (name.to_owned(), false);
         Ok(Self { name, ethertype, socket, interface, state, outgoing, incoming, batch, has_more, counters })
     }
@@ -101,47 +103,49 @@ impl PacketLink {
         match errno {
             Errno::MSGSIZE => {
                 // The MTU was lowered; the next frames are asked for with the new one.
-                self.look()?;
+                self.query()?;
                 self.counters.too_long += 1;
                 Ok(Refusal::Frame)
             }
-            Errno::AGAIN => Ok(Refusal::Rest(Next::Full)),
+            Errno::AGAIN => Ok(Refusal::Rest(SendNext::Full)),
             // The card's queue is full; or there is no carrier, which this kernel says in the same way.
-            Errno::NOBUFS => Ok(Refusal::Rest(if self.look()? == State::Up { Next::Full } else { Next::Down })),
-            Errno::NETDOWN | Errno::NXIO | Errno::NODEV => {
-                self.look()?;
-                Ok(Refusal::Rest(Next::Down))
+            Errno::NOBUFS => {
+                Ok(Refusal::Rest(if self.query()? == LinkState::Up { SendNext::Full } else { SendNext::Down }))
             }
-            Errno::INTR => Ok(Refusal::Again),
+            Errno::NETDOWN | Errno::NXIO | Errno::NODEV => {
+                self.query()?;
+                Ok(Refusal::Rest(SendNext::Down))
+            }
+            Errno::INTR => Ok(Refusal::Retry),
             errno => Err(self.failed("sending")(errno)),
         }
     }
 
     /// Looks at the interface anew, and binds the socket to it if it is another one now.
-    fn look(&mut self) -> Result<State, LinkError> {
-        let now = match look(&self.socket, &self.name) {
+    fn query(&mut self) -> Result<LinkState, LinkError> {
+        let now = match query(&self.socket, &self.name) {
             Ok(now) => now,
             Err(Errno::NODEV) => {
-                self.state = State::Gone;
+                self.state = LinkState::Gone;
                 return Ok(self.state);
             }
             Err(source) => return Err(self.failed("asking about the interface")(source)),
         };
-        let is_new = now.index != self.interface.index || self.state == State::Gone;
+        let is_new = now.index != self.interface.index || self.state == LinkState::Gone;
         if is_new && let Err(source) = sys::bind_packet(&self.socket, self.ethertype, now.index) {
             return match source {
-                Errno::NODEV => Ok(State::Gone), // Gone again, or renamed, since we asked.
+                Errno::NODEV => Ok(LinkState::Gone), // Gone again, or renamed, since we asked.
                 source => Err(self.failed("binding to the interface of this name that is new")(source)),
             };
         }
-        self.state = if now.is_up { State::Up } else { State::Down };
+        self.state = if now.is_up { LinkState::Up } else { LinkState::Down };
         self.interface = now;
         Ok(self.state)
     }
 
     /// Keeps of the messages that came those that are frames for us.
-    fn sort(&mut self, came: usize) {
-        for n in 0..came {
+    fn keep_frames(&mut self, count: usize) {
+        for n in 0..count {
             let message = self.incoming.message(n);
             let for_us = (sys::PACKET_HOST..=sys::PACKET_MULTICAST).contains(&message.name[PACKET_TYPE_AT]);
             if !for_us {
@@ -166,9 +170,9 @@ enum Refusal {
     /// That frame cannot go.
     Frame,
     /// Neither it nor the rest can go now.
-    Rest(Next),
+    Rest(SendNext),
     /// Nothing.
-    Again,
+    Retry,
 }
 
 /// A socket that is not bound yet, so that it receives nothing before it is set up.
@@ -177,7 +181,7 @@ fn socket(options: &PacketOptions) -> Result<OwnedFd, OpenError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(|source| match source {
         Errno::AFNOSUPPORT => OpenError::NotSupported { operation, what: "it has no CONFIG_PACKET" },
-        source => OpenError::at(operation, "CAP_NET_RAW", source),
+        source => OpenError::from_errno(operation, "CAP_NET_RAW", source),
     })?;
     if options.qdisc_bypass {
         // Before Linux 3.14 there is none, and frames go the longer way.
@@ -201,7 +205,7 @@ pub(crate) fn set_buffers(socket: impl AsFd, receive: u32, send: u32) {
 }
 
 /// Room for frames of this interface, and of the usual large MTU, should it be raised.
-fn room(interface: &Interface) -> Result<Incoming, Errno> {
+fn incoming_for(interface: &Interface) -> Result<Incoming, Errno> {
     let longest = HEADER_BYTES + 4 + (interface.mtu as usize).max(9216); // 4: a VLAN tag.
     Incoming::new(RECEIVE_MAX, longest.next_multiple_of(64), false)
 }
@@ -213,8 +217,8 @@ impl AsFd for PacketLink {
 }
 
 impl Link for PacketLink {
-    fn kind(&self) -> Kind {
-        Kind::Packet
+    fn kind(&self) -> LinkKind {
+        LinkKind::Packet
     }
 
     fn name(&self) -> &str {
@@ -229,27 +233,27 @@ impl Link for PacketLink {
         self.interface.mtu.saturating_add(HEADER_BYTES as u32)
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> LinkState {
         self.state
     }
 
-    fn send(&mut self, frames: &[Frame<'_>]) -> Result<Sent, LinkError> {
+    fn send(&mut self, frames: &[Frame<'_>]) -> Result<SendOutcome, LinkError> {
         let frames = &frames[..frames.len().min(SEND_MAX)];
-        let mut sent = Sent { taken: 0, refused: Refused::default(), next: Next::Ready };
-        while sent.taken < frames.len() {
-            let rest = &frames[sent.taken..];
+        let mut sent = SendOutcome { accepted: 0, refused: RefusedFrames::default(), next: SendNext::Ready };
+        while sent.accepted < frames.len() {
+            let rest = &frames[sent.accepted..];
             self.counters.sends += 1;
-            match self.outgoing.send(&self.socket, rest, &ALONE[..rest.len()]) {
+            match self.outgoing.send(&self.socket, rest, &ONE_FRAME_EACH[..rest.len()]) {
                 Ok(count) => {
                     rest[..count].iter().for_each(|frame| self.counters.count_sent(frame.len()));
-                    sent.taken += count;
-                    self.state = State::Up;
+                    sent.accepted += count;
+                    self.state = LinkState::Up;
                 }
                 Err(errno) => match self.refusal(errno)? {
-                    Refusal::Again => {}
+                    Refusal::Retry => {}
                     Refusal::Frame => {
-                        sent.refused.add(sent.taken);
-                        sent.taken += 1;
+                        sent.refused.add(sent.accepted);
+                        sent.accepted += 1;
                     }
                     Refusal::Rest(next) => {
                         sent.next = next;
@@ -259,9 +263,9 @@ impl Link for PacketLink {
             }
         }
         match sent.next {
-            Next::Ready => {}
-            Next::Full => self.counters.no_room += 1,
-            Next::Down => self.counters.down += 1,
+            SendNext::Ready => {}
+            SendNext::Full => self.counters.no_room += 1,
+            SendNext::Down => self.counters.down += 1,
         }
         Ok(sent)
     }
@@ -270,15 +274,15 @@ impl Link for PacketLink {
         self.batch.clear();
         self.counters.receives += 1;
         self.has_more = match self.incoming.receive(&self.socket) {
-            Ok(came) => {
-                self.sort(came);
-                came == RECEIVE_MAX
+            Ok(count) => {
+                self.keep_frames(count);
+                count == RECEIVE_MAX
             }
             Err(Errno::AGAIN) => false,
             Err(Errno::INTR) => true,
             // Told once, when the interface goes down.
             Err(Errno::NETDOWN | Errno::NXIO | Errno::NODEV) => {
-                self.look()?;
+                self.query()?;
                 false
             }
             Err(errno) => return Err(self.failed("receiving")(errno)),
@@ -292,19 +296,19 @@ impl Link for PacketLink {
 
     fn frame(&self, n: usize) -> &[u8] {
         let (message, len) = self.batch[n];
-        self.incoming.bytes(self.incoming.at(message), len)
+        self.incoming.bytes(self.incoming.buffer_offset(message), len)
     }
 
-    fn refresh(&mut self) -> Result<State, LinkError> {
+    fn refresh(&mut self) -> Result<LinkState, LinkError> {
         self.batch.clear();
-        self.look()?;
+        self.query()?;
         if HEADER_BYTES + 4 + self.interface.mtu as usize > self.incoming.stride() {
-            self.incoming = room(&self.interface).map_err(self.failed("making room for larger frames"))?;
+            self.incoming = incoming_for(&self.interface).map_err(self.failed("making room for larger frames"))?;
         }
         Ok(self.state)
     }
 
-    fn counters(&self) -> Counters {
-        Counters { overruns: sys::overruns(&self.socket).unwrap_or(0), ..self.counters }
+    fn counters(&self) -> LinkCounters {
+        LinkCounters { overruns: sys::overruns(&self.socket).unwrap_or(0), ..self.counters }
     }
 }

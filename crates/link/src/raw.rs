@@ -9,7 +9,7 @@
 //! Nothing is repeated: what the link loses stays lost and is counted. Only when nothing has come for a while, the sender asks
 //! how far the receiver is.
 
-mod note;
+mod message;
 mod ping;
 mod stream;
 
@@ -19,52 +19,52 @@ use isthmus_layout::NicId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::{Frame, Link, LinkError, Next, State};
-pub use note::NOTE_BYTES;
-use note::Note;
+use crate::{Frame, Link, LinkError, LinkState, SendNext};
+pub use message::RAW_MESSAGE_BYTES;
+use message::RawMessage;
 pub use ping::{PingReport, ping, pong};
 pub use stream::{StreamReport, stream_in, stream_out};
 
 /// What both ends of a measurement agree on.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct MeasurementPlan {
     /// The other end's address in frames.
     pub to: NicId,
     /// The links' ethertype.
     pub ethertype: u16,
-    /// Bytes of each frame, from the Ethernet header on; [`NOTE_BYTES`] at least.
+    /// Bytes of each frame, from the Ethernet header on; [`RAW_MESSAGE_BYTES`] at least.
     pub frame_bytes: usize,
     /// How many frames, or round trips.
     pub count: u64,
     /// Frames that may be under way.
     pub window: u64,
     /// Frames from one acknowledgement to the next.
-    pub ack_each: u64,
+    pub ack_interval: u64,
     /// Frames handed to the link at once.
     pub batch: usize,
     /// How to wait.
-    pub wait: Wait,
+    pub wait: RawWait,
     /// How long the other end may be silent before the measurement has failed.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
-impl Plan {
+impl MeasurementPlan {
     /// The usual: a window of 512, an acknowledgement each 64 frames, batches of 32.
     pub fn new(to: NicId, ethertype: u16, frame_bytes: usize, count: u64) -> Self {
-        let (window, ack_each, batch) = (512, 64, 32);
-        let patience = Duration::from_secs(10);
-        Self { to, ethertype, frame_bytes, count, window, ack_each, batch, wait: Wait::Sleep, patience }
+        let (window, ack_interval, batch) = (512, 64, 32);
+        let timeout = Duration::from_secs(10);
+        Self { to, ethertype, frame_bytes, count, window, ack_interval, batch, wait: RawWait::Sleep, timeout }
     }
 
     /// The same with another way to wait.
-    pub fn waiting(self, wait: Wait) -> Self {
+    pub fn waiting(self, wait: RawWait) -> Self {
         Self { wait, ..self }
     }
 }
 
 /// How an end waits for frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
+pub enum RawWait {
     /// It looks again and again.
     Spin,
     /// It sleeps on the link's descriptor.
@@ -82,11 +82,11 @@ pub enum RawError {
     Wait(#[source] Errno),
     /// The other end, or the link, has been silent for too long.
     #[error("nothing for {} ms: is the other end there? (the link is {state})", waited.as_millis())]
-    Silent {
+    Timeout {
         /// For how long.
         waited: Duration,
         /// What the link looks like.
-        state: State,
+        state: LinkState,
     },
     /// The link takes no frames of this length, or not to that address.
     #[error("frames of {bytes} bytes to {to} are refused (at most {max} bytes; for UDP the address must be a peer's)")]
@@ -101,35 +101,41 @@ pub enum RawError {
 }
 
 /// How long nothing comes before we ask.
-const ASK_AFTER: Duration = Duration::from_millis(20);
+const PROBE_AFTER: Duration = Duration::from_millis(20);
 
 /// One end.
-struct End<'a> {
+struct MeasurementEnd<'a> {
     link: &'a mut dyn Link,
-    plan: &'a Plan,
+    plan: &'a MeasurementPlan,
     /// The heads of a batch.
-    heads: Vec<[u8; NOTE_BYTES]>,
+    heads: Vec<[u8; RAW_MESSAGE_BYTES]>,
     filler: Vec<u8>,
     /// When something last came.
-    heard: Instant,
+    last_received: Instant,
 }
 
-impl<'a> End<'a> {
-    fn new(link: &'a mut dyn Link, plan: &'a Plan) -> Self {
-        let heads = vec![[0; NOTE_BYTES]; plan.batch.clamp(1, crate::SEND_MAX)];
-        let filler = vec![0x5A; plan.frame_bytes.saturating_sub(NOTE_BYTES)];
-        Self { link, plan, heads, filler, heard: Instant::now() }
+impl<'a> MeasurementEnd<'a> {
+    fn new(link: &'a mut dyn Link, plan: &'a MeasurementPlan) -> Self {
+        let heads = vec![[0; RAW_MESSAGE_BYTES]; plan.batch.clamp(1, crate::SEND_MAX)];
+        let filler = vec![0x5A; plan.frame_bytes.saturating_sub(RAW_MESSAGE_BYTES)];
+        Self { link, plan, heads, filler, last_received: Instant::now() }
     }
 
-    /// Sends notes numbered from `first` on, as full frames or as short ones: how many went.
-    fn send(&mut self, note: impl Fn(u64) -> Note, first: u64, count: usize, is_full: bool) -> Result<usize, RawError> {
+    /// Sends messages numbered from `first` on, as full frames or as short ones: how many went.
+    fn send(
+        &mut self,
+        message: impl Fn(u64) -> RawMessage,
+        first: u64,
+        count: usize,
+        is_full: bool,
+    ) -> Result<usize, RawError> {
         let count = count.min(self.heads.len());
         let from = self.link.nic();
         for (at, head) in self.heads[..count].iter_mut().enumerate() {
-            *head = note(first + at as u64).emit(self.plan.to, from, self.plan.ethertype);
+            *head = message(first + at as u64).emit(self.plan.to, from, self.plan.ethertype);
         }
         let filler: &[u8] = if is_full { &self.filler } else { &[] };
-        let mut frames = [Frame::whole(&[0; NOTE_BYTES]); crate::SEND_MAX];
+        let mut frames = [Frame::whole(&[0; RAW_MESSAGE_BYTES]); crate::SEND_MAX];
         for (frame, head) in frames.iter_mut().zip(&self.heads[..count]) {
             *frame = Frame::new(head, filler, &[]);
         }
@@ -138,47 +144,47 @@ impl<'a> End<'a> {
             let max = self.link.frame_bytes_max();
             return Err(RawError::Refused { bytes: frames[0].len(), to: self.plan.to, max });
         }
-        if sent.next != Next::Ready {
+        if sent.next != SendNext::Ready {
             self.wait_for_room(sent.next)?;
         }
-        Ok(sent.taken)
+        Ok(sent.accepted)
     }
 
-    /// Sends one short note, however long it takes until there is room.
-    fn tell(&mut self, note: Note) -> Result<(), RawError> {
-        while self.send(|_| note, 0, 1, false)? == 0 {}
+    /// Sends one short message, however long it takes until there is room.
+    fn send_one(&mut self, message: RawMessage) -> Result<(), RawError> {
+        while self.send(|_| message, 0, 1, false)? == 0 {}
         Ok(())
     }
 
     /// Waits until the link can be asked again.
-    fn wait_for_room(&mut self, next: Next) -> Result<(), RawError> {
-        self.check_patience()?;
+    fn wait_for_room(&mut self, next: SendNext) -> Result<(), RawError> {
+        self.check_timeout()?;
         match (next, self.plan.wait) {
             // A card's full queue cannot be waited for; a full buffer of the socket can, and is writable as long as it is not full.
-            (Next::Full, Wait::Sleep) => self.sleep(PollFlags::OUT, Duration::from_millis(1)),
-            (Next::Full, Wait::Spin) | (Next::Ready, _) => Ok(()),
-            (Next::Down, _) => self.sleep(PollFlags::PRI, Duration::from_millis(1)),
+            (SendNext::Full, RawWait::Sleep) => self.sleep(PollFlags::OUT, Duration::from_millis(1)),
+            (SendNext::Full, RawWait::Spin) | (SendNext::Ready, _) => Ok(()),
+            (SendNext::Down, _) => self.sleep(PollFlags::PRI, Duration::from_millis(1)),
         }
     }
 
-    /// Takes a batch, and waits for one up to [`ASK_AFTER`] if there is none: what was noted in it.
-    fn receive(&mut self, notes: &mut Vec<Note>, may_wait: bool) -> Result<(), RawError> {
-        notes.clear();
-        let end = Instant::now() + ASK_AFTER;
+    /// Takes a batch, and waits for one up to [`PROBE_AFTER`] if there is none. Puts the messages in it into `messages`.
+    fn receive(&mut self, messages: &mut Vec<RawMessage>, may_wait: bool) -> Result<(), RawError> {
+        messages.clear();
+        let end = Instant::now() + PROBE_AFTER;
         loop {
             for n in 0..self.link.receive()? {
-                notes.extend(Note::parse(self.link.frame(n), self.plan.to));
+                messages.extend(RawMessage::parse(self.link.frame(n), self.plan.to));
             }
-            if !notes.is_empty() {
-                self.heard = Instant::now();
+            if !messages.is_empty() {
+                self.last_received = Instant::now();
             }
             let left = end.saturating_duration_since(Instant::now());
-            if !notes.is_empty() || !may_wait || left.is_zero() {
+            if !messages.is_empty() || !may_wait || left.is_zero() {
                 return Ok(());
             }
             match self.plan.wait {
-                Wait::Spin => std::hint::spin_loop(),
-                Wait::Sleep => self.sleep(PollFlags::IN, left)?,
+                RawWait::Spin => std::hint::spin_loop(),
+                RawWait::Sleep => self.sleep(PollFlags::IN, left)?,
             }
         }
     }
@@ -192,11 +198,11 @@ impl<'a> End<'a> {
     }
 
     /// Fails once nothing was heard for too long.
-    fn check_patience(&self) -> Result<(), RawError> {
-        let waited = self.heard.elapsed();
-        if waited < self.plan.patience {
+    fn check_timeout(&self) -> Result<(), RawError> {
+        let waited = self.last_received.elapsed();
+        if waited < self.plan.timeout {
             return Ok(());
         }
-        Err(RawError::Silent { waited, state: self.link.state() })
+        Err(RawError::Timeout { waited, state: self.link.state() })
     }
 }

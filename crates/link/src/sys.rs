@@ -57,9 +57,9 @@ impl Opt {
 }
 
 /// Plain words that the kernel reads or writes as they are.
-pub(crate) trait Words: Copy + Default {}
-impl Words for i32 {}
-impl<const N: usize> Words for [u32; N] where Self: Default {}
+pub(crate) trait KernelWords: Copy + Default {}
+impl KernelWords for i32 {}
+impl<const N: usize> KernelWords for [u32; N] where Self: Default {}
 
 fn checked(returned: libc::c_int) -> Result<usize, Errno> {
     usize::try_from(returned).map_err(|_| last())
@@ -69,7 +69,7 @@ fn last() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-pub(crate) fn set_option<T: Words>(socket: impl AsFd, opt: Opt, value: T) -> Result<(), Errno> {
+pub(crate) fn set_option<T: KernelWords>(socket: impl AsFd, opt: Opt, value: T) -> Result<(), Errno> {
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY: the kernel reads as many bytes as `value` has.
     let returned = unsafe {
@@ -89,7 +89,7 @@ pub(crate) fn overruns(socket: impl AsFd) -> Option<u64> {
 }
 
 /// The option, and zeroes where the kernel has less to say.
-pub(crate) fn option<T: Words>(socket: impl AsFd, opt: Opt) -> Result<T, Errno> {
+pub(crate) fn option<T: KernelWords>(socket: impl AsFd, opt: Opt) -> Result<T, Errno> {
     let (mut value, mut len) = (T::default(), size_of::<T>() as libc::socklen_t);
     // SAFETY: the kernel writes `len` bytes at most, and any bytes are words.
     let returned = unsafe {
@@ -185,7 +185,7 @@ pub(crate) unsafe fn bpf(command: u32, attribute: &mut [u64; 16]) -> Result<i32,
 
 /// What can be asked of an interface by its name.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Ask {
+pub(crate) enum InterfaceQuery {
     Index,
     Mtu,
     Flags,
@@ -196,12 +196,12 @@ pub(crate) enum Ask {
 pub(crate) const UP_AND_RUNNING: u32 = (libc::IFF_UP | libc::IFF_RUNNING) as u32;
 
 /// Asks the kernel about an interface: the union of `struct ifreq` as it comes back.
-pub(crate) fn ask(socket: impl AsFd, name: &str, ask: Ask) -> Result<[u8; 24], Errno> {
-    let request = match ask {
-        Ask::Index => libc::SIOCGIFINDEX,
-        Ask::Mtu => libc::SIOCGIFMTU,
-        Ask::Flags => libc::SIOCGIFFLAGS,
-        Ask::Hardware => libc::SIOCGIFHWADDR,
+pub(crate) fn query_interface(socket: impl AsFd, name: &str, query: InterfaceQuery) -> Result<[u8; 24], Errno> {
+    let request = match query {
+        InterfaceQuery::Index => libc::SIOCGIFINDEX,
+        InterfaceQuery::Mtu => libc::SIOCGIFMTU,
+        InterfaceQuery::Flags => libc::SIOCGIFFLAGS,
+        InterfaceQuery::Hardware => libc::SIOCGIFHWADDR,
     };
     let mut text = [0_u8; libc::IFNAMSIZ + 24]; // A name with its zero, and the union.
     let bytes = name.as_bytes();

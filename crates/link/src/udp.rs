@@ -8,10 +8,10 @@
 //! Hosts are configured ([`UdpLink::set_peers`]); the table says who may send in whose name. Datagrams are never fragmented: a
 //! frame that is longer than the path takes is refused, as on a wire.
 
-mod came;
-mod parts;
 mod path;
 mod peers;
+mod received;
+mod segments;
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,12 +26,14 @@ use crate::link::SEND_MAX;
 use crate::outgoing::{Message, Outgoing};
 use crate::packet::set_buffers;
 use crate::sys;
-use crate::{Counters, Frame, Kind, Link, LinkError, Next, OpenError, Refused, Sent, State};
-use came::{Drop, check, sender};
-use parts::DATAGRAM_BYTES_MAX;
+use crate::{
+    Frame, Link, LinkCounters, LinkError, LinkKind, LinkState, OpenError, RefusedFrames, SendNext, SendOutcome,
+};
 use path::{Routes, is_about_cutting, is_about_the_path, open_socket, overhead};
 pub use peers::Peer;
 use peers::Peers;
+use received::{Drop, check, sender};
+use segments::DATAGRAM_BYTES_MAX;
 
 /// The port of frames: their ethertype.
 pub const UDP_PORT: u16 = 0x86DF;
@@ -40,13 +42,13 @@ pub const UDP_PORT: u16 = 0x86DF;
 const RECEIVE_MAX: usize = 16;
 
 /// Room for each: whatever a datagram can be.
-const STRIDE: usize = 1 << 16;
+const DATAGRAM_BUFFER_BYTES: usize = 1 << 16;
 
 /// Frames in them, usually; more only cost an allocation.
-const FRAMES_USUAL: usize = 64 * RECEIVE_MAX;
+const FRAMES_TYPICAL: usize = 64 * RECEIVE_MAX;
 
 /// The MTU that is assumed while no peer is known.
-const MTU_USUAL: u32 = 1500;
+const MTU_DEFAULT: u32 = 1500;
 
 /// How a UDP link is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +97,7 @@ pub struct UdpLink {
     peers: Peers,
     /// The longest frame that the path to every peer takes.
     path_bytes_max: u32,
-    state: State,
+    state: LinkState,
     outgoing: Box<Outgoing>,
     messages: Vec<Message>,
     incoming: Incoming,
@@ -103,7 +105,7 @@ pub struct UdpLink {
     batch: Vec<(usize, usize)>,
     /// There may be more than those.
     has_more: bool,
-    counters: Counters,
+    counters: LinkCounters,
 }
 
 impl UdpLink {
@@ -127,15 +129,16 @@ impl UdpLink {
             segments,
             peers: Peers::default(),
             path_bytes_max: 0,
-            state: State::Up,
+            state: LinkState::Up,
             outgoing: Outgoing::new(),
             messages: Vec::with_capacity(SEND_MAX),
-            incoming: Incoming::new(RECEIVE_MAX, STRIDE, true).map_err(refused("making room for frames"))?,
-            batch: Vec::with_capacity(FRAMES_USUAL),
+            incoming: Incoming::new(RECEIVE_MAX, DATAGRAM_BUFFER_BYTES, true)
+                .map_err(refused("making room for frames"))?,
+            batch: Vec::with_capacity(FRAMES_TYPICAL),
             has_more: false,
-            counters: Counters::default(),
+            counters: LinkCounters::default(),
         };
-        link.look();
+        link.query();
         Ok(link)
     }
 
@@ -155,7 +158,7 @@ impl UdpLink {
             return Err(OpenError::MixedFamilies { from: self.bound, peer: peer.address });
         }
         self.peers.set(peers);
-        self.look();
+        self.query();
         Ok(())
     }
 
@@ -165,11 +168,11 @@ impl UdpLink {
     }
 
     /// Asks for the path to every peer anew.
-    fn look(&mut self) {
+    fn query(&mut self) {
         let mtus: Vec<Option<u32>> = self.peers.addresses().map(|to| self.routes.frame_bytes_to(to).ok()).collect();
-        let none = mtus.is_empty().then_some(MTU_USUAL - overhead(self.bound.ip()));
+        let none = mtus.is_empty().then_some(MTU_DEFAULT - overhead(self.bound.ip()));
         let reached = mtus.iter().copied().flatten().chain(none).min();
-        self.state = if reached.is_some() { State::Up } else { State::Down };
+        self.state = if reached.is_some() { LinkState::Up } else { LinkState::Down };
         if let Some(bytes) = reached {
             self.path_bytes_max = bytes.min(DATAGRAM_BYTES_MAX as u32);
         }
@@ -185,17 +188,28 @@ impl UdpLink {
 
     fn host_of(&self, frame: &Frame<'_>) -> Option<SocketAddr> {
         if frame.len() > self.frame_bytes_max() as usize {
-            return None; // Refused by `refuse_without_host`.
+            return None; // Refused by `send_without_host`.
         }
         self.peers.address_of(frame.destination()).map(|to| self.on_our_socket(to))
     }
 
-    /// Sends what can be sent from frame `sent.taken` on; false once it is over.
-    fn send_some(&mut self, frames: &[Frame<'_>], sent: &mut Sent, singly: &mut usize) -> Result<bool, LinkError> {
-        let from = sent.taken;
+    /// Sends what can be sent from frame `sent.accepted` on; false once it is over.
+    fn send_some(
+        &mut self,
+        frames: &[Frame<'_>],
+        sent: &mut SendOutcome,
+        singly: &mut usize,
+    ) -> Result<bool, LinkError> {
+        let from = sent.accepted;
         let mut messages = std::mem::take(&mut self.messages);
         let before = if self.segments { *singly } else { usize::MAX };
-        parts::messages(&mut messages, |n| frames[n].len(), |n| self.host_of(&frames[n]), from..frames.len(), before);
+        segments::messages(
+            &mut messages,
+            |n| frames[n].len(),
+            |n| self.host_of(&frames[n]),
+            from..frames.len(),
+            before,
+        );
         for message in messages.iter_mut().filter(|message| message.count == 1) {
             message.segment = None;
         }
@@ -207,7 +221,7 @@ impl UdpLink {
                     Ok(count) => {
                         let went: usize = messages[..count].iter().map(|message| message.count).sum();
                         frames[from..from + went].iter().for_each(|frame| self.counters.count_sent(frame.len()));
-                        sent.taken += went;
+                        sent.accepted += went;
                         Ok(true)
                     }
                     Err(errno) if first.count > 1 && is_about_cutting(errno) => {
@@ -223,23 +237,23 @@ impl UdpLink {
         outcome
     }
 
-    /// A frame that no one host answers to: too long, for everybody, or for somebody unknown.
-    fn send_without_host(&mut self, frame: &[Frame<'_>], sent: &mut Sent) -> Result<bool, LinkError> {
+    /// Sends a frame that is not for one known host: it is too long, for all hosts, or for an unknown one.
+    fn send_without_host(&mut self, frame: &[Frame<'_>], sent: &mut SendOutcome) -> Result<bool, LinkError> {
         if frame[0].len() > self.frame_bytes_max() as usize {
             self.counters.too_long += 1;
-            sent.refused.add(sent.taken);
+            sent.refused.add(sent.accepted);
         } else if is_group(frame[0].destination()) {
             return self.send_to_all(frame, sent);
         } else {
             self.counters.peer_unknown += 1;
-            sent.refused.add(sent.taken);
+            sent.refused.add(sent.accepted);
         }
-        sent.taken += 1;
+        sent.accepted += 1;
         Ok(true)
     }
 
     /// A copy for every host; those that there is no room for, or no route to, are lost.
-    fn send_to_all(&mut self, frame: &[Frame<'_>], sent: &mut Sent) -> Result<bool, LinkError> {
+    fn send_to_all(&mut self, frame: &[Frame<'_>], sent: &mut SendOutcome) -> Result<bool, LinkError> {
         let hosts: Vec<SocketAddr> = self.peers.addresses().map(|to| self.on_our_socket(to)).collect(); // Rare.
         let mut taken = 0;
         while taken < hosts.len() {
@@ -253,7 +267,7 @@ impl UdpLink {
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN | Errno::NOBUFS) if taken == 0 => {
-                    sent.next = Next::Full;
+                    sent.next = SendNext::Full;
                     return Ok(false);
                 }
                 Err(Errno::AGAIN | Errno::NOBUFS) => {
@@ -271,27 +285,27 @@ impl UdpLink {
                 Err(errno) => return Err(self.failed("sending")(errno)),
             }
         }
-        sent.taken += 1;
+        sent.accepted += 1;
         Ok(true)
     }
 
     /// What is to be done after the kernel refused the first frame offered to it.
-    fn refusal(&mut self, errno: Errno, sent: &mut Sent) -> Result<bool, LinkError> {
+    fn refusal(&mut self, errno: Errno, sent: &mut SendOutcome) -> Result<bool, LinkError> {
         match errno {
             Errno::INTR => return Ok(true),
             Errno::AGAIN | Errno::NOBUFS => {
-                sent.next = Next::Full;
+                sent.next = SendNext::Full;
                 return Ok(false);
             }
             Errno::MSGSIZE => {
-                self.look();
+                self.query();
                 self.counters.too_long += 1;
             }
             errno if is_about_the_path(errno) => self.counters.unreachable += 1,
             errno => return Err(self.failed("sending")(errno)),
         }
-        sent.refused.add(sent.taken);
-        sent.taken += 1;
+        sent.refused.add(sent.accepted);
+        sent.accepted += 1;
         Ok(true)
     }
 
@@ -313,7 +327,7 @@ impl UdpLink {
             self.counters.sender_unknown += frames.max(1);
             return;
         };
-        let mut at = self.incoming.at(n);
+        let mut at = self.incoming.buffer_offset(n);
         for frame in message.bytes.chunks(segment) {
             match check(frame, &self.options, &mut self.peers, host) {
                 Ok(()) => {
@@ -338,8 +352,8 @@ impl AsFd for UdpLink {
 }
 
 impl Link for UdpLink {
-    fn kind(&self) -> Kind {
-        Kind::Udp
+    fn kind(&self) -> LinkKind {
+        LinkKind::Udp
     }
 
     fn name(&self) -> &str {
@@ -354,16 +368,16 @@ impl Link for UdpLink {
         self.options.frame_bytes_max.unwrap_or(self.path_bytes_max)
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> LinkState {
         self.state
     }
 
-    fn send(&mut self, frames: &[Frame<'_>]) -> Result<Sent, LinkError> {
+    fn send(&mut self, frames: &[Frame<'_>]) -> Result<SendOutcome, LinkError> {
         let frames = &frames[..frames.len().min(SEND_MAX)];
-        let mut sent = Sent { taken: 0, refused: Refused::default(), next: Next::Ready };
+        let mut sent = SendOutcome { accepted: 0, refused: RefusedFrames::default(), next: SendNext::Ready };
         let mut singly = 0;
-        while sent.taken < frames.len() && self.send_some(frames, &mut sent, &mut singly)? {}
-        self.counters.no_room += u64::from(sent.next == Next::Full);
+        while sent.accepted < frames.len() && self.send_some(frames, &mut sent, &mut singly)? {}
+        self.counters.no_room += u64::from(sent.next == SendNext::Full);
         Ok(sent)
     }
 
@@ -392,13 +406,13 @@ impl Link for UdpLink {
         self.incoming.bytes(at, len)
     }
 
-    fn refresh(&mut self) -> Result<State, LinkError> {
+    fn refresh(&mut self) -> Result<LinkState, LinkError> {
         self.batch.clear();
-        self.look();
+        self.query();
         Ok(self.state)
     }
 
-    fn counters(&self) -> Counters {
-        Counters { overruns: sys::overruns(&self.socket).unwrap_or(0), ..self.counters }
+    fn counters(&self) -> LinkCounters {
+        LinkCounters { overruns: sys::overruns(&self.socket).unwrap_or(0), ..self.counters }
     }
 }

@@ -23,13 +23,15 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::frame::{HEADER_BYTES, is_group, nic};
-use crate::interface::{Interface, look};
+use crate::interface::{Interface, query};
 use crate::link::SEND_MAX;
 use crate::memory::Memory;
-use crate::sys::{self, Ask};
-use crate::{Counters, Frame, Kind, Link, LinkError, Next, OpenError, Refused, Sent, State};
+use crate::sys::{self, InterfaceQuery};
+use crate::{
+    Frame, Link, LinkCounters, LinkError, LinkKind, LinkState, OpenError, RefusedFrames, SendNext, SendOutcome,
+};
 pub use program::XdpMode;
-use socket::{CHUNK, GOES_ON, HEADROOM, INCOMING, OUTGOING, Piece, Socket};
+use socket::{CHUNK, GOES_ON, HEADROOM, INCOMING, OUTGOING, Socket, XdpDesc};
 
 /// Frames received at once.
 const RECEIVE_MAX: usize = 64;
@@ -38,7 +40,7 @@ const RECEIVE_MAX: usize = 64;
 const STRIDE: usize = 16 << 10;
 
 /// The longest frame in several chunks: as many as fit the room, and into what the kernel makes of one frame.
-const PIECES_MAX: usize = STRIDE / CHUNK;
+const CHUNKS_MAX: usize = STRIDE / CHUNK;
 
 /// How an AF_XDP link is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,24 +69,24 @@ pub struct XdpLink {
     /// Asks about the interface.
     asking: OwnedFd,
     interface: Interface,
-    state: State,
+    state: LinkState,
     /// Chunks that nothing is in, for frames that go.
     free: Vec<u64>,
     /// Where frames are put together.
     joined: Memory,
-    batch: Vec<Place>,
+    batch: Vec<FramePlace>,
     /// Chunks that the last batch lies in.
-    taken: Vec<u64>,
+    accepted: Vec<u64>,
     /// There are more frames than those.
     has_more: bool,
     /// What sockets before this one lost.
     dropped_before: u64,
-    counters: Counters,
+    counters: LinkCounters,
 }
 
 /// Where a frame lies.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum FramePlace {
     Chunk(usize, usize),
     Joined(usize, usize),
 }
@@ -95,7 +97,7 @@ impl XdpLink {
         let refused = |operation| move |source| OpenError::Refused { operation, source };
         let asking = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
             .map_err(refused("opening a socket to ask about the interface"))?;
-        let interface = look(&asking, name).map_err(|source| match source {
+        let interface = query(&asking, name).map_err(|source| match source {
             Errno::NODEV => OpenError::NoInterface { name: name.to_owned() },
             source => OpenError::Refused { operation: "asking about the interface", source },
         })?;
@@ -109,15 +111,15 @@ impl XdpLink {
             options: options.clone(),
             socket,
             asking,
-            state: if interface.is_up { State::Up } else { State::Down },
+            state: if interface.is_up { LinkState::Up } else { LinkState::Down },
             interface,
             free: free_chunks(),
             joined: Memory::new(RECEIVE_MAX * STRIDE).map_err(refused("making room for frames"))?,
             batch: Vec::with_capacity(RECEIVE_MAX),
-            taken: Vec::with_capacity(RECEIVE_MAX * PIECES_MAX),
+            accepted: Vec::with_capacity(RECEIVE_MAX * CHUNKS_MAX),
             has_more: false,
             dropped_before: 0,
-            counters: Counters::default(),
+            counters: LinkCounters::default(),
         })
     }
 
@@ -132,17 +134,17 @@ impl XdpLink {
     }
 
     /// What a batch depends on: the MTU, and whether frames can pass. The kernel would not say so for each frame.
-    fn look_before_sending(&mut self) -> State {
+    fn look_before_sending(&mut self) -> LinkState {
         let word = |answer: [u8; 24]| u32::from_ne_bytes([answer[0], answer[1], answer[2], answer[3]]);
         let flags = |answer: [u8; 24]| u32::from(u16::from_ne_bytes([answer[0], answer[1]]));
-        let mtu = sys::ask(&self.asking, &self.name, Ask::Mtu).map(word);
-        let flags = sys::ask(&self.asking, &self.name, Ask::Flags).map(flags);
+        let mtu = sys::query_interface(&self.asking, &self.name, InterfaceQuery::Mtu).map(word);
+        let flags = sys::query_interface(&self.asking, &self.name, InterfaceQuery::Flags).map(flags);
         let is_up = flags.is_ok_and(|flags| flags & sys::UP_AND_RUNNING == sys::UP_AND_RUNNING);
         self.state = match (mtu, self.state) {
-            (Err(_), _) | (_, State::Gone) => State::Gone, // A new one of that name takes a new socket.
+            (Err(_), _) | (_, LinkState::Gone) => LinkState::Gone, // A new one of that name takes a new socket.
             (Ok(mtu), _) => {
                 self.interface.mtu = mtu;
-                if is_up { State::Up } else { State::Down }
+                if is_up { LinkState::Up } else { LinkState::Down }
             }
         };
         self.state
@@ -162,7 +164,7 @@ impl XdpLink {
             return false;
         }
         let rest = self.free.len() - pieces;
-        let mut chunks = [0; PIECES_MAX];
+        let mut chunks = [0; CHUNKS_MAX];
         chunks[..pieces].copy_from_slice(&self.free[rest..]);
         self.free.truncate(rest);
         let mut at = 0;
@@ -171,14 +173,14 @@ impl XdpLink {
             while from < part.len() {
                 let len = (CHUNK - at % CHUNK).min(part.len() - from);
                 let place = chunks[at / CHUNK] as usize + at % CHUNK;
-                part.part(from..from + len).copy_out(self.socket.memory.bytes_mut(place, len));
+                part.slice(from..from + len).copy_out(self.socket.memory.bytes_mut(place, len));
                 (at, from) = (at + len, from + len);
             }
         }
         for (n, &chunk) in chunks[..pieces].iter().enumerate() {
             let len = (frame.len() - n * CHUNK).min(CHUNK) as u32;
             let options = if n + 1 < pieces { GOES_ON } else { 0 };
-            self.socket.transmit.push(Piece { at: chunk, len, options });
+            self.socket.transmit.push(XdpDesc { at: chunk, len, options });
         }
         true
     }
@@ -198,7 +200,7 @@ impl XdpLink {
                 // What it could not send stays in the ring, and goes with the next kick.
                 Err(Errno::AGAIN | Errno::INTR | Errno::BUSY | Errno::NOBUFS) => return Ok(()),
                 Err(Errno::NETDOWN | Errno::NXIO | Errno::NODEV) => {
-                    self.state = State::Down;
+                    self.state = LinkState::Down;
                     return Ok(());
                 }
                 Err(errno) => return Err(self.failed("sending")(errno)),
@@ -210,20 +212,20 @@ impl XdpLink {
     /// Gives the chunks of the last batch to the kernel again.
     fn give_back(&mut self) {
         self.batch.clear();
-        self.taken.drain(..).for_each(|chunk| self.socket.fill.push(chunk));
+        self.accepted.drain(..).for_each(|chunk| self.socket.fill.push(chunk));
         self.socket.fill.publish();
     }
 
     /// Takes the frame whose first piece is `ahead`: how many pieces it has, none if it is not whole.
     fn take(&mut self, ahead: u32, filled: u32) -> Option<u32> {
-        let mut pieces = [Piece { at: 0, len: 0, options: 0 }; PIECES_MAX];
+        let mut pieces = [XdpDesc { at: 0, len: 0, options: 0 }; CHUNKS_MAX];
         let (mut count, mut len) = (0, 0);
         loop {
             if ahead + count == filled {
                 return None;
             }
             let piece = self.socket.receive.peek(ahead + count);
-            self.taken.push(piece.at & !(CHUNK as u64 - 1));
+            self.accepted.push(piece.at & !(CHUNK as u64 - 1));
             if let Some(place) = pieces.get_mut(count as usize) {
                 *place = piece;
             }
@@ -232,10 +234,10 @@ impl XdpLink {
                 break;
             }
         }
-        if count as usize > PIECES_MAX || len > STRIDE {
+        if count as usize > CHUNKS_MAX || len > STRIDE {
             self.counters.truncated += 1;
         } else if count == 1 {
-            self.sort(Place::Chunk(pieces[0].at as usize, len));
+            self.sort(FramePlace::Chunk(pieces[0].at as usize, len));
         } else {
             let start = self.batch.len() * STRIDE;
             let mut at = start;
@@ -244,13 +246,13 @@ impl XdpLink {
                 self.joined.bytes_mut(at, from.len()).copy_from_slice(from);
                 at += from.len();
             }
-            self.sort(Place::Joined(start, len));
+            self.sort(FramePlace::Joined(start, len));
         }
         Some(count)
     }
 
     /// Keeps a frame if it is for us.
-    fn sort(&mut self, place: Place) {
+    fn sort(&mut self, place: FramePlace) {
         let bytes = self.bytes(place);
         match nic(bytes, 0) {
             _ if bytes.len() < HEADER_BYTES => self.counters.short += 1,
@@ -263,10 +265,10 @@ impl XdpLink {
         }
     }
 
-    fn bytes(&self, place: Place) -> &[u8] {
+    fn bytes(&self, place: FramePlace) -> &[u8] {
         match place {
-            Place::Chunk(at, len) => self.socket.memory.bytes(at, len),
-            Place::Joined(at, len) => self.joined.bytes(at, len),
+            FramePlace::Chunk(at, len) => self.socket.memory.bytes(at, len),
+            FramePlace::Joined(at, len) => self.joined.bytes(at, len),
         }
     }
 }
@@ -286,8 +288,8 @@ impl AsFd for XdpLink {
 }
 
 impl Link for XdpLink {
-    fn kind(&self) -> Kind {
-        Kind::Xdp
+    fn kind(&self) -> LinkKind {
+        LinkKind::Xdp
     }
 
     fn name(&self) -> &str {
@@ -299,20 +301,20 @@ impl Link for XdpLink {
     }
 
     fn frame_bytes_max(&self) -> u32 {
-        let most = if self.socket.in_pieces { STRIDE - CHUNK } else { CHUNK - HEADROOM };
+        let most = if self.socket.multi_buffer { STRIDE - CHUNK } else { CHUNK - HEADROOM };
         (self.interface.mtu + HEADER_BYTES as u32).min(most as u32)
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> LinkState {
         self.state
     }
 
-    fn send(&mut self, frames: &[Frame<'_>]) -> Result<Sent, LinkError> {
+    fn send(&mut self, frames: &[Frame<'_>]) -> Result<SendOutcome, LinkError> {
         let frames = &frames[..frames.len().min(SEND_MAX)];
-        let mut sent = Sent { taken: 0, refused: Refused::default(), next: Next::Ready };
-        if self.look_before_sending() != State::Up {
+        let mut sent = SendOutcome { accepted: 0, refused: RefusedFrames::default(), next: SendNext::Ready };
+        if self.look_before_sending() != LinkState::Up {
             self.counters.down += 1;
-            return Ok(Sent { next: Next::Down, ..sent });
+            return Ok(SendOutcome { next: SendNext::Down, ..sent });
         }
         self.reclaim();
         let longest = self.frame_bytes_max() as usize;
@@ -324,10 +326,10 @@ impl Link for XdpLink {
                 self.counters.count_sent(frame.len());
             } else {
                 self.counters.no_room += 1;
-                sent.next = Next::Full;
+                sent.next = SendNext::Full;
                 break;
             }
-            sent.taken += 1;
+            sent.accepted += 1;
         }
         self.socket.transmit.publish();
         self.kick()?;
@@ -341,15 +343,15 @@ impl Link for XdpLink {
         let mut ahead = 0;
         self.has_more = false;
         while ahead < filled {
-            if self.batch.len() == RECEIVE_MAX || self.taken.len() >= RECEIVE_MAX * PIECES_MAX {
+            if self.batch.len() == RECEIVE_MAX || self.accepted.len() >= RECEIVE_MAX * CHUNKS_MAX {
                 self.has_more = true;
                 break;
             }
-            let before = self.taken.len();
+            let before = self.accepted.len();
             match self.take(ahead, filled) {
                 Some(pieces) => ahead += pieces,
                 None => {
-                    self.taken.truncate(before);
+                    self.accepted.truncate(before);
                     break;
                 }
             }
@@ -369,31 +371,31 @@ impl Link for XdpLink {
         self.bytes(self.batch[n])
     }
 
-    fn refresh(&mut self) -> Result<State, LinkError> {
+    fn refresh(&mut self) -> Result<LinkState, LinkError> {
         self.give_back();
         self.counters.overruns = self.dropped_before + self.socket.dropped();
-        let now = match look(&self.asking, &self.name) {
+        let now = match query(&self.asking, &self.name) {
             Ok(now) => now,
             Err(Errno::NODEV) => {
-                self.state = State::Gone;
+                self.state = LinkState::Gone;
                 return Ok(self.state);
             }
             Err(source) => return Err(self.failed("asking about the interface")(source)),
         };
-        if now.index != self.interface.index || self.state == State::Gone {
+        if now.index != self.interface.index || self.state == LinkState::Gone {
             let Ok(socket) = open_socket(&now, self.ethertype, &self.options) else {
-                self.state = State::Gone; // Not usable yet; the next call tries again.
+                self.state = LinkState::Gone; // Not usable yet; the next call tries again.
                 return Ok(self.state);
             };
             self.dropped_before = self.counters.overruns;
             (self.socket, self.free) = (socket, free_chunks());
         }
-        self.state = if now.is_up { State::Up } else { State::Down };
+        self.state = if now.is_up { LinkState::Up } else { LinkState::Down };
         self.interface = now;
         Ok(self.state)
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> LinkCounters {
         self.counters
     }
 }

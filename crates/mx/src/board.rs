@@ -7,29 +7,29 @@
 //!   frame ──► receive ──► is it ours? from whom? ── demux ──► ForEndpoint ────────► net::Endpoint::receive
 //!                            │          ▲                └──► nobody there: a refusal, or dropped and counted
 //!                            ▼          │
-//!              announcements, names   table: address ◄─► our index, their index for us, ways
+//!              announcements, names   table: address ◄─► our index, their index for us, links
 //!                            │                                    ▲
 //!   frame ◄── transmit ◄─────┘                                    └── header_to, link_to ◄── net::Endpoint::transmit
 //! ```
 //!
 //! A board has one address and one or more links; frames carry the address whatever link they go by. Its table of peers gives each
 //! address an index, for good: an index is never another address's, so whoever keeps one cannot be led astray. Peers come into
-//! the table by hand, by announcement, or because a program asks for them ([`Known`]). Where frames name a peer by index, the
+//! the table by hand, by announcement, or because a program asks for them ([`PeerOrigin`]). Where frames name a peer by index, the
 //! source address is compared with the one that has the index; Ethernet has no better proof of who sent something, and nothing
 //! that a board is told here ends anything: what an announcement says makes the board ask, no more.
 //!
-//! Everything that a stranger can cause has a limit: entries of the table, frames in answer, [news](Event) that wait. What is
-//! dropped is counted by [reason](Dropped).
+//! Everything that an unknown host can cause has a limit: entries of the table, frames in answer, [events](BoardEvent) that wait.
+//! What is dropped is counted by [reason](Dropped).
 //!
 //! ```
 //! use isthmus_layout::NicId;
-//! use isthmus_mx::board::{Board, LinkNumber, Received, Setup};
+//! use isthmus_mx::board::{Board, BoardSetup, FrameAction, LinkNumber};
 //! use isthmus_mx::net::Time;
 //! use isthmus_mx::wire::{self, BoardName, Dialect};
 //!
 //! let board = |octet: u8, name: &[u8]| {
 //!     let nic = NicId::from_octets([2, 0, 0, 0, 0, octet]);
-//!     let mut board = Board::new(Setup::new(nic, BoardName::new(name).unwrap(), Dialect::OPEN_MX, u32::from(octet), 5));
+//!     let mut board = Board::new(BoardSetup::new(nic, BoardName::new(name).unwrap(), Dialect::OPEN_MX, u32::from(octet), 5));
 //!     board.add_link(Time::ZERO, LinkNumber(0), 1).unwrap();
 //!     board
 //! };
@@ -41,47 +41,47 @@
 //!     while let Some((link, header, packet)) = boards[from].transmit(Time::ZERO) {
 //!         let mut frame = [0; 1024];
 //!         let bytes = wire::emit(Dialect::OPEN_MX, &header, &packet, &mut frame)?;
-//!         assert!(matches!(boards[to].receive(Time::ZERO, link, &frame[..bytes]), Received::Taken));
+//!         assert!(matches!(boards[to].receive(Time::ZERO, link, &frame[..bytes]), FrameAction::Consumed));
 //!     }
 //! }
-//! assert!(boards[0].find_name(b"nodeB:0").is_some());
-//! # Ok::<(), wire::NotEmitted>(())
+//! assert!(boards[0].find_by_name(b"nodeB:0").is_some());
+//! # Ok::<(), wire::EmitError>(())
 //! ```
 
+mod admin;
 mod counters;
 mod demux;
 mod discovery;
+mod links;
 mod names;
-mod operator;
 mod peers;
 mod rate;
 mod report;
 mod table;
 mod tuning;
-mod ways;
 
+pub use admin::NoSuchEndpoint;
 pub use counters::{BoardCounters, Dropped};
-pub use demux::Received;
-pub use operator::NoSuchEndpoint;
-pub use peers::{NotAPeer, Problem, parse_peers};
+pub use demux::FrameAction;
+pub use links::{LINKS_MAX, LinkNumber, NoSuchLink};
+pub use peers::{PeerLineError, PeerTableError, parse_peers};
 pub use rate::Rate;
-pub use report::{PeerReport, WayReport};
-pub use table::{CannotAdd, Known};
-pub use tuning::Tuning;
-pub use ways::{LINKS_MAX, LinkNumber, NoSuchLink};
+pub use report::{LinkReport, PeerReport};
+pub use table::{AddPeerError, PeerOrigin};
+pub use tuning::BoardTuning;
 
 use crate::net::Time;
 use crate::wire::{Announcement, BoardName, Dialect, EndpointNumber, Header, Packet, PeerIndex};
 use alloc::collections::{BTreeSet, VecDeque};
-use discovery::Announcing;
+use discovery::AnnounceTimer;
 use isthmus_layout::NicId;
-use rate::Meter;
+use links::LinkSelector;
+use rate::RateLimiter;
 use table::Table;
-use ways::Ways;
 
 /// What a board is made with.
 #[derive(Clone, Copy, Debug)]
-pub struct Setup {
+pub struct BoardSetup {
     /// Its address.
     pub nic: NicId,
     /// What it says that it is called.
@@ -95,19 +95,19 @@ pub struct Setup {
     /// Whether it announces itself, and listens to others that do. Otherwise it knows those whom it was told of.
     pub discovery: bool,
     /// Times and limits.
-    pub tuning: Tuning,
+    pub tuning: BoardTuning,
 }
 
-impl Setup {
+impl BoardSetup {
     /// As most boards are: with discovery, and the usual times and limits.
     pub const fn new(nic: NicId, name: BoardName, dialect: Dialect, serial: u32, secret: u32) -> Self {
-        Self { nic, name, dialect, serial, secret, discovery: true, tuning: Tuning::DEFAULT }
+        Self { nic, name, dialect, serial, secret, discovery: true, tuning: BoardTuning::DEFAULT }
     }
 }
 
 /// What has happened to the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum BoardEvent {
     /// A peer is there that was not, or that had been forgotten.
     Found(PeerIndex),
     /// A peer has told its name, or another one than before.
@@ -127,60 +127,60 @@ const OUTGOING_MAX: usize = 256;
 /// One board.
 #[derive(Debug)]
 pub struct Board {
-    setup: Setup,
+    setup: BoardSetup,
     table: Table,
-    ways: Ways,
+    links: LinkSelector,
     counters: BoardCounters,
     /// A bit for each number: the endpoints that are open, the raw one among them.
     open: [u64; 4],
-    announcing: Announcing,
+    announce_timer: AnnounceTimer,
     /// What questions of ours carry, and their answers must.
     magic: u32,
     /// Who is to be asked when.
-    questions: BTreeSet<(Time, PeerIndex)>,
+    queries: BTreeSet<(Time, PeerIndex)>,
     outgoing: VecDeque<(LinkNumber, Header, OwnPacket)>,
-    events: VecDeque<Event>,
-    meters: Meters,
+    events: VecDeque<BoardEvent>,
+    rate_limiters: RateLimiters,
 }
 
-/// What strangers can cause, and how often.
+/// Limits of what other hosts can cause per second.
 #[derive(Debug)]
-struct Meters {
-    found: Meter,
-    asking: Meter,
-    answering: Meter,
-    refusing: Meter,
+struct RateLimiters {
+    found: RateLimiter,
+    queries: RateLimiter,
+    replies: RateLimiter,
+    nacks: RateLimiter,
 }
 
 impl Board {
     /// A board that knows itself, as peer 0, and has no links yet.
-    pub fn new(mut setup: Setup) -> Self {
+    pub fn new(mut setup: BoardSetup) -> Self {
         let tuning = setup.tuning.within_limits();
         setup.tuning = tuning;
         let table = Table::with_board(setup.nic, setup.name, tuning.peers_max);
-        let meters = Meters {
-            found: Meter::new(tuning.found),
-            asking: Meter::new(tuning.asking),
-            answering: Meter::new(tuning.answering),
-            refusing: Meter::new(tuning.refusing),
+        let rate_limiters = RateLimiters {
+            found: RateLimiter::new(tuning.found),
+            queries: RateLimiter::new(tuning.queries),
+            replies: RateLimiter::new(tuning.replies),
+            nacks: RateLimiter::new(tuning.nacks),
         };
         Self {
             setup,
             table,
-            ways: Ways::default(),
+            links: LinkSelector::default(),
             counters: BoardCounters::default(),
             open: [0; 4],
-            announcing: Announcing::new(&tuning),
+            announce_timer: AnnounceTimer::new(&tuning),
             magic: setup.secret,
-            questions: BTreeSet::new(),
+            queries: BTreeSet::new(),
             outgoing: VecDeque::new(),
             events: VecDeque::new(),
-            meters,
+            rate_limiters,
         }
     }
 
     /// What it was made with, limits brought to what is possible.
-    pub const fn setup(&self) -> &Setup {
+    pub const fn setup(&self) -> &BoardSetup {
         &self.setup
     }
 
@@ -190,14 +190,14 @@ impl Board {
     }
 
     /// What has happened and was not taken yet, oldest first. What happens to a peer twice before it was taken is told once.
-    pub fn event(&mut self) -> Option<Event> {
+    pub fn event(&mut self) -> Option<BoardEvent> {
         let event = self.events.pop_front()?;
-        self.table.news_taken(event);
+        self.table.clear_pending_event(event);
         Some(event)
     }
 
-    fn tell(&mut self, event: Event) {
-        if self.table.is_news(event) {
+    fn push_event(&mut self, event: BoardEvent) {
+        if self.table.mark_event_pending(event) {
             self.events.push_back(event);
         }
     }
@@ -209,12 +209,12 @@ impl Board {
 
     /// Who has this address. None also for a peer that was forgotten.
     pub fn find(&self, nic: NicId) -> Option<PeerIndex> {
-        self.table.present(nic)
+        self.table.find_present(nic)
     }
 
     /// Who is called so. Names of this host's boards come first, then those that were given by hand.
-    pub fn find_name(&self, name: &[u8]) -> Option<PeerIndex> {
-        self.table.named(name)
+    pub fn find_by_name(&self, name: &[u8]) -> Option<PeerIndex> {
+        self.table.find_by_name(name)
     }
 
     /// What a peer is called first of all.
@@ -224,21 +224,24 @@ impl Board {
 
     /// Whether an address is a board of this host: nothing for it goes to the wire.
     pub fn is_local(&self, nic: NicId) -> bool {
-        self.table.present(nic).and_then(|peer| self.table.get(peer)).is_some_and(|peer| peer.known == Known::Local)
+        self.table
+            .find_present(nic)
+            .and_then(|peer| self.table.get(peer))
+            .is_some_and(|peer| peer.origin == PeerOrigin::Local)
     }
 
     /// What frames for a peer begin with. None for a board of this host, and for a peer that was forgotten.
     #[inline]
     pub fn header_to(&self, peer: PeerIndex) -> Option<Header> {
         let peer = self.table.remote(peer)?;
-        Some(Header { dst: peer.nic, src: self.setup.nic, peer_index: peer.reverse })
+        Some(Header { dst: peer.nic, src: self.setup.nic, peer_index: peer.remote_index })
     }
 
     /// The fastest link that reaches a peer: among those that are up, the one of the highest rank on which the peer was heard, not
     /// much earlier than it was heard at all. One that was not heard on any is sought on the fastest. None if no link is up.
     #[inline]
     pub fn link_to(&self, peer: PeerIndex) -> Option<LinkNumber> {
-        self.ways.best(&self.table.remote(peer)?.heard_on, self.setup.tuning.way_us)
+        self.links.best(&self.table.remote(peer)?.last_seen_by_link, self.setup.tuning.link_stale_us)
     }
 
     /// The next packet of the board's own, and how it is to be sent. To be asked, while the links have room, after everything that
@@ -254,15 +257,15 @@ impl Board {
 
     /// When [`Board::transmit`] has something to send that it has not now, if nothing else happens. None: never.
     pub fn next_deadline(&self) -> Option<Time> {
-        let announce = self.setup.discovery.then(|| self.announcing.due());
-        let question = self.questions.first().map(|(due, _)| (*due).max(self.meters.asking.ready_at()));
+        let announce = self.setup.discovery.then(|| self.announce_timer.due());
+        let question = self.queries.first().map(|(due, _)| (*due).max(self.rate_limiters.queries.ready_at()));
         announce.into_iter().chain(question).min()
     }
 
     /// Time has passed.
     pub fn tick(&mut self, now: Time) {
         self.announce(now);
-        self.ask_all(now);
+        self.send_due_queries(now);
     }
 
     /// Queues a packet of the board's own, if there is room.

@@ -11,22 +11,22 @@ mod receiving;
 mod sending;
 
 pub use completing::{BufferedError, Cancelled};
-pub use ending::{Drained, Severed};
-pub use receiving::{Envelope, Held, Matched, PostError, Posted};
+pub use ending::{DisconnectedPartner, DrainedRequests};
+pub use receiving::{MatchEnvelope, Matched, PostError, PostOutcome, UnexpectedMessage};
 
-use crate::filter::Contexts;
+use crate::filter::ContextIdBits;
 use crate::hash::Seed;
-use crate::line::Line;
-use crate::links::Links;
+use crate::list_arena::ListArena;
+use crate::match_queue::MatchQueue;
 use crate::partner::Partners;
 use crate::slab::{Full, Slab};
 use crate::status::{Status, StatusCode};
-use crate::{PartnerIndex, RequestId};
+use crate::{PartnerId, RequestId};
 use core::fmt;
 use core::hash::Hash;
 
 /// What travels with receives and messages: the transport's own types, which the engine keeps and hands on.
-pub trait Cargo {
+pub trait TransportTypes {
     /// Where a receive wants its bytes.
     type Receive;
     /// The bytes of an unexpected message, or the way to them.
@@ -37,7 +37,7 @@ pub trait Cargo {
 
 /// What a request was made by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum RequestKind {
     /// A receive.
     Receive,
     /// A send.
@@ -48,11 +48,11 @@ pub enum Kind {
 
 /// How far a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum RequestState {
     /// A receive that no message has come for.
     Posted,
     /// The transport is at it.
-    Underway,
+    InProgress,
     /// Over, and in the queue of those that are.
     Done,
 }
@@ -62,16 +62,16 @@ enum Stage {
 struct Request<R> {
     /// What the program will see; of a request that is not over, what is known of it so far.
     status: Status,
-    kind: Kind,
-    stage: Stage,
+    kind: RequestKind,
+    state: RequestState,
     /// Nobody will ask for it.
-    forgotten: bool,
+    is_forgotten: bool,
     /// The buffer of this send may be used again.
-    buffered: bool,
+    is_buffered: bool,
     /// Bytes that a receive has room for.
     length: u32,
     /// Requests have the order of their posts.
-    born: u64,
+    post_order: u64,
     /// Only of a posted receive.
     receive: Option<R>,
 }
@@ -102,34 +102,34 @@ pub struct Counts {
 }
 
 /// One MX endpoint.
-pub struct Engine<C: Cargo> {
-    contexts: Contexts,
+pub struct Engine<C: TransportTypes> {
+    contexts: ContextIdBits,
     partners: Partners<C::Address>,
     requests: Slab<Request<C::Receive>>,
-    posted: crate::posted::Posted,
-    done: Line,
-    messages: Slab<Held<C::Message>>,
-    unexpected: Line,
+    posted: crate::posted_queue::PostedQueue,
+    done: MatchQueue,
+    messages: Slab<UnexpectedMessage<C::Message>>,
+    unexpected: MatchQueue,
     /// Links of the messages of each partner.
-    by_source: Links<()>,
+    by_source: ListArena<()>,
     /// Posts so far.
-    born: u64,
+    post_order: u64,
 }
 
-impl<C: Cargo> Engine<C> {
+impl<C: TransportTypes> Engine<C> {
     /// A new endpoint. `seed` is a random number that peers do not know: it keeps them from choosing match infos that collide.
-    pub const fn new(contexts: Contexts, seed: u64) -> Self {
+    pub const fn new(contexts: ContextIdBits, seed: u64) -> Self {
         let seed = Seed::new(seed);
         Self {
             contexts,
             partners: Partners::new(seed),
             requests: Slab::new(),
-            posted: crate::posted::Posted::new(seed),
-            done: Line::new(seed),
+            posted: crate::posted_queue::PostedQueue::new(seed),
+            done: MatchQueue::new(seed),
             messages: Slab::new(),
-            unexpected: Line::new(seed),
-            by_source: Links::new(),
-            born: 0,
+            unexpected: MatchQueue::new(seed),
+            by_source: ListArena::new(),
+            post_order: 0,
         }
     }
 
@@ -146,33 +146,33 @@ impl<C: Cargo> Engine<C> {
 
     /// The partner with this address; a new one if it is not known yet.
     #[inline]
-    pub fn partner(&mut self, address: C::Address) -> Result<PartnerIndex, Full> {
-        self.partners.find_or_add(address)
+    pub fn partner(&mut self, address: C::Address) -> Result<PartnerId, Full> {
+        self.partners.find_or_insert(address)
     }
 
     /// The partner with this address, if it is known.
-    pub fn find_partner(&self, address: C::Address) -> Option<PartnerIndex> {
+    pub fn find_partner(&self, address: C::Address) -> Option<PartnerId> {
         self.partners.find(address)
     }
 
     /// All partners.
-    pub fn partners(&self) -> impl Iterator<Item = (PartnerIndex, C::Address)> {
+    pub fn partners(&self) -> impl Iterator<Item = (PartnerId, C::Address)> {
         self.partners.iter().map(|(index, partner)| (index, partner.address))
     }
 
     /// Where a partner is.
     #[inline]
-    pub fn address_of(&self, partner: PartnerIndex) -> Result<C::Address, UnknownPartner> {
+    pub fn address_of(&self, partner: PartnerId) -> Result<C::Address, UnknownPartner> {
         self.partners.get(partner).map(|partner| partner.address).ok_or(UnknownPartner)
     }
 
     /// The program's word about a partner: 0 until it is set.
-    pub fn partner_context(&self, partner: PartnerIndex) -> Result<usize, UnknownPartner> {
+    pub fn partner_context(&self, partner: PartnerId) -> Result<usize, UnknownPartner> {
         self.partners.get(partner).map(|partner| partner.context).ok_or(UnknownPartner)
     }
 
     /// Sets the program's word about a partner.
-    pub fn set_partner_context(&mut self, partner: PartnerIndex, context: usize) -> Result<(), UnknownPartner> {
+    pub fn set_partner_context(&mut self, partner: PartnerId, context: usize) -> Result<(), UnknownPartner> {
         let partner = self.partners.get_mut(partner).ok_or(UnknownPartner)?;
         partner.context = context;
         Ok(())
@@ -180,37 +180,38 @@ impl<C: Cargo> Engine<C> {
 
     /// Puts a new request into the slab.
     #[inline(always)]
-    fn begin(&mut self, kind: Kind, stage: Stage, status: Status) -> Result<RequestId, Full> {
-        self.begin_receive(kind, stage, status, 0, None)
+    fn begin_request(&mut self, kind: RequestKind, state: RequestState, status: Status) -> Result<RequestId, Full> {
+        self.begin_receive(kind, state, status, 0, None)
     }
 
     /// The same, with what only a posted receive has.
     #[inline(always)]
     fn begin_receive(
         &mut self,
-        kind: Kind,
-        stage: Stage,
+        kind: RequestKind,
+        state: RequestState,
         status: Status,
         length: u32,
         receive: Option<C::Receive>,
     ) -> Result<RequestId, Full> {
-        let born = self.born;
-        let request = Request { status, kind, stage, forgotten: false, buffered: false, length, born, receive };
+        let post_order = self.post_order;
+        let request =
+            Request { status, kind, state, is_forgotten: false, is_buffered: false, length, post_order, receive };
         let id = self.requests.insert(request)?;
-        self.born += 1;
+        self.post_order += 1;
         Ok(RequestId(id))
     }
 
     /// Ends a request that the transport is at. A success that moved fewer bytes than the message has is a truncation. False if it
     /// is over already, or no such request.
     #[inline]
-    fn finish(&mut self, id: RequestId, kind: Kind, code: StatusCode, xfer_length: u32) -> bool {
+    fn finish(&mut self, id: RequestId, kind: RequestKind, code: StatusCode, xfer_length: u32) -> bool {
         let Some(request) = self.requests.get_mut(id.0) else { return false };
-        if request.stage != Stage::Underway || request.kind != kind {
+        if request.state != RequestState::InProgress || request.kind != kind {
             return false;
         }
         request.end(code, xfer_length);
-        if request.forgotten {
+        if request.is_forgotten {
             self.requests.remove(id.0);
         } else {
             self.done.push(id.0.slot(), request.status.match_info);
@@ -226,12 +227,12 @@ impl<R> Request<R> {
         let truncated = code == StatusCode::Success && xfer_length < self.status.msg_length;
         self.status.code = if truncated { StatusCode::Truncated } else { code };
         self.status.xfer_length = xfer_length;
-        self.stage = Stage::Done;
+        self.state = RequestState::Done;
     }
 }
 
 /// How many there are of everything; what they carry may be anything.
-impl<C: Cargo> fmt::Debug for Engine<C> {
+impl<C: TransportTypes> fmt::Debug for Engine<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine").field("contexts", &self.contexts).field("counts", &self.counts()).finish()
     }

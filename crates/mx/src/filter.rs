@@ -10,7 +10,7 @@ pub struct Filter {
 /// A match info has bits that its mask leaves out: nothing could ever match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("match info {match_info:#x} has bits outside of its mask {mask:#x}")]
-pub struct BadMask {
+pub struct InvalidMask {
     /// The match info.
     pub match_info: u64,
     /// The mask.
@@ -23,8 +23,8 @@ impl Filter {
 
     /// The only way to a filter with wildcards.
     #[inline]
-    pub const fn new(match_info: u64, mask: u64) -> Result<Self, BadMask> {
-        if match_info & !mask == 0 { Ok(Self { match_info, mask }) } else { Err(BadMask { match_info, mask }) }
+    pub const fn new(match_info: u64, mask: u64) -> Result<Self, InvalidMask> {
+        if match_info & !mask == 0 { Ok(Self { match_info, mask }) } else { Err(InvalidMask { match_info, mask }) }
     }
 
     /// Accepts this match info and no other.
@@ -63,7 +63,7 @@ impl Filter {
 /// They are a promise, not a rule of matching: results are those of an endpoint without them. Receives are found by hash here, by
 /// whatever mask they have, so the promise brings nothing and is only held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Contexts {
+pub struct ContextIdBits {
     bits: u8,
     shift: u8,
 }
@@ -71,14 +71,14 @@ pub struct Contexts {
 /// Context ids that a match info has no room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{bits} bits of context id, shifted by {shift}: at most 16 bits, within 64")]
-pub struct BadContexts {
+pub struct BadContextIdBits {
     /// How many.
     pub bits: u8,
     /// From which on.
     pub shift: u8,
 }
 
-impl Contexts {
+impl ContextIdBits {
     /// An endpoint without context ids.
     pub const NONE: Self = Self { bits: 0, shift: 0 };
 
@@ -86,11 +86,11 @@ impl Contexts {
     pub const BITS_MAX: u8 = 16;
 
     /// `bits` bits, from bit `shift` on.
-    pub const fn new(bits: u8, shift: u8) -> Result<Self, BadContexts> {
+    pub const fn new(bits: u8, shift: u8) -> Result<Self, BadContextIdBits> {
         if bits <= Self::BITS_MAX && shift <= 64 - bits {
             Ok(Self { bits, shift })
         } else {
-            Err(BadContexts { bits, shift })
+            Err(BadContextIdBits { bits, shift })
         }
     }
 
@@ -103,7 +103,7 @@ impl Contexts {
 
     /// Whether a receive with this mask names its context id in full.
     #[inline]
-    pub const fn within(self, mask: u64) -> bool {
+    pub const fn is_covered_by(self, mask: u64) -> bool {
         mask & self.mask() == self.mask()
     }
 }
@@ -113,8 +113,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filter_wants_no_bit_that_its_mask_leaves_out() {
-        assert_eq!(Filter::new(0x11, 0x0f), Err(BadMask { match_info: 0x11, mask: 0x0f }));
+    fn filter_rejects_match_bits_outside_its_mask() {
+        assert_eq!(Filter::new(0x11, 0x0f), Err(InvalidMask { match_info: 0x11, mask: 0x0f }));
         let filter = Filter::new(0x01, 0x0f).unwrap();
         assert!(filter.accepts(0xf1) && !filter.accepts(0xf2));
         assert!(Filter::ANY.accepts(u64::MAX));
@@ -124,20 +124,20 @@ mod tests {
     #[test]
     fn context_ids_fit_into_a_match_info() {
         for (bits, shift) in [(0, 0), (0, 64), (1, 63), (16, 48), (16, 0)] {
-            assert!(Contexts::new(bits, shift).is_ok(), "{bits} {shift}");
+            assert!(ContextIdBits::new(bits, shift).is_ok(), "{bits} {shift}");
         }
         for (bits, shift) in [(17, 0), (1, 64), (16, 49), (0, 65), (255, 255)] {
-            assert_eq!(Contexts::new(bits, shift), Err(BadContexts { bits, shift }));
+            assert_eq!(ContextIdBits::new(bits, shift), Err(BadContextIdBits { bits, shift }));
         }
     }
 
     #[test]
     fn a_mask_names_the_context_id_in_full_or_not() {
-        let contexts = Contexts::new(16, 48).unwrap();
+        let contexts = ContextIdBits::new(16, 48).unwrap();
         assert_eq!(contexts.mask(), 0xffff << 48);
-        assert!(contexts.within(u64::MAX) && contexts.within(0xffff << 48));
-        assert!(!contexts.within(0x7fff << 48) && !contexts.within(0));
-        assert_eq!(Contexts::new(1, 63).unwrap().mask(), 1 << 63);
-        assert!(Contexts::NONE.within(0) && Contexts::new(0, 64).unwrap().within(0));
+        assert!(contexts.is_covered_by(u64::MAX) && contexts.is_covered_by(0xffff << 48));
+        assert!(!contexts.is_covered_by(0x7fff << 48) && !contexts.is_covered_by(0));
+        assert_eq!(ContextIdBits::new(1, 63).unwrap().mask(), 1 << 63);
+        assert!(ContextIdBits::NONE.is_covered_by(0) && ContextIdBits::new(0, 64).unwrap().is_covered_by(0));
     }
 }

@@ -33,21 +33,21 @@ const fn mix(number: u64) -> u64 {
 }
 
 impl BuildHasher for Seed {
-    type Hasher = Folding;
+    type Hasher = FoldHasher;
 
     #[inline]
-    fn build_hasher(&self) -> Folding {
-        Folding { state: self.start, factor: self.factor }
+    fn build_hasher(&self) -> FoldHasher {
+        FoldHasher { state: self.start, factor: self.factor }
     }
 }
 
 /// One hash under way.
-pub(crate) struct Folding {
+pub(crate) struct FoldHasher {
     state: u64,
     factor: u64,
 }
 
-impl Hasher for Folding {
+impl Hasher for FoldHasher {
     #[inline]
     fn write_u64(&mut self, word: u64) {
         let product = u128::from(self.state ^ word) * u128::from(self.factor);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn another_seed_is_another_function() {
+    fn keys_crafted_for_one_seed_do_not_collide_under_another() {
         let colliding = |seed: Seed| (1..1 << 16).filter(move |key| seed.hash_one(*key) % (1 << 8) == 0);
         let [one, other] = [Seed::new(1), Seed::new(2)];
         let still = colliding(one).filter(|key: &u64| other.hash_one(*key) % (1 << 8) == 0).count();

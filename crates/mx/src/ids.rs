@@ -1,12 +1,12 @@
 //! The names that the engine gives out. Each packs into 48 bits, never 0, so that a handle has room for more.
 
-use crate::slab::Id;
+use crate::slab::SlabKey;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub struct $name(pub(crate) Id);
+        pub struct $name(pub(crate) SlabKey);
 
         impl $name {
             /// As a number: below 2^48, never 0.
@@ -18,7 +18,7 @@ macro_rules! id {
             /// Back from a number. None for 0; any other may name nothing, or nothing any more.
             #[inline]
             pub const fn from_bits(bits: u64) -> Option<Self> {
-                match Id::from_bits(bits) {
+                match SlabKey::from_bits(bits) {
                     Some(id) => Some(Self(id)),
                     None => None,
                 }
@@ -30,7 +30,7 @@ macro_rules! id {
 id! {
     /// Another endpoint, or this one: somebody to send to. After a disconnect it names nobody, also when the same endpoint
     /// is connected again.
-    PartnerIndex
+    PartnerId
 }
 
 id! {

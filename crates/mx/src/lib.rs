@@ -17,7 +17,7 @@
 //! ```
 //!
 //! A message goes to the oldest posted receive that wants it; a receive takes the oldest unexpected message that it wants. Where
-//! bytes lie is not known here: what a receive and an unexpected message carry are types of the transport's ([`Cargo`]). The same
+//! bytes lie is not known here: what a receive and an unexpected message carry are types of the transport's ([`TransportTypes`]). The same
 //! engine runs over shared memory and over the wire. It never does I/O, never waits, never looks at a clock, and no call of it can
 //! panic by what a peer sent.
 //!
@@ -26,21 +26,21 @@
 //! arriving message looks once for each mask that posted receives use.
 //!
 //! ```
-//! use isthmus_mx::{Cargo, Contexts, Engine, Envelope, Filter, Posted, StatusCode};
+//! use isthmus_mx::{ContextIdBits, Engine, Filter, MatchEnvelope, PostOutcome, StatusCode, TransportTypes};
 //!
 //! /// Buffers are vectors, unexpected messages too, and partners have numbers.
 //! struct Example;
-//! impl Cargo for Example {
+//! impl TransportTypes for Example {
 //!     type Receive = Vec<u8>;
 //!     type Message = Vec<u8>;
 //!     type Address = u32;
 //! }
 //!
-//! let mut engine: Engine<Example> = Engine::new(Contexts::NONE, 0x5eed);
-//! let Ok(Posted::Waiting(request)) = engine.post_receive(Filter::exactly(7), 0, 64, Vec::new()) else { panic!() };
+//! let mut engine: Engine<Example> = Engine::new(ContextIdBits::NONE, 0x5eed);
+//! let Ok(PostOutcome::Waiting(request)) = engine.post_receive(Filter::exactly(7), 0, 64, Vec::new()) else { panic!() };
 //!
 //! let source = engine.partner(1)?;
-//! let matched = engine.arrive(&Envelope { source, match_info: 7, msg_length: 8 }).unwrap();
+//! let matched = engine.arrive(&MatchEnvelope { source, match_info: 7, msg_length: 8 }).unwrap();
 //! assert_eq!(matched.request, request);
 //! engine.received(request, StatusCode::Success, 8);
 //!
@@ -55,24 +55,24 @@ extern crate alloc;
 
 pub mod board;
 mod engine;
-mod equals;
 mod filter;
 mod hash;
 mod ids;
-mod line;
-mod links;
+mod key_index;
+mod list_arena;
+mod match_queue;
 pub mod net;
 mod partner;
-mod posted;
+mod posted_queue;
 mod slab;
 mod status;
 pub mod wire;
 
 pub use engine::{
-    BufferedError, Cancelled, Cargo, Counts, Drained, Engine, Envelope, Held, Kind, Matched, PostError, Posted,
-    Severed, UnknownPartner, UnknownRequest,
+    BufferedError, Cancelled, Counts, DisconnectedPartner, DrainedRequests, Engine, MatchEnvelope, Matched, PostError,
+    PostOutcome, RequestKind, TransportTypes, UnexpectedMessage, UnknownPartner, UnknownRequest,
 };
-pub use filter::{BadContexts, BadMask, Contexts, Filter};
-pub use ids::{MessageId, PartnerIndex, RequestId};
+pub use filter::{BadContextIdBits, ContextIdBits, Filter, InvalidMask};
+pub use ids::{MessageId, PartnerId, RequestId};
 pub use slab::Full;
 pub use status::{Status, StatusCode};

@@ -8,11 +8,11 @@
 //!                      │  ▲                                        next_deadline, tick: time
 //!   event ◄────────────│──┴───── inbox: once, in order, reassembled ◄──────────── receive ◄─── frames
 //!                      │
-//!   pull ─────► pulling: blocks in flight, holes asked for again ──► PULL ──►  the other end's region: frames of data
+//!   pull ─────► transfer: blocks in flight, holes asked for again ──► PULL ──►  the other end's region: frames of data
 //! ```
 //!
-//! The bytes of messages are elsewhere: a packet to transmit says which bytes of which send it carries ([`Source`]), and
-//! [`Event::Bytes`] says where those of the frame just received belong. A caller takes the events of a frame before it lets go of
+//! The bytes of messages are elsewhere: a packet to transmit says which bytes of which send it carries ([`PayloadRange`]), and
+//! [`EndpointEvent::Bytes`] says where those of the frame just received belong. A caller takes the events of a frame before it lets go of
 //! the frame.
 //!
 //! Facts are those of the wire's specification, whose sections are named where they are used. Where it recommends something,
@@ -21,34 +21,34 @@
 //! are taken as signs of loss, and counting starts anew in another session number whenever a partner is given up or comes back
 //! as another.
 
-mod allowance;
 mod blocks;
-mod carried;
 mod connecting;
+mod disconnect;
 mod endpoint;
 mod ignored;
 mod inbox;
+mod nack;
 mod outbox;
 mod partner;
-mod pulling;
+mod pull_window;
 mod receiving;
-mod refusing;
 mod regions;
 mod rendezvous;
-mod severing;
 mod time;
+mod traffic;
+mod transfer;
 mod transmitting;
 mod tuning;
 
-pub use carried::Carried;
-pub use endpoint::{CannotConnect, CannotSend, Endpoint, Setup, UnknownMessage};
+pub use endpoint::{ConnectError, Endpoint, EndpointSendError, EndpointSetup, UnknownMessage};
 pub use ignored::{Ignored, IgnoredCounts};
-pub use refusing::refusal;
+pub use nack::nack_for;
 pub use time::Time;
-pub use tuning::Tuning;
+pub use traffic::TrafficCounters;
+pub use tuning::EndpointTuning;
 
 use crate::StatusCode;
-use crate::wire::{EndpointNumber, Packet, Payload, PeerIndex, SessionId};
+use crate::wire::{EndpointNumber, Packet, PacketData, PeerIndex, SessionId};
 
 /// Another endpoint: its host's place in our table of peers, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -80,8 +80,8 @@ impl IncomingId {
 
 /// Bytes that a packet carries: some of a send's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Source {
-    /// The send. Its bytes are not asked for any more once [`Event::Sent`] has said that it is over.
+pub struct PayloadRange {
+    /// The send. Its bytes are not asked for any more once [`EndpointEvent::Sent`] has said that it is over.
     pub send: SendId,
     /// Where they begin.
     pub at: u32,
@@ -89,7 +89,7 @@ pub struct Source {
     pub len: u32,
 }
 
-impl Payload for Source {
+impl PacketData for PayloadRange {
     fn length(&self) -> usize {
         self.len as usize
     }
@@ -97,12 +97,12 @@ impl Payload for Source {
 
 /// How a message is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
+pub enum SendMode {
     /// As its length asks for: the shorter ones at once, the longer ones when they are asked for.
-    Plain,
+    Standard,
     /// Announced, however short, so that its end means that it was matched.
     Synchronous,
-    /// The same, and its bytes are somewhere else: [`Event::Wanted`] says which are needed, and [`Endpoint::provide`] that they are
+    /// The same, and its bytes are somewhere else: [`EndpointEvent::DataWanted`] says which are needed, and [`Endpoint::provide`] that they are
     /// here.
     OnDemand,
 }
@@ -113,12 +113,12 @@ pub struct Transmit {
     /// Whose host it goes to.
     pub to: PeerIndex,
     /// The packet.
-    pub packet: Packet<Source>,
+    pub packet: Packet<PayloadRange>,
 }
 
 /// What has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum EndpointEvent {
     /// A message's turn has come: it is to be matched now. Its bytes may be here (those of an eager message that came early), or
     /// on their way.
     Begun {
@@ -163,7 +163,7 @@ pub enum Event {
         xfer_length: u32,
     },
     /// The peer waits for bytes of a send that were not [provided](Endpoint::provide) yet.
-    Wanted {
+    DataWanted {
         /// The send.
         send: SendId,
         /// All up to this one.
@@ -182,7 +182,7 @@ pub enum Event {
     },
     /// A partner was given up, or is another now: what was under way has ended, each with its own event. Messages that are
     /// whole stay.
-    Severed {
+    Disconnected {
         /// The partner.
         partner: Address,
     },

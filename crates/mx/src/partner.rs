@@ -1,8 +1,8 @@
 //! Partners: whom this endpoint has exchanged messages with, or connected to.
 
-use crate::PartnerIndex;
+use crate::PartnerId;
 use crate::hash::Seed;
-use crate::links::Ends;
+use crate::list_arena::ListEnds;
 use crate::slab::{Full, Slab};
 use core::hash::Hash;
 use hashbrown::HashMap;
@@ -14,16 +14,16 @@ pub(crate) struct Partner<A> {
     /// The program's own word about it.
     pub(crate) context: usize,
     /// Its unexpected messages.
-    pub(crate) held: Ends,
+    pub(crate) unexpected: ListEnds,
 }
 
 /// All of them.
 #[derive(Debug)]
 pub(crate) struct Partners<A> {
     slab: Slab<Partner<A>>,
-    by_address: HashMap<A, PartnerIndex, Seed>,
+    by_address: HashMap<A, PartnerId, Seed>,
     /// The one that was asked for last: messages often come from the same partner again.
-    recent: Option<(A, PartnerIndex)>,
+    recent: Option<(A, PartnerId)>,
 }
 
 impl<A: Copy + Eq + Hash> Partners<A> {
@@ -36,50 +36,50 @@ impl<A: Copy + Eq + Hash> Partners<A> {
     }
 
     #[inline]
-    pub(crate) fn find_or_add(&mut self, address: A) -> Result<PartnerIndex, Full> {
+    pub(crate) fn find_or_insert(&mut self, address: A) -> Result<PartnerId, Full> {
         if let Some((recent, partner)) = self.recent
             && recent == address
         {
             return Ok(partner);
         }
-        self.find_or_add_slowly(address)
+        self.find_or_add_uncached(address)
     }
 
-    fn find_or_add_slowly(&mut self, address: A) -> Result<PartnerIndex, Full> {
+    fn find_or_add_uncached(&mut self, address: A) -> Result<PartnerId, Full> {
         let partner = match self.by_address.get(&address) {
             Some(partner) => *partner,
             None => {
-                let id = self.slab.insert(Partner { address, context: 0, held: Ends::default() })?;
-                self.by_address.insert(address, PartnerIndex(id));
-                PartnerIndex(id)
+                let id = self.slab.insert(Partner { address, context: 0, unexpected: ListEnds::default() })?;
+                self.by_address.insert(address, PartnerId(id));
+                PartnerId(id)
             }
         };
         self.recent = Some((address, partner));
         Ok(partner)
     }
 
-    pub(crate) fn find(&self, address: A) -> Option<PartnerIndex> {
+    pub(crate) fn find(&self, address: A) -> Option<PartnerId> {
         self.by_address.get(&address).copied()
     }
 
     #[inline]
-    pub(crate) fn get(&self, partner: PartnerIndex) -> Option<&Partner<A>> {
+    pub(crate) fn get(&self, partner: PartnerId) -> Option<&Partner<A>> {
         self.slab.get(partner.0)
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, partner: PartnerIndex) -> Option<&mut Partner<A>> {
+    pub(crate) fn get_mut(&mut self, partner: PartnerId) -> Option<&mut Partner<A>> {
         self.slab.get_mut(partner.0)
     }
 
-    pub(crate) fn remove(&mut self, partner: PartnerIndex) {
-        if let Some(gone) = self.slab.remove(partner.0) {
-            self.by_address.remove(&gone.address);
+    pub(crate) fn remove(&mut self, partner: PartnerId) {
+        if let Some(removed) = self.slab.remove(partner.0) {
+            self.by_address.remove(&removed.address);
             self.recent = None;
         }
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (PartnerIndex, &Partner<A>)> {
-        self.slab.iter().map(|(id, partner)| (PartnerIndex(id), partner))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (PartnerId, &Partner<A>)> {
+        self.slab.iter().map(|(id, partner)| (PartnerId(id), partner))
     }
 }

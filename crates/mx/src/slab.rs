@@ -38,9 +38,9 @@ impl Slot {
 /// The name of one thing in a slab: the generation, and below it the number of the place. One word, so that it is moved and
 /// compared in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Id(NonZeroU64);
+pub(crate) struct SlabKey(NonZeroU64);
 
-impl Id {
+impl SlabKey {
     /// The first name of a place.
     fn first(slot: Slot) -> Self {
         Self(NonZeroU64::from(slot.0) | 1 << BITS)
@@ -83,25 +83,25 @@ impl Id {
 pub struct Full;
 
 #[derive(Debug)]
-struct Place<T> {
+struct SlotState<T> {
     /// The name of what is here, or will be here next.
-    id: Id,
+    id: SlabKey,
     /// The next free place, where this one is free and not the last.
     next: Option<Slot>,
-    thing: Option<T>,
+    value: Option<T>,
 }
 
 /// Things by name. The place that became free last is used first, since it is still in the cache.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    places: Vec<Place<T>>,
+    slots: Vec<SlotState<T>>,
     free: Option<Slot>,
     len: usize,
 }
 
 impl<T> Slab<T> {
     pub(crate) const fn new() -> Self {
-        Self { places: Vec::new(), free: None, len: 0 }
+        Self { slots: Vec::new(), free: None, len: 0 }
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -111,102 +111,102 @@ impl<T> Slab<T> {
     /// Whether another thing fits.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
-        self.free.is_some() || Slot::of(self.places.len()).is_some()
+        self.free.is_some() || Slot::of(self.slots.len()).is_some()
     }
 
     #[inline(always)]
-    pub(crate) fn insert(&mut self, thing: T) -> Result<Id, Full> {
+    pub(crate) fn insert(&mut self, value: T) -> Result<SlabKey, Full> {
         if self.free.is_none() {
             self.extend()?;
         }
         let slot = self.free.ok_or(Full)?;
-        let place = &mut self.places[slot.index()];
+        let slot_state = &mut self.slots[slot.index()];
         // Nothing was here, which the compiler cannot know: it would look whether something has to be dropped.
-        core::mem::forget(place.thing.replace(thing));
-        self.free = place.next;
+        core::mem::forget(slot_state.value.replace(value));
+        self.free = slot_state.next;
         self.len += 1;
-        Ok(place.id)
+        Ok(slot_state.id)
     }
 
     #[cold]
     fn extend(&mut self) -> Result<(), Full> {
-        let slot = Slot::of(self.places.len()).ok_or(Full)?;
-        self.places.push(Place { id: Id::first(slot), next: None, thing: None });
+        let slot = Slot::of(self.slots.len()).ok_or(Full)?;
+        self.slots.push(SlotState { id: SlabKey::first(slot), next: None, value: None });
         self.free = Some(slot);
         Ok(())
     }
 
     #[inline]
-    pub(crate) fn get(&self, id: Id) -> Option<&T> {
-        let place = self.places.get(id.slot().index())?;
-        if place.id == id { place.thing.as_ref() } else { None }
+    pub(crate) fn get(&self, id: SlabKey) -> Option<&T> {
+        let slot_state = self.slots.get(id.slot().index())?;
+        if slot_state.id == id { slot_state.value.as_ref() } else { None }
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut T> {
-        let place = self.places.get_mut(id.slot().index())?;
-        if place.id == id { place.thing.as_mut() } else { None }
+    pub(crate) fn get_mut(&mut self, id: SlabKey) -> Option<&mut T> {
+        let slot_state = self.slots.get_mut(id.slot().index())?;
+        if slot_state.id == id { slot_state.value.as_mut() } else { None }
     }
 
     /// The name and the thing that is in a place now.
     #[inline]
-    pub(crate) fn at(&self, slot: Slot) -> Option<(Id, &T)> {
-        let place = self.places.get(slot.index())?;
-        Some((place.id, place.thing.as_ref()?))
+    pub(crate) fn at(&self, slot: Slot) -> Option<(SlabKey, &T)> {
+        let slot_state = self.slots.get(slot.index())?;
+        Some((slot_state.id, slot_state.value.as_ref()?))
     }
 
     /// The same, to change it.
     #[inline]
-    pub(crate) fn at_mut(&mut self, slot: Slot) -> Option<(Id, &mut T)> {
-        let place = self.places.get_mut(slot.index())?;
-        Some((place.id, place.thing.as_mut()?))
+    pub(crate) fn at_mut(&mut self, slot: Slot) -> Option<(SlabKey, &mut T)> {
+        let slot_state = self.slots.get_mut(slot.index())?;
+        Some((slot_state.id, slot_state.value.as_mut()?))
     }
 
     /// The thing of this name, to look at and then to take out perhaps.
     #[inline(always)]
-    pub(crate) fn entry(&mut self, id: Id) -> Option<Entry<'_, T>> {
-        let place = self.places.get_mut(id.slot().index())?;
-        if place.id != id || place.thing.is_none() {
+    pub(crate) fn entry(&mut self, id: SlabKey) -> Option<OccupiedEntry<'_, T>> {
+        let slot_state = self.slots.get_mut(id.slot().index())?;
+        if slot_state.id != id || slot_state.value.is_none() {
             return None;
         }
-        Some(Entry { place, free: &mut self.free, len: &mut self.len })
+        Some(OccupiedEntry { slot_state, free: &mut self.free, len: &mut self.len })
     }
 
     /// Takes a thing out; its name means nothing any more.
     #[inline]
-    pub(crate) fn remove(&mut self, id: Id) -> Option<T> {
+    pub(crate) fn remove(&mut self, id: SlabKey) -> Option<T> {
         self.entry(id)?.remove()
     }
 
     /// All things, in the order of their places.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &T)> {
-        (0..self.places.len()).filter_map(|index| self.at(Slot::of(index)?))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SlabKey, &T)> {
+        (0..self.slots.len()).filter_map(|index| self.at(Slot::of(index)?))
     }
 }
 
 /// A thing that is there.
-pub(crate) struct Entry<'a, T> {
-    place: &'a mut Place<T>,
+pub(crate) struct OccupiedEntry<'a, T> {
+    slot_state: &'a mut SlotState<T>,
     free: &'a mut Option<Slot>,
     len: &'a mut usize,
 }
 
-impl<T> Entry<'_, T> {
+impl<T> OccupiedEntry<'_, T> {
     #[inline(always)]
-    pub(crate) fn thing(&self) -> Option<&T> {
-        self.place.thing.as_ref()
+    pub(crate) fn value(&self) -> Option<&T> {
+        self.slot_state.value.as_ref()
     }
 
     #[inline(always)]
     pub(crate) fn remove(self) -> Option<T> {
-        let Self { place, free, len } = self;
-        let thing = place.thing.take();
-        let slot = place.id.slot();
-        place.id = place.id.next();
-        place.next = *free;
+        let Self { slot_state, free, len } = self;
+        let value = slot_state.value.take();
+        let slot = slot_state.id.slot();
+        slot_state.id = slot_state.id.next();
+        slot_state.next = *free;
         *free = Some(slot);
         *len -= 1;
-        thing
+        value
     }
 }
 
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_means_one_thing() {
+    fn stale_key_does_not_resolve_to_a_newer_entry() {
         let mut slab = Slab::new();
         let first = slab.insert('a').unwrap();
         let second = slab.insert('b').unwrap();
@@ -232,30 +232,30 @@ mod tests {
     fn generations_wrap_past_zero() {
         let mut slab = Slab::new();
         let id = slab.insert(()).unwrap();
-        let last = Id::from_bits(u64::from(MASK) << BITS | 1).unwrap();
-        slab.places[0].id = last;
+        let last = SlabKey::from_bits(u64::from(MASK) << BITS | 1).unwrap();
+        slab.slots[0].id = last;
         assert_eq!(slab.remove(last), Some(()));
         assert_eq!(slab.insert(()), Ok(id), "the first generation comes again");
     }
 
     #[test]
-    fn bits_are_never_zero_and_come_back() {
+    fn key_bits_are_nonzero_and_round_trip() {
         let mut slab = Slab::new();
         for _ in 0..3 {
             let id = slab.insert(()).unwrap();
             assert!(id.to_bits() != 0 && id.to_bits() < 1 << 48);
-            assert_eq!(Id::from_bits(id.to_bits()), Some(id));
+            assert_eq!(SlabKey::from_bits(id.to_bits()), Some(id));
         }
-        assert_eq!(Id::from_bits(0), None);
+        assert_eq!(SlabKey::from_bits(0), None);
         for bad in [1, 1 << BITS, 1 << BITS | 9, 1 << 48 | 1, 1 << 48 | 1 << BITS | 1, u64::MAX] {
-            let bad = Id::from_bits(bad).unwrap();
+            let bad = SlabKey::from_bits(bad).unwrap();
             assert!(slab.get(bad).is_none() && slab.get_mut(bad).is_none() && slab.remove(bad).is_none(), "{bad:x?}");
         }
         assert_eq!(slab.len(), 3);
     }
 
     #[test]
-    fn a_full_slab_refuses() {
+    fn insert_fails_when_the_slab_is_full() {
         assert_eq!(Slot::of(MASK as usize), None);
         assert!(Slot::of(MASK as usize - 1).is_some());
     }

@@ -1,6 +1,6 @@
 //! How a request ended.
 
-use crate::PartnerIndex;
+use crate::PartnerId;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $number:literal,)*) => {
@@ -77,7 +77,7 @@ pub struct Status {
     pub match_info: u64,
     /// Who sent the message, or whom it was for, or who was connected to. None for a connect that failed. The partner may have been
     /// disconnected since.
-    pub source: Option<PartnerIndex>,
+    pub source: Option<PartnerId>,
     /// What the program gave to the request.
     pub context: usize,
     /// Bytes that were moved.

@@ -2,41 +2,41 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use isthmus_mx::{
-    BufferedError, Cancelled, Cargo, Contexts, Engine, Envelope, Filter, Held, Kind, Matched, PartnerIndex, PostError,
-    Posted, RequestId, Status, StatusCode, UnknownPartner, UnknownRequest,
+    BufferedError, Cancelled, ContextIdBits, Engine, Filter, MatchEnvelope, Matched, PartnerId, PostError, PostOutcome,
+    RequestId, RequestKind, Status, StatusCode, TransportTypes, UnexpectedMessage, UnknownPartner, UnknownRequest,
 };
 
 /// Buffers have names, messages are their bytes, partners have numbers.
 #[derive(Debug, PartialEq, Eq)]
 struct Plain;
 
-impl Cargo for Plain {
+impl TransportTypes for Plain {
     type Receive = &'static str;
     type Message = Vec<u8>;
     type Address = u16;
 }
 
 fn engine() -> Engine<Plain> {
-    Engine::new(Contexts::NONE, 7)
+    Engine::new(ContextIdBits::NONE, 7)
 }
 
-fn envelope(source: PartnerIndex, match_info: u64, msg_length: u32) -> Envelope {
-    Envelope { source, match_info, msg_length }
+fn envelope(source: PartnerId, match_info: u64, msg_length: u32) -> MatchEnvelope {
+    MatchEnvelope { source, match_info, msg_length }
 }
 
 /// A receive that waits.
 fn waiting(engine: &mut Engine<Plain>, filter: Filter, receive: &'static str) -> RequestId {
     match engine.post_receive(filter, 0, 100, receive).unwrap() {
-        Posted::Waiting(request) => request,
-        Posted::Found { held, .. } => panic!("took {held:?}"),
+        PostOutcome::Waiting(request) => request,
+        PostOutcome::Found { unexpected, .. } => panic!("took {unexpected:?}"),
     }
 }
 
 /// The message that a receive takes at once.
 fn takes(engine: &mut Engine<Plain>, filter: Filter) -> Vec<u8> {
     match engine.post_receive(filter, 0, 100, "taker").unwrap() {
-        Posted::Waiting(_) => panic!("there is none"),
-        Posted::Found { held, .. } => held.message,
+        PostOutcome::Waiting(_) => panic!("there is none"),
+        PostOutcome::Found { unexpected, .. } => unexpected.message,
     }
 }
 
@@ -45,7 +45,7 @@ fn masked(match_info: u64, mask: u64) -> Filter {
 }
 
 #[test]
-fn the_oldest_receive_that_wants_a_message_gets_it() {
+fn message_goes_to_the_oldest_matching_receive() {
     let mut engine = engine();
     let source = engine.partner(1).unwrap();
     waiting(&mut engine, Filter::exactly(5), "five");
@@ -61,7 +61,7 @@ fn the_oldest_receive_that_wants_a_message_gets_it() {
 }
 
 #[test]
-fn a_receive_takes_the_oldest_message_that_it_wants() {
+fn receive_takes_the_oldest_matching_message() {
     let mut engine = engine();
     let [one, other] = [1, 2].map(|address| engine.partner(address).unwrap());
     for (source, match_info, bytes) in [(one, 5, b"a"), (other, 5, b"b"), (one, 6, b"c"), (one, 5, b"d")] {
@@ -78,7 +78,7 @@ fn a_receive_takes_the_oldest_message_that_it_wants() {
 fn length_never_influences_matching() {
     let mut engine = engine();
     let source = engine.partner(1).unwrap();
-    let Ok(Posted::Waiting(request)) = engine.post_receive(Filter::exactly(1), 9, 10, "short") else { panic!() };
+    let Ok(PostOutcome::Waiting(request)) = engine.post_receive(Filter::exactly(1), 9, 10, "short") else { panic!() };
     let matched = engine.arrive(&envelope(source, 1, 50));
     assert_eq!(matched, Some(Matched { request, receive: "short", posted_length: 10 }));
     assert!(engine.received(request, StatusCode::Success, 10));
@@ -89,7 +89,7 @@ fn length_never_influences_matching() {
 
 #[test]
 fn every_receive_names_its_context_id_in_full() {
-    let contexts = Contexts::new(16, 48).unwrap();
+    let contexts = ContextIdBits::new(16, 48).unwrap();
     let mut engine: Engine<Plain> = Engine::new(contexts, 7);
     for mask in [0, u64::MAX >> 1, 0x7fff << 48] {
         assert_eq!(engine.post_receive(masked(0, mask), 0, 0, "split"), Err(PostError::MaskSplitsContext));
@@ -102,7 +102,7 @@ fn every_receive_names_its_context_id_in_full() {
 
 #[test]
 fn searches_look_at_all_contexts_that_the_mask_allows() {
-    let mut engine: Engine<Plain> = Engine::new(Contexts::new(1, 63).unwrap(), 7);
+    let mut engine: Engine<Plain> = Engine::new(ContextIdBits::new(1, 63).unwrap(), 7);
     let source = engine.partner(1).unwrap();
     engine.hold(envelope(source, 1 << 63, 0), vec![]).unwrap();
     engine.post_sent(source, 1 << 63 | 5, 0, 0).unwrap();
@@ -153,7 +153,7 @@ fn a_consumed_request_is_unknown() {
 }
 
 #[test]
-fn a_send_reports_what_the_receiver_took() {
+fn send_reports_the_bytes_that_the_receiver_accepted() {
     let mut engine = engine();
     let partner = engine.partner(1).unwrap();
     let large = engine.post_send(partner, 8, 1, 1000).unwrap();
@@ -167,7 +167,7 @@ fn a_send_reports_what_the_receiver_took() {
 }
 
 #[test]
-fn cancelling_is_exact() {
+fn cancel_affects_only_unmatched_receives_and_connects() {
     let mut engine = engine();
     let partner = engine.partner(1).unwrap();
     let [early, late] = ["early", "late"].map(|name| waiting(&mut engine, Filter::ANY, name));
@@ -222,23 +222,23 @@ fn only_sends_have_a_buffer_to_use_again() {
     assert!(engine.set_buffered(own) && !engine.set_buffered(receive));
     assert_eq!((engine.is_buffered(send), engine.is_buffered(own)), (Ok(false), Ok(true)));
     engine.sent(send, StatusCode::Success, 0);
-    assert_eq!((engine.is_buffered(send), engine.kind(send)), (Ok(true), Ok(Kind::Send)));
+    assert_eq!((engine.is_buffered(send), engine.kind(send)), (Ok(true), Ok(RequestKind::Send)));
     assert_eq!((engine.context_of(send), engine.context_of(own)), (Ok(1), Ok(2)));
 }
 
 #[test]
-fn a_probe_shows_messages_that_are_still_arriving_and_takes_nothing() {
+fn probe_shows_incomplete_messages_without_consuming_them() {
     let mut engine = engine();
     let source = engine.partner(1).unwrap();
     let message = engine.hold(envelope(source, 3, 8), b"ab".to_vec()).unwrap();
     let code = StatusCode::Success;
     let seen = Status { code, source: Some(source), match_info: 3, msg_length: 8, xfer_length: 8, context: 0 };
     assert_eq!(engine.probe(masked(1, 1)), Some(seen));
-    assert_eq!(engine.held_from(source).collect::<Vec<_>>(), [message]);
+    assert_eq!(engine.unexpected_from(source).collect::<Vec<_>>(), [message]);
     engine.message_mut(message).unwrap().extend(b"cdefgh");
     assert_eq!(takes(&mut engine, Filter::exactly(3)), b"abcdefgh");
     assert_eq!(engine.message_mut(message), None, "a receive has taken it");
-    assert_eq!((engine.probe(Filter::ANY), engine.held_from(source).count()), (None, 0));
+    assert_eq!((engine.probe(Filter::ANY), engine.unexpected_from(source).count()), (None, 0));
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn the_same_address_is_the_same_partner() {
 }
 
 #[test]
-fn a_disconnected_partner_is_told_from_a_new_one() {
+fn disconnected_partner_differs_from_a_new_one() {
     let mut engine = engine();
     let [old, other] = [1, 2].map(|address| engine.partner(address).unwrap());
     engine.set_partner_context(old, 99).unwrap();
@@ -265,10 +265,10 @@ fn a_disconnected_partner_is_told_from_a_new_one() {
     for (partner, byte) in [(old, 0), (other, 1), (old, 2)] {
         engine.hold(envelope(partner, 7, 1), vec![byte]).unwrap();
     }
-    let severed = engine.disconnect(old);
-    assert_eq!(severed.requests, [send, filled]);
-    let dropped = [0, 2].map(|byte| Held { envelope: envelope(old, 7, 1), message: vec![byte] });
-    assert_eq!(severed.messages, dropped);
+    let disconnected = engine.disconnect(old);
+    assert_eq!(disconnected.requests, [send, filled]);
+    let dropped = [0, 2].map(|byte| UnexpectedMessage { envelope: envelope(old, 7, 1), message: vec![byte] });
+    assert_eq!(disconnected.messages, dropped);
     for request in [send, filled] {
         let status = engine.test(request).unwrap().unwrap();
         assert_eq!((status.code, status.xfer_length), (StatusCode::EndpointUnreachable, 0));
@@ -285,7 +285,7 @@ fn a_disconnected_partner_is_told_from_a_new_one() {
 }
 
 #[test]
-fn what_a_dead_partner_sent_whole_can_still_be_received() {
+fn complete_messages_of_a_failed_partner_can_still_be_received() {
     let mut engine = engine();
     let partner = engine.partner(1).unwrap();
     engine.set_partner_context(partner, 99).unwrap();
@@ -293,8 +293,8 @@ fn what_a_dead_partner_sent_whole_can_still_be_received() {
         engine.hold(envelope(partner, 7, 5), bytes.to_vec()).unwrap();
     }
     let send = engine.post_send(partner, 0, 0, 5).unwrap();
-    let severed = engine.fail_partner(partner, StatusCode::EndpointClosed, |bytes| bytes.len() == 5);
-    assert_eq!((severed.requests, severed.messages.len()), (vec![send], 1));
+    let disconnected = engine.fail_partner(partner, StatusCode::EndpointClosed, |bytes| bytes.len() == 5);
+    assert_eq!((disconnected.requests, disconnected.messages.len()), (vec![send], 1));
     assert_eq!(engine.test(send).unwrap().unwrap().code, StatusCode::EndpointClosed);
     assert_eq!(takes(&mut engine, Filter::ANY), b"whole");
     assert_eq!(takes(&mut engine, Filter::ANY), b"WHOLE");
@@ -324,7 +324,7 @@ fn a_failed_connect_has_no_source() {
 }
 
 #[test]
-fn nothing_is_left_of_a_drained_endpoint() {
+fn drain_removes_all_requests_and_messages() {
     let mut engine = engine();
     let partner = engine.partner(1).unwrap();
     let [filled, waits] = ["filled", "waits"].map(|name| waiting(&mut engine, Filter::exactly(1), name));
@@ -334,8 +334,8 @@ fn nothing_is_left_of_a_drained_endpoint() {
     engine.hold(envelope(partner, 9, 1), vec![1]).unwrap();
     let drained = engine.drain();
     assert_eq!(drained.receives, [(waits, "waits")]);
-    assert_eq!(drained.underway, [(filled, Kind::Receive), (send, Kind::Send)]);
-    assert_eq!(drained.messages, [Held { envelope: envelope(partner, 9, 1), message: vec![1] }]);
+    assert_eq!(drained.underway, [(filled, RequestKind::Receive), (send, RequestKind::Send)]);
+    assert_eq!(drained.messages, [UnexpectedMessage { envelope: envelope(partner, 9, 1), message: vec![1] }]);
     for request in [filled, waits, send, over] {
         assert_eq!(engine.test(request), Err(UnknownRequest));
     }

@@ -1,13 +1,13 @@
 //! A guest's device without the driver: its resources as the kernel shows them to root in `/sys`.
 //!
 //! The window is then not cached, and nobody can be woken. The kernel gives all of it or nothing: whoever has a descriptor of a part has the
-//! window, and nothing is taken away from anybody. What remains to be known is who still has a part ([`claim`]). It is for guests in
+//! window, and nothing is taken away from anybody. What remains to be known is who still has a part ([`file_claim`]). It is for guests in
 //! which no module may be loaded.
 
 use crate::device::{DeviceError, MemoryType};
 use isthmus_layout::RegionSize;
-use isthmus_platform::claim;
-use isthmus_shm::{Access, Mapping, Window, Words};
+use isthmus_platform::file_claim;
+use isthmus_shm::{Access, Mapping, SharedMapping, Words};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -22,14 +22,14 @@ pub struct BareDevice {
     path: PathBuf,
     window: OwnedFd,
     size: RegionSize,
-    registers: Window,
+    registers: SharedMapping,
 }
 
 /// Where the kernel shows PCI functions.
 const FUNCTIONS: &str = "/sys/bus/pci/devices";
 
 /// QEMU's ivshmem.
-const IDENTITY: (&str, &str) = ("0x1af4", "0x1110");
+const PCI_IDS: (&str, &str) = ("0x1af4", "0x1110");
 
 /// What switches a function on.
 const ENABLE: &str = "enable";
@@ -48,7 +48,7 @@ impl BareDevice {
     pub fn functions() -> Vec<PathBuf> {
         let entries = std::fs::read_dir(FUNCTIONS).into_iter().flatten().flatten();
         let says = |folder: &Path, file: &str| std::fs::read_to_string(folder.join(file)).unwrap_or_default();
-        let ours = |path: &PathBuf| (says(path, "vendor").trim(), says(path, "device").trim()) == IDENTITY;
+        let ours = |path: &PathBuf| (says(path, "vendor").trim(), says(path, "device").trim()) == PCI_IDS;
         let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(ours).collect();
         found.sort();
         found
@@ -63,7 +63,7 @@ impl BareDevice {
     /// Switches a function on and takes its resources. One that a driver has is left to it.
     pub fn open(function: &Path) -> Result<Self, DeviceError> {
         if let Some(driver) = Self::driver(function) {
-            return Err(DeviceError::Foreign {
+            return Err(DeviceError::NotOurs {
                 path: function.to_owned(),
                 what: format!("the driver {driver} has it"),
             });
@@ -78,7 +78,7 @@ impl BareDevice {
         let (window, registers) = (open(WINDOW, OFlags::RDWR)?, open("resource0", OFlags::RDWR)?);
         let size = rustix::fs::fstat(&window).map_err(|source| failed(WINDOW, source))?.st_size as u64;
         let registers = map(&registers, 0, PAGE, Access::ReadWrite).map_err(|source| failed("resource0", source))?;
-        Ok(Self { path: function.to_owned(), window, size: RegionSize(size), registers: Window::new(registers) })
+        Ok(Self { path: function.to_owned(), window, size: RegionSize(size), registers: SharedMapping::new(registers) })
     }
 
     /// The function's folder.
@@ -108,19 +108,19 @@ impl BareDevice {
 
     /// A descriptor of the window for one of its parts, claimed as long as anybody has this descriptor or maps it. It begins in the file where it
     /// does in the window. [`Errno::AGAIN`] if somebody has any byte of it already.
-    pub fn piece(&self, at: u64, size: RegionSize) -> Result<OwnedFd, Errno> {
-        self.inside(at, size)?;
+    pub fn claim_extent(&self, at: u64, size: RegionSize) -> Result<OwnedFd, Errno> {
+        self.check_range(at, size)?;
         let piece = open(&self.path, WINDOW, OFlags::RDWR)?;
-        claim::claim(&piece, at, size.0)?;
+        file_claim::claim(&piece, at, size.0)?;
         Ok(piece)
     }
 
-    /// Whether anybody has any byte of this by [`Self::piece`], be it of another process that served the device before.
-    pub fn is_held(&self, at: u64, size: RegionSize) -> bool {
-        claim::is_claimed(&self.window, at, size.0).unwrap_or(true)
+    /// Whether anybody has any byte of this by [`Self::claim_extent`], be it of another process that served the device before.
+    pub fn is_claimed(&self, at: u64, size: RegionSize) -> bool {
+        file_claim::is_claimed(&self.window, at, size.0).unwrap_or(true)
     }
 
-    fn inside(&self, at: u64, size: RegionSize) -> Result<(), Errno> {
+    fn check_range(&self, at: u64, size: RegionSize) -> Result<(), Errno> {
         let is_inside = size.0 > 0 && at.checked_add(size.0).is_some_and(|end| end <= self.size.0);
         if is_inside { Ok(()) } else { Err(Errno::RANGE) }
     }
@@ -128,7 +128,7 @@ impl BareDevice {
     /// Maps a part of the window, whole pages. Where the device is unplugged, whoever touches that mapping is ended with SIGBUS: that is
     /// one of the things which the driver is for.
     pub fn map(&self, at: u64, size: RegionSize, access: Access) -> Result<Mapping, Errno> {
-        self.inside(at, size)?;
+        self.check_range(at, size)?;
         let bytes = usize::try_from(size.0).map_err(|_| Errno::NOMEM)?;
         map(&self.window, at, bytes, access)
     }
@@ -154,7 +154,7 @@ fn map(file: &OwnedFd, at: u64, bytes: usize, access: Access) -> Result<Mapping,
     let base = NonNull::new(base.cast()).expect("the kernel maps nothing at address zero unasked");
     // SAFETY: made above, by us alone, and nobody unmaps it before its new owner; it is written only where it was mapped so. What a
     // device that is unplugged does to it ends the process and lets nothing be seen.
-    Ok(unsafe { Mapping::adopt(base, bytes) })
+    Ok(unsafe { Mapping::from_raw(base, bytes) })
 }
 
 #[cfg(test)]
@@ -175,12 +175,12 @@ mod tests {
     }
 
     #[test]
-    fn resources_are_mapped_and_rung() {
+    fn maps_and_rings_by_the_resource_files() {
         let folder = function(4 * PAGE);
         let device = BareDevice::open(folder.path()).unwrap();
         assert_eq!((device.size(), device.peer()), (RegionSize(4 * PAGE as u64), Some(1)));
         assert_eq!(fs::read(folder.path().join("enable")).unwrap(), b"1");
-        let window = Window::new(device.map(PAGE as u64, RegionSize(PAGE as u64), Access::ReadWrite).unwrap());
+        let window = SharedMapping::new(device.map(PAGE as u64, RegionSize(PAGE as u64), Access::ReadWrite).unwrap());
         window.copy_in(7, b"hello");
         assert_eq!(&fs::read(folder.path().join("resource2")).unwrap()[PAGE + 7..][..5], b"hello");
         device.ring(0, 3);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_window_nothing_is_mapped() {
+    fn rejects_ranges_outside_the_window() {
         let folder = function(4 * PAGE);
         let device = BareDevice::open(folder.path()).unwrap();
         for (at, size) in [(0, 5 * PAGE), (4 * PAGE, PAGE), (PAGE, 0), (usize::MAX, PAGE)] {
@@ -199,28 +199,28 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_is_held_until_nobody_has_it_also_over_a_restart() {
+    fn extent_stays_claimed_while_mapped_even_after_a_restart() {
         let folder = function(4 * PAGE);
         let page = |pages: u64| pages * PAGE as u64;
         let device = BareDevice::open(folder.path()).unwrap();
-        assert_eq!(device.piece(page(3), RegionSize(page(2))).err(), Some(Errno::RANGE));
-        let piece = device.piece(page(1), RegionSize(page(2))).unwrap();
-        assert_eq!(device.piece(page(2), RegionSize(page(2))).err(), Some(Errno::AGAIN));
+        assert_eq!(device.claim_extent(page(3), RegionSize(page(2))).err(), Some(Errno::RANGE));
+        let piece = device.claim_extent(page(1), RegionSize(page(2))).unwrap();
+        assert_eq!(device.claim_extent(page(2), RegionSize(page(2))).err(), Some(Errno::AGAIN));
         let mapping = map(&piece, page(1), PAGE, Access::ReadWrite).unwrap();
         drop((piece, device));
         let next = BareDevice::open(folder.path()).unwrap();
-        let held = || [0, 1, 2, 3].map(|at| next.is_held(page(at), RegionSize(page(1))));
+        let held = || [0, 1, 2, 3].map(|at| next.is_claimed(page(at), RegionSize(page(1))));
         assert_eq!(held(), [false, true, true, false]);
         drop(mapping);
         assert_eq!(held(), [false; 4]);
-        next.piece(page(2), RegionSize(page(2))).unwrap();
+        next.claim_extent(page(2), RegionSize(page(2))).unwrap();
     }
 
     #[test]
-    fn a_function_that_a_driver_has_is_left_to_it() {
+    fn refuses_a_function_that_is_bound_to_a_driver() {
         let folder = function(PAGE);
         std::os::unix::fs::symlink("../../drivers/isthmus", folder.path().join("driver")).unwrap();
         assert_eq!(BareDevice::driver(folder.path()).as_deref(), Some("isthmus"));
-        assert!(matches!(BareDevice::open(folder.path()), Err(DeviceError::Foreign { .. })));
+        assert!(matches!(BareDevice::open(folder.path()), Err(DeviceError::NotOurs { .. })));
     }
 }

@@ -1,6 +1,6 @@
 //! A guest's device, by the driver in `kmod/`.
 
-use crate::driver::{ABI, INFO_MAPPED, NO_PEER, Node};
+use crate::driver::{ABI, DeviceNode, INFO_MAPPED, NO_PEER};
 use crate::server::GUEST;
 use isthmus_layout::RegionSize;
 use isthmus_platform::PlatformError;
@@ -24,7 +24,7 @@ pub enum DeviceError {
     },
     /// What answers is not the driver, or of another version.
     #[error("{} is no device of the isthmus driver that this program knows: {what}", .path.display())]
-    Foreign {
+    NotOurs {
         /// Which.
         path: PathBuf,
         /// What it said.
@@ -87,7 +87,7 @@ impl std::fmt::Display for MemoryType {
 
 /// What a device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Info {
+pub struct DeviceInfo {
     /// Bytes of the window.
     pub window: RegionSize,
     /// Our number among the device's peers.
@@ -105,7 +105,7 @@ pub struct Info {
 /// A device that the driver serves.
 #[derive(Debug)]
 pub struct Device {
-    node: Node,
+    node: DeviceNode,
     path: PathBuf,
 }
 
@@ -142,14 +142,14 @@ impl Device {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
         let opened = rustix::fs::open(path, flags, Mode::empty());
         let file = opened.map_err(|source| DeviceError::Open { path: path.to_owned(), source })?;
-        let foreign = |what: String| DeviceError::Foreign { path: path.to_owned(), what };
+        let foreign = |what: String| DeviceError::NotOurs { path: path.to_owned(), what };
         let found = rustix::fs::fstat(&file).map_err(|errno| foreign(errno.to_string()))?;
         if rustix::fs::FileType::from_raw_mode(found.st_mode) != rustix::fs::FileType::CharacterDevice {
             return Err(foreign("it is no node of a device".to_owned()));
         }
         // SAFETY: a node of a driver that was asked for by its name. Another driver than ours does not know numbers of this group with
         // these sizes and refuses them.
-        let node = unsafe { Node::new(file) };
+        let node = unsafe { DeviceNode::new(file) };
         let info = node.info().map_err(|errno| foreign(errno.to_string()))?;
         if info.abi != ABI {
             return Err(foreign(format!("its interface has version {}, not {ABI}", info.abi)));
@@ -163,9 +163,9 @@ impl Device {
     }
 
     /// What it is. Refused with NODEV when it is gone.
-    pub fn info(&self) -> Result<Info, PlatformError> {
+    pub fn info(&self) -> Result<DeviceInfo, PlatformError> {
         let raw = self.node.info().map_err(refused("asking the isthmus device"))?;
-        Ok(Info {
+        Ok(DeviceInfo {
             window: RegionSize(raw.window_bytes),
             peer: u16::try_from(raw.peer).ok().filter(|_| raw.peer != NO_PEER),
             vectors: u16::try_from(raw.vectors).unwrap_or(u16::MAX),
@@ -177,23 +177,25 @@ impl Device {
 
     /// A descriptor that maps these bytes of the window, from its offset 0, and nothing else, with these rights for good. Both in whole
     /// pages.
-    pub fn piece(&self, offset: u64, bytes: u64, access: Access) -> Result<OwnedFd, PlatformError> {
+    pub fn extent(&self, offset: u64, bytes: u64, access: Access) -> Result<OwnedFd, PlatformError> {
         let access = match access {
             Access::Read => 1,
             Access::ReadWrite => 3,
         };
-        self.node.piece(access, offset, bytes).map_err(refused("asking the isthmus device for a piece of its window"))
+        self.node.piece(access, offset, bytes).map_err(refused("asking the isthmus device for an extent of its window"))
     }
 
     /// The same for reading and writing, for a program's own memory: its bytes stay with whoever maps it, whatever becomes of window and
-    /// device ([`Home`](isthmus_shm::piece::Home)). Takes as many pages of the guest's.
-    pub fn home(&self, offset: u64, bytes: u64) -> Result<OwnedFd, PlatformError> {
-        self.node.piece(7, offset, bytes).map_err(refused("asking the isthmus device for a home in its window"))
+    /// device ([`PrivateExtent`](isthmus_shm::window_extent::PrivateExtent)). Takes as many pages of the guest's.
+    pub fn private_extent(&self, offset: u64, bytes: u64) -> Result<OwnedFd, PlatformError> {
+        self.node
+            .piece(7, offset, bytes)
+            .map_err(refused("asking the isthmus device for a private extent of its window"))
     }
 
-    /// Whoever maps this piece of ours sees pages of its own from now on.
-    pub fn withdraw(&self, piece: impl AsFd) -> Result<(), PlatformError> {
-        self.node.withdraw(piece.as_fd()).map_err(refused("withdrawing a piece of the isthmus device's window"))
+    /// Revokes this extent of ours: a process that maps it sees pages of its own from now on.
+    pub fn revoke(&self, piece: impl AsFd) -> Result<(), PlatformError> {
+        self.node.withdraw(piece.as_fd()).map_err(refused("revoking an extent of the isthmus device's window"))
     }
 
     /// An event descriptor that is signalled when this vector of ours is rung, and once when the device goes. One at a time: it takes the
@@ -212,9 +214,9 @@ impl Device {
     }
 
     /// A descriptor that rings this vector of a peer when eight bytes are written to it.
-    pub fn ringer(&self, peer: u16, vector: u16) -> Result<OwnedFd, PlatformError> {
-        let ringer = self.node.ringer(peer.into(), vector.into());
-        ringer.map_err(refused("asking the isthmus device for a doorbell"))
+    pub fn doorbell_sender(&self, peer: u16, vector: u16) -> Result<OwnedFd, PlatformError> {
+        let sender = self.node.ringer(peer.into(), vector.into());
+        sender.map_err(refused("asking the isthmus device for a doorbell"))
     }
 
     /// Rings without one. False when the device is gone.
@@ -242,9 +244,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_device_of_ours_is_refused() {
-        assert!(matches!(Device::open(Path::new("/dev/null")), Err(DeviceError::Foreign { .. })));
-        assert!(matches!(Device::open(Path::new("/proc/self/comm")), Err(DeviceError::Foreign { .. })));
+    fn refuses_files_that_are_not_our_device() {
+        assert!(matches!(Device::open(Path::new("/dev/null")), Err(DeviceError::NotOurs { .. })));
+        assert!(matches!(Device::open(Path::new("/proc/self/comm")), Err(DeviceError::NotOurs { .. })));
         let missing = Device::open(Path::new("/dev/isthmus-none"));
         assert!(matches!(missing, Err(DeviceError::Open { source: Errno::NOENT, .. })));
     }

@@ -127,9 +127,9 @@ pub const RING: Opcode = opcode::write::<RawRing>(GROUP, 0x45);
 
 /// A device's node, known to be the driver's: what is asked of it is answered by the driver.
 #[derive(Debug)]
-pub(crate) struct Node(OwnedFd);
+pub(crate) struct DeviceNode(OwnedFd);
 
-impl Node {
+impl DeviceNode {
     /// # Safety
     ///
     /// `file` is an open node of the driver, or of something that knows none of the numbers above.
@@ -138,47 +138,47 @@ impl Node {
     }
 
     pub(crate) fn info(&self) -> Result<RawInfo, Errno> {
-        // SAFETY: the driver writes a `struct isthmus_info` of this size, of which any bytes are a value (`Node`).
+        // SAFETY: the driver writes a `struct isthmus_info` of this size, of which any bytes are a value (`DeviceNode`).
         unsafe { ioctl(&self.0, Getter::<INFO, RawInfo>::new()) }
     }
 
     pub(crate) fn piece(&self, access: u32, offset: u64, bytes: u64) -> Result<OwnedFd, Errno> {
-        let mut asked = RawPiece { abi: ABI, access, offset, bytes, descriptor: -1, reserved: 0 };
-        // SAFETY: the driver reads this structure and writes one field of it (`Node`).
-        unsafe { ioctl(&self.0, Updater::<PIECE, RawPiece>::new(&mut asked)) }?;
+        let mut request = RawPiece { abi: ABI, access, offset, bytes, descriptor: -1, reserved: 0 };
+        // SAFETY: the driver reads this structure and writes one field of it (`DeviceNode`).
+        unsafe { ioctl(&self.0, Updater::<PIECE, RawPiece>::new(&mut request)) }?;
         // SAFETY: where it says yes, the driver has opened this descriptor for us and nobody else knows it.
-        Ok(unsafe { OwnedFd::from_raw_fd(asked.descriptor) })
+        Ok(unsafe { OwnedFd::from_raw_fd(request.descriptor) })
     }
 
     pub(crate) fn withdraw(&self, piece: BorrowedFd<'_>) -> Result<(), Errno> {
-        let asked = RawWithdraw { abi: ABI, descriptor: piece.as_raw_fd() };
-        // SAFETY: the driver reads this structure (`Node`). What our mappings of the piece show changes as foreign memory may.
-        unsafe { ioctl(&self.0, Setter::<WITHDRAW, RawWithdraw>::new(asked)) }
+        let request = RawWithdraw { abi: ABI, descriptor: piece.as_raw_fd() };
+        // SAFETY: the driver reads this structure (`DeviceNode`). What our mappings of the piece show changes as foreign memory may.
+        unsafe { ioctl(&self.0, Setter::<WITHDRAW, RawWithdraw>::new(request)) }
     }
 
     pub(crate) fn listen(&self, vector: u32, listener: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         let descriptor = listener.map_or(-1, |listener| listener.as_raw_fd());
-        let asked = RawListen { abi: ABI, vector, descriptor, reserved: 0 };
-        // SAFETY: the driver reads this structure, and holds the eventfd by a count of its own (`Node`).
-        unsafe { ioctl(&self.0, Setter::<LISTEN, RawListen>::new(asked)) }
+        let request = RawListen { abi: ABI, vector, descriptor, reserved: 0 };
+        // SAFETY: the driver reads this structure, and holds the eventfd by a count of its own (`DeviceNode`).
+        unsafe { ioctl(&self.0, Setter::<LISTEN, RawListen>::new(request)) }
     }
 
     pub(crate) fn ringer(&self, peer: u32, vector: u32) -> Result<OwnedFd, Errno> {
-        let mut asked = RawRinger { abi: ABI, peer, vector, descriptor: -1 };
-        // SAFETY: the driver reads this structure and writes one field of it (`Node`).
-        unsafe { ioctl(&self.0, Updater::<RINGER, RawRinger>::new(&mut asked)) }?;
+        let mut request = RawRinger { abi: ABI, peer, vector, descriptor: -1 };
+        // SAFETY: the driver reads this structure and writes one field of it (`DeviceNode`).
+        unsafe { ioctl(&self.0, Updater::<RINGER, RawRinger>::new(&mut request)) }?;
         // SAFETY: where it says yes, the driver has opened this descriptor for us and nobody else knows it.
-        Ok(unsafe { OwnedFd::from_raw_fd(asked.descriptor) })
+        Ok(unsafe { OwnedFd::from_raw_fd(request.descriptor) })
     }
 
     pub(crate) fn ring(&self, peer: u32, vector: u32) -> Result<(), Errno> {
-        let asked = RawRing { abi: ABI, peer, vector, reserved: 0 };
-        // SAFETY: the driver reads this structure (`Node`).
-        unsafe { ioctl(&self.0, Setter::<RING, RawRing>::new(asked)) }
+        let request = RawRing { abi: ABI, peer, vector, reserved: 0 };
+        // SAFETY: the driver reads this structure (`DeviceNode`).
+        unsafe { ioctl(&self.0, Setter::<RING, RawRing>::new(request)) }
     }
 }
 
-impl AsFd for Node {
+impl AsFd for DeviceNode {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -1,22 +1,22 @@
-//! The platform over one half of a device.
+//! The platform over one side of a device.
 //!
 //! ```text
-//!  window   0            PIECES_AT              middle                   end
+//!  window   0            EXTENTS_OFFSET         middle                   end
 //!           │ not ours    │ host allocates       │ guest allocates        │
 //! ```
 //!
 //! Host and guest each allocate in a part of their own, so that neither has to ask the other, and map what the other granted only where
 //! that one allocates. The window is one memory for both: what a grant may do is kept by who maps it. Between the daemons proper the host
-//! alone hands out places (`isthmus_layout::border`); this is for whoever has a device to himself, as the suite of all platforms has.
+//! alone hands out extents (`isthmus_layout::proxy`); this is for whoever has a device to himself, as the suite of all platforms has.
 
 use crate::device::Device;
-use crate::server::{GUEST, Guest, HOST};
+use crate::server::{GUEST, HOST, ServerGuest};
 use isthmus_layout::RegionSize;
-use isthmus_layout::border::{CROSSING_VECTOR, PIECES_AT};
 use isthmus_layout::limits::PAGE_BYTES;
-use isthmus_platform::conformance::{Conform, Portable};
+use isthmus_layout::proxy::{EXTENTS_OFFSET, PROXY_VECTOR};
+use isthmus_platform::conformance::{ConformancePlatform, WireValue};
 use isthmus_platform::{Doorbell, Listen, Platform, PlatformError};
-use isthmus_shm::{Access, MapError, Mapping, Payload, Window};
+use isthmus_shm::{Access, MapError, Mapping, Payload, SharedMapping};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,38 +24,38 @@ use std::time::Duration;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// Which side of a device somebody is on.
+/// A side of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum Side {
     /// The host.
     Host,
     /// The guest.
     Guest,
 }
 
-/// A half of a device: what the platform does with it.
-pub trait Half {
-    /// Which it is.
-    fn end(&self) -> End;
+/// A side of a device: what the platform does with it.
+pub trait DeviceSide {
+    /// Which side this is.
+    fn side(&self) -> Side;
     /// Bytes of the window.
     fn window(&self) -> RegionSize;
     /// Vectors of our own.
     fn vectors(&self) -> u16;
     /// Maps whole pages of the window.
     fn map(&self, at: u64, size: RegionSize, access: Access) -> Result<Mapping, PlatformError>;
-    /// Where rings of a vector of our own are heard.
+    /// The doorbell of a vector of our own.
     fn listener(&self, vector: u16) -> Result<Doorbell, PlatformError>;
-    /// What rings a vector of the other side.
-    fn ringer(&self, vector: u16) -> Result<Doorbell, PlatformError>;
+    /// Returns the sender for a vector of the other side.
+    fn doorbell_sender(&self, vector: u16) -> Result<Doorbell, PlatformError>;
 }
 
 fn no_such(operation: &'static str) -> PlatformError {
     PlatformError::Refused { operation, source: Errno::RANGE }
 }
 
-impl Half for Guest {
-    fn end(&self) -> End {
-        End::Host
+impl DeviceSide for ServerGuest {
+    fn side(&self) -> Side {
+        Side::Host
     }
 
     fn window(&self) -> RegionSize {
@@ -63,31 +63,31 @@ impl Half for Guest {
     }
 
     fn vectors(&self) -> u16 {
-        u16::try_from(self.inward.len()).unwrap_or(u16::MAX)
+        u16::try_from(self.from_guest.len()).unwrap_or(u16::MAX)
     }
 
     fn map(&self, at: u64, size: RegionSize, access: Access) -> Result<Mapping, PlatformError> {
-        Ok(Guest::map(self, at, size, access)?)
+        Ok(ServerGuest::map(self, at, size, access)?)
     }
 
     fn listener(&self, vector: u16) -> Result<Doorbell, PlatformError> {
-        Guest::listener(self, vector).unwrap_or_else(|| Err(no_such("listening to a vector of the host")))
+        ServerGuest::listener(self, vector).unwrap_or_else(|| Err(no_such("listening to a vector of the host")))
     }
 
-    fn ringer(&self, vector: u16) -> Result<Doorbell, PlatformError> {
-        Guest::ringer(self, vector).unwrap_or_else(|| Err(no_such("ringing a vector of the guest")))
+    fn doorbell_sender(&self, vector: u16) -> Result<Doorbell, PlatformError> {
+        ServerGuest::doorbell_sender(self, vector).unwrap_or_else(|| Err(no_such("ringing a vector of the guest")))
     }
 }
 
 /// A [`Device`] that was asked what it is.
 #[derive(Debug)]
-pub struct DeviceHalf {
+pub struct GuestSide {
     device: Device,
     window: RegionSize,
     vectors: u16,
 }
 
-impl DeviceHalf {
+impl GuestSide {
     /// The device of a guest, whose host is its only other peer. Refused where it is another's.
     pub fn new(device: Device) -> Result<Self, PlatformError> {
         let info = device.info()?;
@@ -103,9 +103,9 @@ impl DeviceHalf {
     }
 }
 
-impl Half for DeviceHalf {
-    fn end(&self) -> End {
-        End::Guest
+impl DeviceSide for GuestSide {
+    fn side(&self) -> Side {
+        Side::Guest
     }
 
     fn window(&self) -> RegionSize {
@@ -117,7 +117,7 @@ impl Half for DeviceHalf {
     }
 
     fn map(&self, at: u64, size: RegionSize, access: Access) -> Result<Mapping, PlatformError> {
-        let piece = self.device.piece(at, size.0, access)?;
+        let piece = self.device.extent(at, size.0, access)?;
         Ok(Mapping::new(&piece, size, access)?)
     }
 
@@ -125,29 +125,29 @@ impl Half for DeviceHalf {
         self.device.listener(vector).map(Doorbell::from)
     }
 
-    fn ringer(&self, vector: u16) -> Result<Doorbell, PlatformError> {
-        self.device.ringer(HOST, vector).map(Doorbell::from)
+    fn doorbell_sender(&self, vector: u16) -> Result<Doorbell, PlatformError> {
+        self.device.doorbell_sender(HOST, vector).map(Doorbell::from)
     }
 }
 
 /// The platform of a guest and its host.
 #[derive(Debug)]
 pub struct Kvm<H> {
-    half: H,
-    ground: Arc<Mutex<Ground>>,
+    device_side: H,
+    allocator: Arc<Mutex<SideAllocator>>,
 }
 
 /// What we have given away of our part of the window, and of our vectors.
 #[derive(Debug)]
-struct Ground {
+struct SideAllocator {
     from: u64,
     to: u64,
     taken: BTreeMap<u64, u64>,
     vectors: BTreeSet<u16>,
 }
 
-impl Ground {
-    fn take(&mut self, bytes: u64) -> Option<u64> {
+impl SideAllocator {
+    fn alloc(&mut self, bytes: u64) -> Option<u64> {
         let mut at = self.from;
         for (&start, &len) in &self.taken {
             if start - at >= bytes {
@@ -163,22 +163,22 @@ impl Ground {
     }
 }
 
-fn ours(ground: &Mutex<Ground>) -> MutexGuard<'_, Ground> {
-    ground.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(allocator: &Mutex<SideAllocator>) -> MutexGuard<'_, SideAllocator> {
+    allocator.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Bytes of a window where this side allocates.
-fn part(window: RegionSize, end: End) -> (u64, u64) {
-    let middle = (window.0 / 2).next_multiple_of(PAGE).clamp(PIECES_AT, window.0.max(PIECES_AT));
-    match end {
-        End::Host => (PIECES_AT, middle),
-        End::Guest => (middle, window.0.max(middle)),
+fn allocation_range(window: RegionSize, side: Side) -> (u64, u64) {
+    let middle = (window.0 / 2).next_multiple_of(PAGE).clamp(EXTENTS_OFFSET, window.0.max(EXTENTS_OFFSET));
+    match side {
+        Side::Host => (EXTENTS_OFFSET, middle),
+        Side::Guest => (middle, window.0.max(middle)),
     }
 }
 
 /// A place in the window that another side granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct WindowRange {
     /// Its first byte.
     pub at: u64,
     /// How many.
@@ -187,7 +187,7 @@ pub struct Place {
     pub access: Access,
 }
 
-impl Place {
+impl WindowRange {
     /// Whether it is whole pages within these bytes.
     fn is_within(&self, (from, to): (u64, u64)) -> bool {
         let whole = self.at.is_multiple_of(PAGE) && self.bytes.is_multiple_of(PAGE);
@@ -195,7 +195,7 @@ impl Place {
     }
 }
 
-impl Portable for Place {
+impl WireValue for WindowRange {
     fn emit(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(17);
         bytes.extend(self.at.to_le_bytes());
@@ -220,7 +220,7 @@ impl Portable for Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vector(pub u16);
 
-impl Portable for Vector {
+impl WireValue for Vector {
     fn emit(&self) -> Vec<u8> {
         self.0.to_le_bytes().to_vec()
     }
@@ -235,93 +235,96 @@ impl Portable for Vector {
 pub struct KvmMemory {
     at: u64,
     bytes: u64,
-    ground: Arc<Mutex<Ground>>,
+    allocator: Arc<Mutex<SideAllocator>>,
 }
 
 impl Drop for KvmMemory {
     fn drop(&mut self) {
-        ours(&self.ground).taken.remove(&self.at);
+        lock(&self.allocator).taken.remove(&self.at);
     }
 }
 
 /// Where a vector of ours is heard.
 #[derive(Debug)]
 pub struct KvmListener {
-    bell: Doorbell,
-    _held: HeldVector,
+    doorbell: Doorbell,
+    _held: ListeningVector,
 }
 
 #[derive(Debug)]
-struct HeldVector {
+struct ListeningVector {
     vector: u16,
-    ground: Arc<Mutex<Ground>>,
+    allocator: Arc<Mutex<SideAllocator>>,
 }
 
-impl Drop for HeldVector {
+impl Drop for ListeningVector {
     fn drop(&mut self) {
-        ours(&self.ground).vectors.insert(self.vector);
+        lock(&self.allocator).vectors.insert(self.vector);
     }
 }
 
 impl Listen for KvmListener {
     fn wait(&self, limit: Duration) -> bool {
-        self.bell.wait(limit)
+        self.doorbell.wait(limit)
     }
 }
 
-impl<H: Half> Kvm<H> {
-    /// Over a half that nobody else uses.
-    pub fn new(half: H) -> Self {
-        let (from, to) = part(half.window(), half.end());
-        let vectors = (CROSSING_VECTOR + 1..half.vectors()).collect();
-        Self { half, ground: Arc::new(Mutex::new(Ground { from, to, taken: BTreeMap::new(), vectors })) }
+impl<H: DeviceSide> Kvm<H> {
+    /// Over a side that has no other user.
+    pub fn new(device_side: H) -> Self {
+        let (from, to) = allocation_range(device_side.window(), device_side.side());
+        let vectors = (PROXY_VECTOR + 1..device_side.vectors()).collect();
+        Self {
+            device_side,
+            allocator: Arc::new(Mutex::new(SideAllocator { from, to, taken: BTreeMap::new(), vectors })),
+        }
     }
 
-    /// The half.
-    pub fn half(&self) -> &H {
-        &self.half
+    /// The side that this is over.
+    pub fn device_side(&self) -> &H {
+        &self.device_side
     }
 
-    fn other_part(&self) -> (u64, u64) {
-        let other = match self.half.end() {
-            End::Host => End::Guest,
-            End::Guest => End::Host,
+    fn peer_range(&self) -> (u64, u64) {
+        let other = match self.device_side.side() {
+            Side::Host => Side::Guest,
+            Side::Guest => Side::Host,
         };
-        part(self.half.window(), other)
+        allocation_range(self.device_side.window(), other)
     }
 }
 
-impl<H: Half> Platform for Kvm<H> {
+impl<H: DeviceSide> Platform for Kvm<H> {
     type Peer = ();
     type Memory = KvmMemory;
-    type Grant = Place;
-    type Bell = Vector;
-    type Ringer = Doorbell;
-    type Listener = KvmListener;
+    type Grant = WindowRange;
+    type DoorbellToken = Vector;
+    type DoorbellSender = Doorbell;
+    type DoorbellReceiver = KvmListener;
 
     fn allocate(&self, size: RegionSize, _to: &(), _access: Access) -> Result<KvmMemory, PlatformError> {
         const FULL: PlatformError =
             PlatformError::Refused { operation: "allocating in a guest's window", source: Errno::NOSPC };
         let bytes = size.0.checked_next_multiple_of(PAGE).filter(|&bytes| bytes > 0).ok_or(FULL)?;
-        let at = ours(&self.ground).take(bytes).ok_or(FULL)?;
-        let memory = KvmMemory { at, bytes, ground: Arc::clone(&self.ground) };
+        let at = lock(&self.allocator).alloc(bytes).ok_or(FULL)?;
+        let memory = KvmMemory { at, bytes, allocator: Arc::clone(&self.allocator) };
         // What was there before, and whatever the other side has written since.
-        let window = Window::new(self.half.map(at, RegionSize(bytes), Access::ReadWrite)?);
+        let window = SharedMapping::new(self.device_side.map(at, RegionSize(bytes), Access::ReadWrite)?);
         (0..bytes / PAGE).for_each(|page| window.copy_in(page * PAGE, &[0; PAGE as usize]));
         Ok(memory)
     }
 
     fn map_own(&self, memory: &KvmMemory) -> Result<Mapping, PlatformError> {
-        self.half.map(memory.at, RegionSize(memory.bytes), Access::ReadWrite)
+        self.device_side.map(memory.at, RegionSize(memory.bytes), Access::ReadWrite)
     }
 
-    fn grant(&self, memory: &KvmMemory, _to: &(), access: Access) -> Result<Place, PlatformError> {
-        Ok(Place { at: memory.at, bytes: memory.bytes, access })
+    fn grant(&self, memory: &KvmMemory, _to: &(), access: Access) -> Result<WindowRange, PlatformError> {
+        Ok(WindowRange { at: memory.at, bytes: memory.bytes, access })
     }
 
-    fn map(&self, grant: Place, size: RegionSize, access: Access) -> Result<Mapping, PlatformError> {
+    fn map(&self, grant: WindowRange, size: RegionSize, access: Access) -> Result<Mapping, PlatformError> {
         let refused = |source| PlatformError::Refused { operation: "mapping a place that another side named", source };
-        if !grant.is_within(self.other_part()) {
+        if !grant.is_within(self.peer_range()) {
             return Err(refused(Errno::RANGE));
         }
         if access == Access::ReadWrite && grant.access == Access::Read {
@@ -331,42 +334,42 @@ impl<H: Half> Platform for Kvm<H> {
             return Err(MapError::TooSmall { need: size.0, have: grant.bytes }.into());
         }
         // No more than was granted, in whole pages.
-        self.half.map(grant.at, RegionSize(size.0.next_multiple_of(PAGE)), access)
+        self.device_side.map(grant.at, RegionSize(size.0.next_multiple_of(PAGE)), access)
     }
 
     fn doorbell(&self, _for_peer: &()) -> Result<(KvmListener, Vector), PlatformError> {
-        let free = ours(&self.ground).vectors.pop_first();
+        let free = lock(&self.allocator).vectors.pop_first();
         let vector = free.ok_or_else(|| no_such("finding a vector that nobody listens to"))?;
-        let held = HeldVector { vector, ground: Arc::clone(&self.ground) };
-        let bell = self.half.listener(vector)?;
-        bell.clear(); // Rings that were meant for whoever listened before.
-        Ok((KvmListener { bell, _held: held }, Vector(vector)))
+        let held = ListeningVector { vector, allocator: Arc::clone(&self.allocator) };
+        let doorbell = self.device_side.listener(vector)?;
+        doorbell.clear(); // Rings that were meant for whoever listened before.
+        Ok((KvmListener { doorbell, _held: held }, Vector(vector)))
     }
 
-    fn ringer(&self, bell: Vector) -> Result<Doorbell, PlatformError> {
-        self.half.ringer(bell.0)
+    fn doorbell_sender(&self, doorbell: Vector) -> Result<Doorbell, PlatformError> {
+        self.device_side.doorbell_sender(doorbell.0)
     }
 }
 
-impl<H: Half> Conform for Kvm<H> {
-    fn forgeries(
+impl<H: DeviceSide> ConformancePlatform for Kvm<H> {
+    fn forged_grants(
         &self,
         memory: &KvmMemory,
         _to: &(),
         size: RegionSize,
         _held: &mut Vec<KvmMemory>,
-    ) -> Result<Vec<(&'static str, Place)>, PlatformError> {
-        let place = |at, bytes| Place { at, bytes, access: Access::ReadWrite };
-        let (end, bytes) = (self.half.window().0, memory.bytes);
+    ) -> Result<Vec<(&'static str, WindowRange)>, PlatformError> {
+        let range = |at, bytes| WindowRange { at, bytes, access: Access::ReadWrite };
+        let (end, bytes) = (self.device_side.window().0, memory.bytes);
         Ok(vec![
-            ("a place of the side that is let in", place(self.other_part().0, bytes)),
-            ("the page that both sides' daemons keep for themselves", place(0, bytes)),
-            ("a place behind the window", place(end, bytes)),
-            ("a place that ends behind the window", place(end - PAGE, bytes + PAGE)),
-            ("a place that goes round all numbers", place(PAGE.wrapping_neg(), bytes + PAGE)),
-            ("a place between pages", place(memory.at + 8, bytes)),
-            ("a page too few", place(memory.at, size.0 - PAGE)),
-            ("a byte too few", place(memory.at, size.0 - 1)),
+            ("a place of the side that is let in", range(self.peer_range().0, bytes)),
+            ("the page that both sides' daemons keep for themselves", range(0, bytes)),
+            ("a place behind the window", range(end, bytes)),
+            ("a place that ends behind the window", range(end - PAGE, bytes + PAGE)),
+            ("a place that goes round all numbers", range(PAGE.wrapping_neg(), bytes + PAGE)),
+            ("a place between pages", range(memory.at + 8, bytes)),
+            ("a page too few", range(memory.at, size.0 - PAGE)),
+            ("a byte too few", range(memory.at, size.0 - 1)),
         ])
     }
 }

@@ -3,45 +3,47 @@
 //! ```text
 //!  host                                                  guest
 //!   IvshmemServer ── socket ── QEMU: ivshmem-doorbell     Device ── /dev/isthmusN ── the driver (kmod/)
-//!     └ Guest: window, outward, inward                      └ pieces, ringers, listeners: descriptors
+//!     └ ServerGuest: window, to_guest, from_guest           └ extents, doorbell senders, listeners: descriptors
 //! ```
 //!
-//! One [`IvshmemServer`] serves one guest, and its [`Guest`] is the host's half; the guest's daemon has a [`Device`], or, without the driver, a
+//! One [`IvshmemServer`] serves one guest, and its [`ServerGuest`] is the host's side; the guest's daemon has a [`Device`], or, without the driver, a
 //! [`BareDevice`] that it has to look at again and again. What lies in the window is not known here.
-//! [`Kvm`] is the platform over either half.
+//! [`Kvm`] is the platform over either side.
 //!
 //! ```
 //! use isthmus_layout::RegionSize;
-//! use isthmus_platform_kvm::{Event, IvshmemServer, Shape};
+//! use isthmus_platform_kvm::{ServerEvent, IvshmemServer, DeviceLayout};
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("guest1");
-//! let shape = Shape::new(RegionSize(16 << 20), 4, 16)?;
-//! let mut server = IvshmemServer::listen(&path, None, shape)?;
+//! let layout = DeviceLayout::new(RegionSize(16 << 20), 4, 16)?;
+//! let mut server = IvshmemServer::listen(&path, None, layout)?;
 //! # let qemu = std::os::unix::net::UnixStream::connect(&path)?;
 //! // Once the server's descriptor is readable:
 //! while let Some(event) = server.poll() {
 //!     match event {
-//!         Event::Connected(guest) => assert_eq!((guest.size, guest.inward.len()), (shape.window(), 4)),
-//!         Event::Gone { how, .. } => println!("{how}"),
-//!         Event::Failed { why, .. } => println!("{why}"),
+//!         ServerEvent::Connected(guest) => assert_eq!((guest.size, guest.from_guest.len()), (layout.window(), 4)),
+//!         ServerEvent::Disconnected { reason, .. } => println!("{reason}"),
+//!         ServerEvent::Failed { error, .. } => println!("{error}"),
 //!     }
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod bare;
-mod common;
 mod device;
+mod device_layout;
 pub mod driver;
 mod kvm;
+mod pair;
 pub mod port;
 mod server;
-mod shape;
-mod unread;
+mod unsent;
 
 pub use bare::BareDevice;
-pub use common::CommonDevice;
-pub use device::{Device, DeviceError, Info, MemoryType};
-pub use kvm::{DeviceHalf, End, Half, Kvm, KvmListener, KvmMemory, Place, Vector};
-pub use server::{ConnectError, Departure, Event, GUEST, Guest, HOST, IvshmemServer, ResumeError, ServerError};
-pub use shape::{Shape, ShapeError, VECTORS_MAX, VECTORS_MIN};
+pub use device::{Device, DeviceError, DeviceInfo, MemoryType};
+pub use device_layout::{DeviceLayout, DeviceLayoutError, VECTORS_MAX, VECTORS_MIN};
+pub use kvm::{DeviceSide, GuestSide, Kvm, KvmListener, KvmMemory, Side, Vector, WindowRange};
+pub use pair::PairDevice;
+pub use server::{
+    AcceptError, CloseReason, GUEST, HOST, IvshmemServer, ResumeError, ServerError, ServerEvent, ServerGuest,
+};

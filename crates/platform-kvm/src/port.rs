@@ -1,23 +1,23 @@
 //! Names of the root ports that a guest's machine has for windows: as `isthmus guest xml` prints them, and as a daemon knows them again.
 
 /// How libvirt has names begin that are its user's ("formatdomain: Devices", of `alias`).
-const OF_USERS: &str = "ua-";
+const USER_ALIAS_PREFIX: &str = "ua-";
 
-const PORT: &str = "isthmus";
+const NAME_PREFIX: &str = "isthmus";
 
 /// The name of one, for QEMU.
 pub fn name(number: usize) -> String {
-    format!("{PORT}{number}")
+    format!("{NAME_PREFIX}{number}")
 }
 
 /// The same for libvirt, which tells it to QEMU as it is.
 pub fn alias(number: usize) -> String {
-    format!("{OF_USERS}{}", name(number))
+    format!("{USER_ALIAS_PREFIX}{}", name(number))
 }
 
 /// Whether a port has such a name, of either sort.
-pub fn is_one(name: &str) -> bool {
-    let number = name.strip_prefix(OF_USERS).unwrap_or(name).strip_prefix(PORT);
+pub fn is_window_port(name: &str) -> bool {
+    let number = name.strip_prefix(USER_ALIAS_PREFIX).unwrap_or(name).strip_prefix(NAME_PREFIX);
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
@@ -26,11 +26,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_are_known_by_their_names() {
+    fn recognizes_ports_by_name() {
         assert_eq!((name(0), alias(12)), ("isthmus0".to_owned(), "ua-isthmus12".to_owned()));
-        assert!([0, 7, 12].into_iter().all(|number| is_one(&name(number)) && is_one(&alias(number))));
+        assert!([0, 7, 12].into_iter().all(|number| is_window_port(&name(number)) && is_window_port(&alias(number))));
         for other in ["", "isthmus", "isthmus-device", "isthmus-77-2-9", "ua-isthmus", "ua-", "port1", "xisthmus1"] {
-            assert!(!is_one(other), "{other}");
+            assert!(!is_window_port(other), "{other}");
         }
     }
 }

@@ -5,7 +5,7 @@
 use isthmus_platform_kvm::driver::{
     INFO, LISTEN, PIECE, RING, RINGER, RawInfo, RawListen, RawPiece, RawRing, RawRinger, RawWithdraw, WITHDRAW,
 };
-use isthmus_shm::piece::{EXTENT, RawExtent, RawShows, SETTLE, SHOWS};
+use isthmus_shm::window_extent::{EXTENT, RawExtent, RawShows, SETTLE, SHOWS};
 use std::fmt::Write as _;
 use std::mem::offset_of;
 use std::process::Command;

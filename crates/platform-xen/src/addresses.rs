@@ -8,27 +8,27 @@ use std::any::Any;
 use std::ptr::NonNull;
 
 /// Bytes of a file.
-pub(crate) struct Piece<'a> {
+pub(crate) struct FileRange<'a> {
     pub(crate) file: BorrowedFd<'a>,
     pub(crate) offset: u64,
     pub(crate) bytes: usize,
 }
 
-/// Maps these, one behind the other; all in whole pages. `keeper` is dropped when nothing of it is mapped any more.
+/// Maps these, one behind the other; all in whole pages. `owner` is dropped when nothing of it is mapped any more.
 ///
 /// # Safety
 ///
 /// What the files show cannot vanish from under a mapping of it (no file that could be shortened).
 pub(crate) unsafe fn map(
-    pieces: &[Piece<'_>],
+    ranges: &[FileRange<'_>],
     access: Access,
-    keeper: Box<dyn Any + Send + Sync>,
+    owner: Box<dyn Any + Send + Sync>,
 ) -> Result<Mapping, Errno> {
     let protection = match access {
         Access::Read => ProtFlags::READ,
         Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
     };
-    let bytes: usize = pieces.iter().map(|piece| piece.bytes).sum();
+    let bytes: usize = ranges.iter().map(|range| range.bytes).sum();
     // SAFETY: fresh addresses of the kernel's choice disturb no memory of ours.
     let base = unsafe {
         rustix::mm::mmap_anonymous(
@@ -41,22 +41,22 @@ pub(crate) unsafe fn map(
     let base = NonNull::new(base.cast::<u8>()).expect("the kernel maps nothing at address zero unasked");
     // SAFETY: what replaces these addresses below is readable (and writable, where stores are meant to happen); nobody else knows them;
     // by our caller's promise what is there stays. Should a piece be refused, dropping the mapping gives all addresses back.
-    let mapping = unsafe { Mapping::adopt_with(base, bytes, keeper) };
+    let mapping = unsafe { Mapping::from_raw_with(base, bytes, owner) };
     let mut at = 0;
-    for piece in pieces {
+    for range in ranges {
         // SAFETY: inside the addresses reserved above (the pieces' sizes add up to `bytes`), which nobody uses yet.
         unsafe {
             let there = base.as_ptr().add(at).cast();
             rustix::mm::mmap(
                 there,
-                piece.bytes,
+                range.bytes,
                 protection,
                 MapFlags::SHARED | MapFlags::FIXED,
-                piece.file,
-                piece.offset,
+                range.file,
+                range.offset,
             )?;
         }
-        at += piece.bytes;
+        at += range.bytes;
     }
     Ok(mapping)
 }

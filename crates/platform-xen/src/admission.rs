@@ -8,9 +8,9 @@
 //!
 //! Only domain 0 can write there, so neither side has to believe the other one.
 
-use crate::presence::{Advert, FOLLOWED_MAX, node_of};
-use crate::store::wire::{Permission, Refusal, Rights};
-use crate::store::{Store, StoreError, Wire};
+use crate::presence::{Advertisement, FOLLOWED_MAX, node_of};
+use crate::store::protocol::{NodeRights, Permission, StoreRefusal};
+use crate::store::{Store, StoreError, StoreTransport};
 use crate::{Domid, Offer};
 
 /// Below a guest's directory: who may be its backend.
@@ -32,7 +32,7 @@ fn guest_of(backend: Domid, guest: Domid) -> String {
 
 /// Something that domain 0 does.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum StoreChange {
     /// Writes a node, and says who may do what with it.
     Write {
         /// Which.
@@ -49,7 +49,7 @@ pub enum Step {
     },
 }
 
-impl Step {
+impl StoreChange {
     /// The same, as commands of `xenstore-utils`.
     pub fn commands(&self) -> Vec<String> {
         match self {
@@ -65,7 +65,7 @@ impl Step {
 
 /// A guest cannot have these backends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BackendsFault {
+pub enum BackendsError {
     /// None, or too many.
     #[error("a guest has 1 to {BACKENDS_MAX} backends")]
     Count,
@@ -75,71 +75,71 @@ pub enum BackendsFault {
 }
 
 /// What is done so that a guest may attach to these backends, and to no others. They are told its name, as far as it is known. What
-/// others were told is [`outdated`].
-pub fn allow(guest: Domid, name: &str, backends: &[Domid]) -> Result<Vec<Step>, BackendsFault> {
+/// others were told is [`stale_nodes`].
+pub fn allow(guest: Domid, name: &str, backends: &[Domid]) -> Result<Vec<StoreChange>, BackendsError> {
     if backends.is_empty() || backends.len() > BACKENDS_MAX {
-        return Err(BackendsFault::Count);
+        return Err(BackendsError::Count);
     }
     if backends.contains(&guest) {
-        return Err(BackendsFault::Itself(guest));
+        return Err(BackendsError::Itself(guest));
     }
     let node = |path, value: String, readers: &[Domid]| {
-        let mut permissions = vec![Permission { domid: Domid::ZERO, rights: Rights::None }];
+        let mut permissions = vec![Permission { domid: Domid::ZERO, rights: NodeRights::None }];
         let others = readers.iter().filter(|reader| **reader != Domid::ZERO);
-        permissions.extend(others.map(|reader| Permission { domid: *reader, rights: Rights::Read }));
-        Step::Write { path, value, permissions }
+        permissions.extend(others.map(|reader| Permission { domid: *reader, rights: NodeRights::Read }));
+        StoreChange::Write { path, value, permissions }
     };
     let numbers: Vec<String> = backends.iter().map(ToString::to_string).collect();
     let readers = [&[guest], backends].concat();
-    let mut steps = vec![node(backends_of(guest), numbers.join(" "), &readers)];
-    steps.extend(backends.iter().map(|backend| node(guest_of(*backend, guest), name.to_owned(), &[*backend])));
-    Ok(steps)
+    let mut changes = vec![node(backends_of(guest), numbers.join(" "), &readers)];
+    changes.extend(backends.iter().map(|backend| node(guest_of(*backend, guest), name.to_owned(), &[*backend])));
+    Ok(changes)
 }
 
 /// What is done so that it may not any more.
-pub fn forbid(guest: Domid, backends: &[Domid]) -> Vec<Step> {
+pub fn deny(guest: Domid, backends: &[Domid]) -> Vec<StoreChange> {
     let paths = backends.iter().map(|backend| guest_of(*backend, guest)).chain([backends_of(guest)]);
-    paths.map(|path| Step::Remove { path }).collect()
+    paths.map(|path| StoreChange::Remove { path }).collect()
 }
 
 /// Does all of it or nothing.
-pub fn carry_out<W: Wire>(store: &mut Store<W>, steps: &[Step]) -> Result<(), StoreError> {
+pub fn apply<W: StoreTransport>(store: &mut Store<W>, changes: &[StoreChange]) -> Result<(), StoreError> {
     store.transaction(|store| {
-        steps.iter().try_for_each(|step| match step {
-            Step::Write { path, value, permissions } => {
+        changes.iter().try_for_each(|change| match change {
+            StoreChange::Write { path, value, permissions } => {
                 store.write(path, value.as_bytes())?;
                 store.set_permissions(path, permissions)
             }
-            Step::Remove { path } => store.remove(path),
+            StoreChange::Remove { path } => store.remove(path),
         })
     })
 }
 
 /// Whose guest this one may be: none, if nobody allowed it anything. For the guest, its backends and domain 0.
-pub fn backends<W: Wire>(store: &mut Store<W>, guest: Domid) -> Result<Vec<Domid>, StoreError> {
+pub fn backends<W: StoreTransport>(store: &mut Store<W>, guest: Domid) -> Result<Vec<Domid>, StoreError> {
     match store.read(&backends_of(guest)) {
         Ok(value) => {
             let numbers = value.split(|byte| *byte == b' ').filter_map(Domid::parse);
             Ok(numbers.take(BACKENDS_MAX).collect())
         }
-        Err(StoreError::Refused { why: Refusal::Missing | Refusal::Forbidden, .. }) => Ok(Vec::new()),
+        Err(StoreError::Refused { why: StoreRefusal::Missing | StoreRefusal::Forbidden, .. }) => Ok(Vec::new()),
         Err(error) => Err(error),
     }
 }
 
 /// Where a backend was told to look: guests that were allowed to attach to it.
-fn pointers<W: Wire>(store: &mut Store<W>, backend: Domid) -> Result<Vec<Domid>, StoreError> {
+fn listed_guests<W: StoreTransport>(store: &mut Store<W>, backend: Domid) -> Result<Vec<Domid>, StoreError> {
     let names = match store.children(&format!("/local/domain/{backend}/{GUESTS}")) {
-        Err(StoreError::Refused { why: Refusal::Missing | Refusal::Forbidden, .. }) => Vec::new(),
+        Err(StoreError::Refused { why: StoreRefusal::Missing | StoreRefusal::Forbidden, .. }) => Vec::new(),
         names => names?,
     };
     Ok(names.iter().filter_map(|name| Domid::parse(name.as_bytes())).collect())
 }
 
 /// Guests that were allowed to attach to a backend, and still are: their numbers may be others' by now, so each is asked for.
-pub fn guests<W: Wire>(store: &mut Store<W>, backend: Domid) -> Result<Vec<Domid>, StoreError> {
+pub fn guests<W: StoreTransport>(store: &mut Store<W>, backend: Domid) -> Result<Vec<Domid>, StoreError> {
     let mut allowed = Vec::new();
-    for guest in pointers(store, backend)? {
+    for guest in listed_guests(store, backend)? {
         if allowed.len() < FOLLOWED_MAX && backends(store, guest)?.contains(&backend) {
             allowed.push(guest);
         }
@@ -149,33 +149,39 @@ pub fn guests<W: Wire>(store: &mut Store<W>, backend: Domid) -> Result<Vec<Domid
 
 /// What is removed beside when a guest is allowed these backends: what told those that it had to look for it, and what tells these to
 /// look for guests of before, which nothing else removes. For domain 0.
-pub fn outdated<W: Wire>(store: &mut Store<W>, guest: Domid, wanted: &[Domid]) -> Result<Vec<Step>, StoreError> {
+pub fn stale_nodes<W: StoreTransport>(
+    store: &mut Store<W>,
+    guest: Domid,
+    wanted: &[Domid],
+) -> Result<Vec<StoreChange>, StoreError> {
     let had = backends(store, guest)?.into_iter().filter(|backend| !wanted.contains(backend));
     let mut paths: Vec<String> = had.map(|backend| guest_of(backend, guest)).collect();
     for backend in wanted {
-        for other in pointers(store, *backend)?.into_iter().filter(|other| *other != guest) {
+        for other in listed_guests(store, *backend)?.into_iter().filter(|other| *other != guest) {
             if !backends(store, other)?.contains(backend) {
                 paths.push(guest_of(*backend, other));
             }
         }
     }
-    Ok(paths.into_iter().map(|path| Step::Remove { path }).collect())
+    Ok(paths.into_iter().map(|path| StoreChange::Remove { path }).collect())
 }
 
 /// Whose guest this one is now, or was until nobody heard of it any more: the backend that it offers a window. For domain 0.
-pub fn offered_to<W: Wire>(store: &mut Store<W>, guest: Domid) -> Result<Option<Domid>, StoreError> {
+pub fn current_backend<W: StoreTransport>(store: &mut Store<W>, guest: Domid) -> Result<Option<Domid>, StoreError> {
     match store.read(&node_of(guest)) {
         Ok(said) => {
-            let offer = Advert::parse(&said).ok().and_then(|advert| Offer::parse(&advert.offer, guest).ok());
+            let offer = Advertisement::parse(&said)
+                .ok()
+                .and_then(|advertisement| Offer::parse(&advertisement.offer, guest).ok());
             Ok(offer.map(|offer| offer.backend))
         }
-        Err(StoreError::Refused { why: Refusal::Missing, .. }) => Ok(None),
+        Err(StoreError::Refused { why: StoreRefusal::Missing, .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
 /// A guest's name, as this domain may know it: domain 0 as it is, a backend as it was when domain 0 allowed the guest.
-pub fn name<W: Wire>(store: &mut Store<W>, own: Domid, guest: Domid) -> Result<Option<Vec<u8>>, StoreError> {
+pub fn name<W: StoreTransport>(store: &mut Store<W>, own: Domid, guest: Domid) -> Result<Option<Vec<u8>>, StoreError> {
     for node in [format!("/local/domain/{guest}/name"), guest_of(own, guest)] {
         match store.read(&node) {
             Ok(name) if name.is_empty() => {}
@@ -202,14 +208,14 @@ pub enum FindError {
 }
 
 /// The domain of this number or name; for domain 0.
-pub fn find<W: Wire>(store: &mut Store<W>, wanted: &str) -> Result<Domid, FindError> {
+pub fn find<W: StoreTransport>(store: &mut Store<W>, wanted: &str) -> Result<Domid, FindError> {
     let names = store.children("/local/domain")?;
-    let here: Vec<Domid> = names.iter().filter_map(|name| Domid::parse(name.as_bytes())).collect();
-    if let Some(number) = Domid::parse(wanted.as_bytes()).filter(|number| here.contains(number)) {
+    let present: Vec<Domid> = names.iter().filter_map(|name| Domid::parse(name.as_bytes())).collect();
+    if let Some(number) = Domid::parse(wanted.as_bytes()).filter(|number| present.contains(number)) {
         return Ok(number);
     }
     let mut found = Vec::new();
-    for domid in here {
+    for domid in present {
         match store.read(&format!("/local/domain/{domid}/name")) {
             Ok(name) if name == wanted.as_bytes() => found.push(domid),
             Ok(_) | Err(StoreError::Refused { .. }) => {} // It may have gone in between.
@@ -226,10 +232,10 @@ pub fn find<W: Wire>(store: &mut Store<W>, wanted: &str) -> Result<Domid, FindEr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::{Domain, FakeWire, Host};
+    use crate::fake::{FakeDomain, FakeHost, FakeStoreTransport};
     use crate::kernel::Kernel;
-    use crate::presence::{Announcement, NODE};
-    use crate::{EvtchnPort, Grant, GrantRef, Names};
+    use crate::presence::{NODE, PresenceAnnouncer};
+    use crate::{EvtchnPort, GrantRef, GrantRefs, XenGrant};
     use isthmus_shm::Access;
     use std::time::Instant;
 
@@ -237,14 +243,14 @@ mod tests {
         Domid::new(number).unwrap()
     }
 
-    fn store(domain: &Domain) -> Store<FakeWire> {
+    fn store(domain: &FakeDomain) -> Store<FakeStoreTransport> {
         Store::new(domain.store().unwrap())
     }
 
     #[test]
-    fn what_is_done_can_be_read_as_commands() {
-        let steps = allow(domid(7), "web", &[domid(5), Domid::ZERO]).unwrap();
-        let commands: Vec<String> = steps.iter().flat_map(Step::commands).collect();
+    fn prints_changes_as_commands() {
+        let changes = allow(domid(7), "web", &[domid(5), Domid::ZERO]).unwrap();
+        let commands: Vec<String> = changes.iter().flat_map(StoreChange::commands).collect();
         assert_eq!(
             commands,
             [
@@ -256,7 +262,7 @@ mod tests {
                 "xenstore-chmod /local/domain/0/isthmus/guests/7 n0",
             ]
         );
-        let removed: Vec<String> = forbid(domid(7), &[domid(5)]).iter().flat_map(Step::commands).collect();
+        let removed: Vec<String> = deny(domid(7), &[domid(5)]).iter().flat_map(StoreChange::commands).collect();
         assert_eq!(
             removed,
             ["xenstore-rm /local/domain/5/isthmus/guests/7", "xenstore-rm /local/domain/7/isthmus/backends"]
@@ -264,112 +270,112 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_hear_of_it_and_nobody_else() {
-        let host = Host::new();
+    fn only_guest_and_backend_can_read_the_permission() {
+        let host = FakeHost::new();
         let mut zero = store(&host.domain(Domid::ZERO));
         let [mut guest, mut backend, mut other] = [7, 5, 6].map(|number| store(&host.start(domid(number))));
         assert_eq!(backends(&mut guest, domid(7)).unwrap(), []);
         assert_eq!(guests(&mut backend, domid(5)).unwrap(), []);
-        carry_out(&mut zero, &allow(domid(7), "web", &[domid(5)]).unwrap()).unwrap();
+        apply(&mut zero, &allow(domid(7), "web", &[domid(5)]).unwrap()).unwrap();
         assert_eq!(backends(&mut guest, domid(7)).unwrap(), [domid(5)]);
         assert_eq!(guests(&mut backend, domid(5)).unwrap(), [domid(7)]);
         assert_eq!(backends(&mut other, domid(7)).unwrap(), []);
         assert!(guest.write(BACKENDS, b"5 6").is_err() && guest.remove(BACKENDS).is_err(), "a guest changes it");
-        carry_out(&mut zero, &forbid(domid(7), &[domid(5)])).unwrap();
+        apply(&mut zero, &deny(domid(7), &[domid(5)])).unwrap();
         assert_eq!(backends(&mut guest, domid(7)).unwrap(), []);
         assert_eq!(guests(&mut backend, domid(5)).unwrap(), []);
     }
 
     #[test]
-    fn what_a_guest_was_allowed_goes_with_it() {
-        let host = Host::new();
+    fn permission_ends_with_the_guest() {
+        let host = FakeHost::new();
         let mut zero = store(&host.domain(Domid::ZERO));
         let (_guest, mut backend) = (host.start(domid(7)), store(&host.start(domid(5))));
-        carry_out(&mut zero, &allow(domid(7), "web", &[domid(5)]).unwrap()).unwrap();
+        apply(&mut zero, &allow(domid(7), "web", &[domid(5)]).unwrap()).unwrap();
         host.destroy(domid(7));
         host.start(domid(7));
         assert_eq!(guests(&mut backend, domid(5)).unwrap(), []);
     }
 
     #[test]
-    fn a_backend_that_a_guest_had_before_is_not_told_to_look_for_it() {
-        let host = Host::new();
+    fn removes_nodes_of_previous_backends() {
+        let host = FakeHost::new();
         let mut zero = store(&host.domain(Domid::ZERO));
         let [_guest, backend] = [7, 5].map(|number| host.start(domid(number)));
-        let allowed = |zero: &mut Store<FakeWire>, backends: &[Domid]| {
-            let mut steps = allow(domid(7), "web", backends).unwrap();
-            steps.extend(outdated(zero, domid(7), backends).unwrap());
-            carry_out(zero, &steps).unwrap();
+        let allowed = |zero: &mut Store<FakeStoreTransport>, backends: &[Domid]| {
+            let mut changes = allow(domid(7), "web", backends).unwrap();
+            changes.extend(stale_nodes(zero, domid(7), backends).unwrap());
+            apply(zero, &changes).unwrap();
         };
         allowed(&mut zero, &[Domid::ZERO]);
         allowed(&mut zero, &[domid(5)]);
-        assert_eq!(pointers(&mut zero, Domid::ZERO).unwrap(), []);
+        assert_eq!(listed_guests(&mut zero, Domid::ZERO).unwrap(), []);
         assert_eq!(guests(&mut store(&backend), domid(5)).unwrap(), [domid(7)]);
-        assert_eq!(outdated(&mut zero, domid(7), &[Domid::ZERO, domid(5)]).unwrap(), []);
+        assert_eq!(stale_nodes(&mut zero, domid(7), &[Domid::ZERO, domid(5)]).unwrap(), []);
         host.destroy(domid(5));
         allowed(&mut zero, &[Domid::ZERO]);
         assert_eq!(guests(&mut zero, Domid::ZERO).unwrap(), [domid(7)]);
     }
 
     #[test]
-    fn guests_of_before_hide_none_and_are_forgotten_when_one_is_allowed() {
-        let host = Host::new();
+    fn removes_nodes_of_destroyed_guests_when_one_is_allowed() {
+        let host = FakeHost::new();
         let mut zero = store(&host.domain(Domid::ZERO));
         for number in 1..=FOLLOWED_MAX as u16 {
-            carry_out(&mut zero, &allow(domid(number), "", &[Domid::ZERO]).unwrap()).unwrap();
+            apply(&mut zero, &allow(domid(number), "", &[Domid::ZERO]).unwrap()).unwrap();
             zero.remove(&format!("/local/domain/{number}")).unwrap();
         }
         host.start(domid(9999));
-        carry_out(&mut zero, &allow(domid(9999), "web", &[Domid::ZERO]).unwrap()).unwrap();
+        apply(&mut zero, &allow(domid(9999), "web", &[Domid::ZERO]).unwrap()).unwrap();
         assert_eq!(guests(&mut zero, Domid::ZERO).unwrap(), [domid(9999)]);
-        let steps = outdated(&mut zero, domid(9999), &[Domid::ZERO]).unwrap();
-        carry_out(&mut zero, &steps).unwrap();
-        assert_eq!(pointers(&mut zero, Domid::ZERO).unwrap(), [domid(9999)]);
+        let changes = stale_nodes(&mut zero, domid(9999), &[Domid::ZERO]).unwrap();
+        apply(&mut zero, &changes).unwrap();
+        assert_eq!(listed_guests(&mut zero, Domid::ZERO).unwrap(), [domid(9999)]);
     }
 
     #[test]
-    fn whom_a_guest_offers_a_window_is_known_to_domain_0() {
-        let host = Host::new();
+    fn domain_0_reads_the_current_backend() {
+        let host = FakeHost::new();
         let mut zero = store(&host.domain(Domid::ZERO));
         let mut guest = store(&host.start(domid(7)));
-        assert_eq!(offered_to(&mut zero, domid(7)).unwrap(), None);
-        let page = |number| Grant {
+        assert_eq!(current_backend(&mut zero, domid(7)).unwrap(), None);
+        let page = |number| XenGrant {
             from: domid(7),
             access: Access::ReadWrite,
             pages: 1,
-            names: Names::Inline(vec![GrantRef(number)]),
+            refs: GrantRefs::Inline(vec![GrantRef(number)]),
         };
         let port = EvtchnPort(1);
-        let offer = Offer { backend: domid(5), incarnation: 1, port, head: page(1), crossing: page(2) };
-        Announcement::new(1, offer.emit(), &[]).unwrap().renew(&mut guest, Instant::now()).unwrap();
-        assert_eq!(offered_to(&mut zero, domid(7)).unwrap(), Some(domid(5)));
+        let offer = Offer { backend: domid(5), incarnation: 1, port, head: page(1), proxy_ring: page(2) };
+        PresenceAnnouncer::new(1, offer.emit(), &[]).unwrap().renew(&mut guest, Instant::now()).unwrap();
+        assert_eq!(current_backend(&mut zero, domid(7)).unwrap(), Some(domid(5)));
         guest.write(NODE, b"isthmus").unwrap();
-        assert_eq!(offered_to(&mut zero, domid(7)).unwrap(), None, "what is no offer");
+        assert_eq!(current_backend(&mut zero, domid(7)).unwrap(), None, "what is no offer");
     }
 
     #[test]
-    fn a_backend_is_told_the_name_of_a_guest_that_it_may_not_read() {
-        let host = Host::new();
+    fn backend_reads_the_guest_name_that_domain_0_wrote() {
+        let host = FakeHost::new();
         let mut zero = store(&host.domain(Domid::ZERO));
         let mut backend = store(&host.start(domid(5)));
         host.start(domid(7));
         zero.write("/local/domain/7/name", b"web").unwrap();
         assert_eq!(name(&mut backend, domid(5), domid(7)).unwrap(), None);
         assert_eq!(name(&mut zero, Domid::ZERO, domid(7)).unwrap().as_deref(), Some(&b"web"[..]));
-        carry_out(&mut zero, &allow(domid(7), "web", &[domid(5)]).unwrap()).unwrap();
+        apply(&mut zero, &allow(domid(7), "web", &[domid(5)]).unwrap()).unwrap();
         assert_eq!(name(&mut backend, domid(5), domid(7)).unwrap().as_deref(), Some(&b"web"[..]));
     }
 
     #[test]
     fn impossible_backends_are_refused() {
-        assert_eq!(allow(domid(7), "web", &[]), Err(BackendsFault::Count));
-        assert_eq!(allow(domid(7), "web", &[Domid::ZERO; BACKENDS_MAX + 1]), Err(BackendsFault::Count));
-        assert_eq!(allow(domid(7), "web", &[domid(7)]), Err(BackendsFault::Itself(domid(7))));
+        assert_eq!(allow(domid(7), "web", &[]), Err(BackendsError::Count));
+        assert_eq!(allow(domid(7), "web", &[Domid::ZERO; BACKENDS_MAX + 1]), Err(BackendsError::Count));
+        assert_eq!(allow(domid(7), "web", &[domid(7)]), Err(BackendsError::Itself(domid(7))));
     }
 
     #[test]
     fn domains_are_found_by_number_and_by_name() {
-        let host = Host::new();
+        let host = FakeHost::new();
         let mut zero = store(&host.domain(Domid::ZERO));
         for (number, name) in [(7, "web"), (8, "web"), (9, "db"), (10, "11")] {
             host.start(domid(number));

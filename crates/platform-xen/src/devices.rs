@@ -5,9 +5,9 @@
 
 mod calls;
 
-use crate::addresses::{self, Piece};
-use crate::kernel::{Farewell, Kernel, PAGE_BYTES, Pages, Port};
-use crate::store::Wire;
+use crate::addresses::{self, FileRange};
+use crate::kernel::{Kernel, PAGE_BYTES, Pages, Port, UnmapNotify};
+use crate::store::StoreTransport;
 use crate::{Domid, EvtchnPort, GrantRef};
 use isthmus_platform::event_channel;
 use isthmus_shm::{Access, Mapping};
@@ -46,7 +46,7 @@ fn bytes_of(pages: usize) -> Result<usize, Errno> {
 impl Kernel for Devices {
     type Pages = DevicePages;
     type Port = DevicePort;
-    type Wire = DeviceWire;
+    type StoreTransport = DeviceStoreTransport;
 
     fn offer(&self, to: Domid, pages: u32, access: Access) -> Result<DevicePages, Errno> {
         bytes_of(pages as usize)?;
@@ -60,30 +60,30 @@ impl Kernel for Devices {
         from: Domid,
         refs: &[GrantRef],
         access: Access,
-        farewell: Option<Farewell<'_, DevicePort>>,
+        unmap_notify: Option<UnmapNotify<'_, DevicePort>>,
     ) -> Result<Mapping, Errno> {
         bytes_of(refs.len())?;
         let file = open(calls::GNTDEV)?;
-        let mut pieces = Vec::new();
+        let mut ranges = Vec::new();
         for refs in refs.chunks(PAGES_AT_ONCE) {
             let offset = calls::map_refs(&file, from, refs)?;
-            pieces.push(Piece { file: file.as_fd(), offset, bytes: bytes_of(refs.len())? });
+            ranges.push(FileRange { file: file.as_fd(), offset, bytes: bytes_of(refs.len())? });
         }
-        if let Some(farewell) = farewell {
-            let piece = usize::try_from(farewell.byte_at / PAGE_BYTES).map_err(|_| Errno::INVAL)? / PAGES_AT_ONCE;
-            let into = farewell.byte_at - bytes_of(PAGES_AT_ONCE)? as u64 * piece as u64;
-            let at = pieces.get(piece).ok_or(Errno::INVAL)?.offset + into;
-            calls::set_farewell(&file, at, farewell.port.number())?;
+        if let Some(unmap_notify) = unmap_notify {
+            let index = usize::try_from(unmap_notify.byte_at / PAGE_BYTES).map_err(|_| Errno::INVAL)? / PAGES_AT_ONCE;
+            let into = unmap_notify.byte_at - bytes_of(PAGES_AT_ONCE)? as u64 * index as u64;
+            let at = ranges.get(index).ok_or(Errno::INVAL)?.offset + into;
+            calls::set_unmap_notify(&file, at, unmap_notify.port.number())?;
         }
         // SAFETY: pages of grants are there from the first moment of a mapping to its end, whatever becomes of who granted them: the
         // hypervisor keeps them for us. (The kernel asks it only now: a number that is not good is refused here.) The file goes with
         // the last mapping of it, and with the file what it remembers.
-        unsafe { addresses::map(&pieces, access, Box::new(())) }
+        unsafe { addresses::map(&ranges, access, Box::new(())) }
     }
 
     /// Whoever holds it can also ask for other pages granted to this domain, if it guesses their numbers: it is for programs that may see
     /// all of those.
-    fn lend(&self, from: Domid, refs: &[GrantRef]) -> Result<OwnedFd, Errno> {
+    fn lend_fd(&self, from: Domid, refs: &[GrantRef]) -> Result<OwnedFd, Errno> {
         let file = open(calls::GNTDEV)?;
         let index = calls::map_refs(&file, from, refs)?;
         if index == 0 { Ok(file) } else { Err(Errno::PROTO) } // Of a file that was just opened it always is.
@@ -101,13 +101,13 @@ impl Kernel for Devices {
         Ok(DevicePort { file, number })
     }
 
-    fn store(&self) -> Result<DeviceWire, Errno> {
-        Ok(DeviceWire(open(calls::XENBUS)?))
+    fn store(&self) -> Result<DeviceStoreTransport, Errno> {
+        Ok(DeviceStoreTransport(open(calls::XENBUS)?))
     }
 
     /// Linux (6.1) stops at a BUG when the last descriptor of such an end is closed, and whoever closed it never ends. So a process holds it
     /// that does nothing else; without one, we do.
-    fn hold(&self, port: OwnedFd) {
+    fn leak_port(&self, port: OwnedFd) {
         if let Ok(copy) = port.try_clone() {
             let mut holder = Command::new("sleep");
             holder.arg("infinity").stdin(copy).stdout(Stdio::null()).stderr(Stdio::null());
@@ -134,13 +134,13 @@ impl Pages for DevicePages {
     }
 
     fn map(&self) -> Result<Mapping, Errno> {
-        let piece = Piece { file: self.file.as_fd(), offset: 0, bytes: bytes_of(self.refs.len())? };
+        let range = FileRange { file: self.file.as_fd(), offset: 0, bytes: bytes_of(self.refs.len())? };
         // SAFETY: the pages are there from the first moment of a mapping to its end, also when their file was closed before.
-        unsafe { addresses::map(&[piece], Access::ReadWrite, Box::new(())) }
+        unsafe { addresses::map(&[range], Access::ReadWrite, Box::new(())) }
     }
 
-    fn set_farewell(&self, farewell: Farewell<'_, DevicePort>) -> Result<(), Errno> {
-        calls::set_farewell(&self.file, farewell.byte_at, farewell.port.number())
+    fn set_unmap_notify(&self, unmap_notify: UnmapNotify<'_, DevicePort>) -> Result<(), Errno> {
+        calls::set_unmap_notify(&self.file, unmap_notify.byte_at, unmap_notify.port.number())
     }
 }
 
@@ -172,10 +172,10 @@ impl Port for DevicePort {
     }
 
     fn wait(&self, limit: Duration) -> Result<bool, Errno> {
-        let came = poll(&self.file, limit)? && event_channel::take(&self.file)?;
+        let came = poll(&self.file, limit)? && event_channel::take_event(&self.file)?;
         if came {
             // What came between the first event and our writing back comes now, as one more.
-            event_channel::take(&self.file)?;
+            event_channel::take_event(&self.file)?;
         }
         Ok(came)
     }
@@ -190,9 +190,9 @@ impl AsFd for DevicePort {
 
 /// A connection to XenStore.
 #[derive(Debug)]
-pub struct DeviceWire(OwnedFd);
+pub struct DeviceStoreTransport(OwnedFd);
 
-impl Wire for DeviceWire {
+impl StoreTransport for DeviceStoreTransport {
     fn send(&mut self, packet: &[u8]) -> Result<(), Errno> {
         let sent = rustix::io::retry_on_intr(|| rustix::io::write(&self.0, packet))?;
         if sent == packet.len() { Ok(()) } else { Err(Errno::IO) } // The kernel takes a packet or refuses it.
@@ -211,7 +211,7 @@ impl Wire for DeviceWire {
     }
 }
 
-impl AsFd for DeviceWire {
+impl AsFd for DeviceStoreTransport {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -49,7 +49,7 @@ pub const fn leaves(pages: u32) -> u32 {
 
 /// Which list this is, by what its reader knows already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ListPosition {
     /// What stands in it.
     pub level: Level,
     /// Pages of the whole grant.
@@ -58,7 +58,7 @@ pub struct Place {
     pub leaf: u32,
 }
 
-impl Place {
+impl ListPosition {
     /// References that a list in this place has.
     pub fn len(self) -> usize {
         match self.level {
@@ -86,13 +86,13 @@ impl Place {
 
 /// A list is not what its place says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ListFault {
+pub enum ListError {
     /// No list of references, or of another version.
     #[error("no list of grant references that we can read")]
     Unknown,
     /// A list for another place, or of another grant.
     #[error("a list of grant references for another place")]
-    Misplaced,
+    WrongPosition,
     /// No grant has so many pages, or none.
     #[error("a grant of {0} pages; there are 1 to {PAGES_MAX}")]
     Pages(u32),
@@ -103,10 +103,10 @@ pub enum ListFault {
 /// # Panics
 ///
 /// If these are not as many as its place has.
-pub fn emit(place: Place, refs: &[GrantRef]) -> [u8; PAGE_BYTES as usize] {
-    assert_eq!(refs.len(), place.len()); // Ours.
+pub fn emit(position: ListPosition, refs: &[GrantRef]) -> [u8; PAGE_BYTES as usize] {
+    assert_eq!(refs.len(), position.len()); // Ours.
     let mut page = [0; PAGE_BYTES as usize];
-    let words = place.head().into_iter().chain(refs.iter().map(|reference| reference.0));
+    let words = position.head().into_iter().chain(refs.iter().map(|reference| reference.0));
     for (bytes, word) in page.as_chunks_mut::<4>().0.iter_mut().zip(words) {
         *bytes = word.to_le_bytes();
     }
@@ -114,20 +114,20 @@ pub fn emit(place: Place, refs: &[GrantRef]) -> [u8; PAGE_BYTES as usize] {
 }
 
 /// The references of a list that should be in this place, from our copy of it.
-pub fn parse(place: Place, page: &[u8; PAGE_BYTES as usize]) -> Result<Vec<GrantRef>, ListFault> {
-    if place.pages == 0 || place.pages > PAGES_MAX || place.is_empty() {
-        return Err(ListFault::Pages(place.pages));
+pub fn parse(position: ListPosition, page: &[u8; PAGE_BYTES as usize]) -> Result<Vec<GrantRef>, ListError> {
+    if position.pages == 0 || position.pages > PAGES_MAX || position.is_empty() {
+        return Err(ListError::Pages(position.pages));
     }
     let mut words = page.as_chunks::<4>().0.iter().map(|&word| u32::from_le_bytes(word));
     let head: [u32; HEAD_WORDS] = core::array::from_fn(|_| words.next().unwrap_or(0));
-    let expected = place.head();
+    let expected = position.head();
     if head[..2] != expected[..2] {
-        return Err(ListFault::Unknown);
+        return Err(ListError::Unknown);
     }
     if head != expected {
-        return Err(ListFault::Misplaced);
+        return Err(ListError::WrongPosition);
     }
-    Ok(words.take(place.len()).map(GrantRef).collect())
+    Ok(words.take(position.len()).map(GrantRef).collect())
 }
 
 #[cfg(test)]
@@ -140,58 +140,58 @@ mod tests {
     }
 
     #[test]
-    fn as_many_lists_as_pages_need() {
+    fn counts_lists_for_a_number_of_pages() {
         let counted = |pages| (Level::first(pages), leaves(pages));
         assert_eq!(
             [1, 1020, 1021, 2040, 2041].map(counted),
             [(Level::Leaf, 1), (Level::Leaf, 1), (Level::Root, 2), (Level::Root, 2), (Level::Root, 3)]
         );
-        assert_eq!(Place { level: Level::Leaf, pages: 1021, leaf: 1 }.len(), 1);
-        assert_eq!(Place { level: Level::Leaf, pages: 1021, leaf: 2 }.len(), 0);
+        assert_eq!(ListPosition { level: Level::Leaf, pages: 1021, leaf: 1 }.len(), 1);
+        assert_eq!(ListPosition { level: Level::Leaf, pages: 1021, leaf: 2 }.len(), 0);
     }
 
     #[test]
     fn a_list_begins_as_the_specification_says() {
-        let page = emit(Place { level: Level::Root, pages: 1021, leaf: 0 }, &[GrantRef(9), GrantRef(8)]);
+        let page = emit(ListPosition { level: Level::Root, pages: 1021, leaf: 0 }, &[GrantRef(9), GrantRef(8)]);
         assert_eq!(page[..28], *b"ISGD\x01\0\x01\0\xfd\x03\0\0\0\0\0\0\x09\0\0\0\x08\0\0\0\0\0\0\0");
     }
 
     #[test]
-    fn a_list_in_another_place_is_refused() {
-        let place = Place { level: Level::Leaf, pages: 3000, leaf: 1 };
-        let page = emit(place, &refs(0, 1020));
-        assert_eq!(parse(Place { leaf: 0, ..place }, &page), Err(ListFault::Misplaced));
-        assert_eq!(parse(Place { pages: 2999, ..place }, &page), Err(ListFault::Misplaced));
-        assert_eq!(parse(Place { level: Level::Root, ..place }, &page), Err(ListFault::Unknown));
+    fn rejects_a_list_for_another_position() {
+        let position = ListPosition { level: Level::Leaf, pages: 3000, leaf: 1 };
+        let page = emit(position, &refs(0, 1020));
+        assert_eq!(parse(ListPosition { leaf: 0, ..position }, &page), Err(ListError::WrongPosition));
+        assert_eq!(parse(ListPosition { pages: 2999, ..position }, &page), Err(ListError::WrongPosition));
+        assert_eq!(parse(ListPosition { level: Level::Root, ..position }, &page), Err(ListError::Unknown));
         for bad in [0, PAGES_MAX + 1, u32::MAX] {
-            assert_eq!(parse(Place { pages: bad, leaf: 0, ..place }, &page), Err(ListFault::Pages(bad)));
+            assert_eq!(parse(ListPosition { pages: bad, leaf: 0, ..position }, &page), Err(ListError::Pages(bad)));
         }
-        assert_eq!(parse(place, &[0; 4096]), Err(ListFault::Unknown));
+        assert_eq!(parse(position, &[0; 4096]), Err(ListError::Unknown));
     }
 
     proptest! {
         #[test]
-        fn lists_say_the_same_again(pages in 1..=PAGES_MAX, leaf in 0..300_u32, root: bool) {
+        fn lists_round_trip(pages in 1..=PAGES_MAX, leaf in 0..300_u32, root: bool) {
             let level = if root { Level::Root } else { Level::Leaf };
-            let place = Place { level, pages, leaf: if root { 0 } else { leaf } };
-            prop_assume!(!place.is_empty() && place.len() <= REFS_MAX);
-            let refs = refs(7, place.len());
-            prop_assert_eq!(parse(place, &emit(place, &refs)), Ok(refs));
+            let position = ListPosition { level, pages, leaf: if root { 0 } else { leaf } };
+            prop_assume!(!position.is_empty() && position.len() <= REFS_MAX);
+            let refs = refs(7, position.len());
+            prop_assert_eq!(parse(position, &emit(position, &refs)), Ok(refs));
         }
 
         #[test]
         fn no_page_panics(
-            head in prop::array::uniform16(any::<u8>()), pages: u32, leaf: u32, root: bool, honest: bool, fill: u8,
+            head in prop::array::uniform16(any::<u8>()), pages: u32, leaf: u32, root: bool, valid_head: bool, fill: u8,
         ) {
-            let place = Place { level: if root { Level::Root } else { Level::Leaf }, pages, leaf };
+            let position = ListPosition { level: if root { Level::Root } else { Level::Leaf }, pages, leaf };
             let mut page = [fill; 4096];
             page[..16].copy_from_slice(&head);
-            if honest {
-                for (at, word) in place.head().into_iter().enumerate() {
+            if valid_head {
+                for (at, word) in position.head().into_iter().enumerate() {
                     page[4 * at..4 * at + 4].copy_from_slice(&word.to_le_bytes());
                 }
             }
-            if let Ok(refs) = parse(place, &page) {
+            if let Ok(refs) = parse(position, &page) {
                 prop_assert!(refs.len() <= REFS_MAX);
             }
         }

@@ -19,9 +19,9 @@ mod store;
 
 pub use grants::FakePages;
 pub use ports::FakePort;
-pub use store::FakeWire;
+pub use store::FakeStoreTransport;
 
-use crate::kernel::{Farewell, Kernel};
+use crate::kernel::{Kernel, UnmapNotify};
 use crate::{Domid, EvtchnPort, GrantRef};
 use isthmus_shm::{Access, Mapping};
 use rustix::fd::OwnedFd;
@@ -31,7 +31,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// A host, cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Host {
+pub struct FakeHost {
     shared: Arc<Shared>,
 }
 
@@ -39,7 +39,7 @@ pub struct Host {
 struct Shared {
     state: Mutex<State>,
     /// Something happened that somebody may wait for.
-    happened: Condvar,
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -47,12 +47,12 @@ struct State {
     alive: BTreeSet<Domid>,
     /// How many pages a domain may grant, where that is limited.
     limits: BTreeMap<Domid, usize>,
-    grants: grants::Table,
-    ports: ports::Table,
+    grants: grants::GrantTable,
+    ports: ports::PortTable,
     store: store::Tree,
 }
 
-impl Host {
+impl FakeHost {
     /// A host with a domain 0.
     pub fn new() -> Self {
         let host = Self::default();
@@ -68,7 +68,7 @@ impl Host {
     /// # Panics
     ///
     /// If there is one of that number.
-    pub fn start(&self, domid: Domid) -> Domain {
+    pub fn start(&self, domid: Domid) -> FakeDomain {
         let mut state = self.lock();
         assert!(state.alive.insert(domid), "domain {domid} runs already");
         state.store.introduce(domid);
@@ -77,9 +77,9 @@ impl Host {
     }
 
     /// The kernel of a domain that runs.
-    pub fn domain(&self, domid: Domid) -> Domain {
+    pub fn domain(&self, domid: Domid) -> FakeDomain {
         assert!(self.lock().alive.contains(&domid), "domain {domid} does not run");
-        Domain { host: self.clone(), domid }
+        FakeDomain { host: self.clone(), domid }
     }
 
     /// Ends a domain as `xl destroy` does: none of its code runs any more.
@@ -89,19 +89,19 @@ impl Host {
         state.grants.destroy(domid);
         state.ports.destroy(domid);
         state.store.release(domid);
-        self.shared.happened.notify_all();
+        self.shared.changed.notify_all();
     }
 
     /// Breaks all connections that a domain has to the store; it can make others.
-    pub fn break_store(&self, domid: Domid) {
+    pub fn disconnect_store(&self, domid: Domid) {
         self.lock().store.disconnect(domid);
-        self.shared.happened.notify_all();
+        self.shared.changed.notify_all();
     }
 
     /// Rings the other end of a port of a domain's, as everybody can who has a descriptor of it.
     pub fn notify(&self, domid: Domid, port: EvtchnPort) {
         self.lock().ports.notify(domid, port);
-        self.shared.happened.notify_all();
+        self.shared.changed.notify_all();
     }
 
     /// How many pages are granted, by anybody to anybody: to find leaks.
@@ -120,7 +120,7 @@ impl Host {
     }
 
     /// Has a domain grant no more pages than that at once, as `xen_gntalloc` does.
-    pub fn limit(&self, domid: Domid, pages: usize) {
+    pub fn limit_grants(&self, domid: Domid, pages: usize) {
         self.lock().limits.insert(domid, pages);
     }
 
@@ -131,22 +131,22 @@ impl Host {
 
 /// One domain's kernel.
 #[derive(Clone, Debug)]
-pub struct Domain {
-    host: Host,
+pub struct FakeDomain {
+    host: FakeHost,
     domid: Domid,
 }
 
-impl Domain {
+impl FakeDomain {
     /// Which domain it is.
     pub fn domid(&self) -> Domid {
         self.domid
     }
 }
 
-impl Kernel for Domain {
+impl Kernel for FakeDomain {
     type Pages = FakePages;
     type Port = FakePort;
-    type Wire = FakeWire;
+    type StoreTransport = FakeStoreTransport;
 
     fn offer(&self, to: Domid, pages: u32, access: Access) -> Result<FakePages, Errno> {
         FakePages::new(self, to, pages, access)
@@ -157,14 +157,14 @@ impl Kernel for Domain {
         from: Domid,
         refs: &[GrantRef],
         access: Access,
-        farewell: Option<Farewell<'_, FakePort>>,
+        unmap_notify: Option<UnmapNotify<'_, FakePort>>,
     ) -> Result<Mapping, Errno> {
-        grants::map(self, from, refs, access, farewell)
+        grants::map(self, from, refs, access, unmap_notify)
     }
 
     /// Of pages that were allocated together, in their order, the first ones.
-    fn lend(&self, from: Domid, refs: &[GrantRef]) -> Result<OwnedFd, Errno> {
-        grants::lend(self, from, refs)
+    fn lend_fd(&self, from: Domid, refs: &[GrantRef]) -> Result<OwnedFd, Errno> {
+        grants::lend_fd(self, from, refs)
     }
 
     fn listen(&self, peer: Domid) -> Result<FakePort, Errno> {
@@ -175,12 +175,12 @@ impl Kernel for Domain {
         FakePort::bind(self, peer, port)
     }
 
-    fn store(&self) -> Result<FakeWire, Errno> {
-        Ok(FakeWire::new(self))
+    fn store(&self) -> Result<FakeStoreTransport, Errno> {
+        Ok(FakeStoreTransport::new(self))
     }
 
     /// Nothing here depends on the descriptor.
-    fn hold(&self, _port: OwnedFd) {}
+    fn leak_port(&self, _port: OwnedFd) {}
 }
 
 #[cfg(test)]

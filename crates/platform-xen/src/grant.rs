@@ -1,8 +1,8 @@
 //! What travels to the peer so that it can map: references, or the reference of their directory (docs/spec/xen.md).
 
-use crate::directory::{ListFault, PAGES_MAX};
+use crate::directory::{ListError, PAGES_MAX};
 use crate::{Domid, GrantRef};
-use isthmus_platform::conformance::Portable;
+use isthmus_platform::conformance::WireValue;
 use isthmus_shm::Access;
 
 /// References that travel in the grant itself. What most regions need does not fit: these are for rings and single pages.
@@ -15,7 +15,7 @@ const LISTED: u8 = 2;
 
 /// A grant, as somebody says it is. Whether it is, the hypervisor says when it is mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grant {
+pub struct XenGrant {
     /// Who granted. Not in the bytes: who they came from is known.
     pub from: Domid,
     /// What may be done.
@@ -23,12 +23,12 @@ pub struct Grant {
     /// How many pages.
     pub pages: u32,
     /// By which references.
-    pub names: Names,
+    pub refs: GrantRefs,
 }
 
 /// How a grant names its pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Names {
+pub enum GrantRefs {
     /// One by one.
     Inline(Vec<GrantRef>),
     /// In lists, of which this is the first ([`crate::directory`]).
@@ -37,7 +37,7 @@ pub enum Names {
 
 /// These bytes are no grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GrantFault {
+pub enum XenGrantError {
     /// Of another version, or none at all.
     #[error("no grant that we can read")]
     Unknown,
@@ -46,15 +46,15 @@ pub enum GrantFault {
     Length,
     /// About its lists.
     #[error(transparent)]
-    List(#[from] ListFault),
+    List(#[from] ListError),
 }
 
-impl Grant {
+impl XenGrant {
     /// Its bytes.
     pub fn emit(&self) -> Vec<u8> {
-        let (flag, refs) = match &self.names {
-            Names::Inline(refs) => (0, refs.as_slice()),
-            Names::Listed(first) => (LISTED, std::slice::from_ref(first)),
+        let (flag, refs) = match &self.refs {
+            GrantRefs::Inline(refs) => (0, refs.as_slice()),
+            GrantRefs::Listed(first) => (LISTED, std::slice::from_ref(first)),
         };
         let writable = if self.access == Access::ReadWrite { WRITABLE } else { 0 };
         let mut bytes = vec![b'G', VERSION, writable | flag, 0];
@@ -64,31 +64,31 @@ impl Grant {
     }
 
     /// A grant of `from`'s.
-    pub fn parse(bytes: &[u8], from: Domid) -> Result<Self, GrantFault> {
-        let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or(GrantFault::Unknown)?;
-        let &[b'G', VERSION, flags, 0, ref pages @ ..] = head else { return Err(GrantFault::Unknown) };
+    pub fn parse(bytes: &[u8], from: Domid) -> Result<Self, XenGrantError> {
+        let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or(XenGrantError::Unknown)?;
+        let &[b'G', VERSION, flags, 0, ref pages @ ..] = head else { return Err(XenGrantError::Unknown) };
         if flags & !(WRITABLE | LISTED) != 0 {
-            return Err(GrantFault::Unknown);
+            return Err(XenGrantError::Unknown);
         }
         let pages = u32::from_le_bytes([pages[0], pages[1], pages[2], pages[3]]);
         if pages == 0 || pages > PAGES_MAX {
-            return Err(ListFault::Pages(pages).into());
+            return Err(ListError::Pages(pages).into());
         }
-        let (words, []) = rest.as_chunks::<4>() else { return Err(GrantFault::Length) };
+        let (words, []) = rest.as_chunks::<4>() else { return Err(XenGrantError::Length) };
         let refs: Vec<GrantRef> =
             words.iter().take(INLINE_MAX + 1).map(|word| GrantRef(u32::from_le_bytes(*word))).collect();
-        let names = match (flags & LISTED != 0, refs.as_slice()) {
-            (true, &[first]) => Names::Listed(first),
-            (false, all) if all.len() == pages as usize && all.len() <= INLINE_MAX => Names::Inline(refs),
-            _ => return Err(GrantFault::Length),
+        let refs = match (flags & LISTED != 0, refs.as_slice()) {
+            (true, &[first]) => GrantRefs::Listed(first),
+            (false, all) if all.len() == pages as usize && all.len() <= INLINE_MAX => GrantRefs::Inline(refs),
+            _ => return Err(XenGrantError::Length),
         };
         let access = if flags & WRITABLE != 0 { Access::ReadWrite } else { Access::Read };
-        Ok(Self { from, access, pages, names })
+        Ok(Self { from, access, pages, refs })
     }
 }
 
 /// Between the two sides of the conformance suite, also with grants of somebody else's: a number of two bytes goes before.
-impl Portable for Grant {
+impl WireValue for XenGrant {
     fn emit(&self) -> Vec<u8> {
         [&self.from.number().to_le_bytes()[..], &self.emit()].concat()
     }
@@ -111,49 +111,49 @@ mod tests {
     #[test]
     fn a_grant_begins_as_the_specification_says() {
         let refs = vec![GrantRef(11), GrantRef(10)];
-        let grant = Grant { from: one(), access: Access::ReadWrite, pages: 2, names: Names::Inline(refs) };
+        let grant = XenGrant { from: one(), access: Access::ReadWrite, pages: 2, refs: GrantRefs::Inline(refs) };
         assert_eq!(grant.emit(), b"G\x01\x01\0\x02\0\0\0\x0b\0\0\0\x0a\0\0\0");
-        let listed = Grant { from: one(), access: Access::Read, pages: 70, names: Names::Listed(GrantRef(258)) };
+        let listed = XenGrant { from: one(), access: Access::Read, pages: 70, refs: GrantRefs::Listed(GrantRef(258)) };
         assert_eq!(listed.emit(), b"G\x01\x02\0\x46\0\0\0\x02\x01\0\0");
     }
 
     #[test]
-    fn grants_that_contradict_themselves_are_refused() {
-        let parse = |bytes: &[u8]| Grant::parse(bytes, one());
-        assert_eq!(parse(b"G\x01\x01\0\x02\0\0\0\x0b\0\0\0"), Err(GrantFault::Length));
-        assert_eq!(parse(b"G\x01\x01\0\x01\0\0\0\x0b\0\0"), Err(GrantFault::Length));
-        assert_eq!(parse(b"G\x01\x02\0\x02\0\0\0"), Err(GrantFault::Length));
-        assert_eq!(parse(b"G\x01\x01\0\0\0\0\0"), Err(ListFault::Pages(0).into()));
-        assert_eq!(parse(b"G\x01\x02\0\xff\xff\xff\xff\x0b\0\0\0"), Err(ListFault::Pages(u32::MAX).into()));
+    fn rejects_inconsistent_grants() {
+        let parse = |bytes: &[u8]| XenGrant::parse(bytes, one());
+        assert_eq!(parse(b"G\x01\x01\0\x02\0\0\0\x0b\0\0\0"), Err(XenGrantError::Length));
+        assert_eq!(parse(b"G\x01\x01\0\x01\0\0\0\x0b\0\0"), Err(XenGrantError::Length));
+        assert_eq!(parse(b"G\x01\x02\0\x02\0\0\0"), Err(XenGrantError::Length));
+        assert_eq!(parse(b"G\x01\x01\0\0\0\0\0"), Err(ListError::Pages(0).into()));
+        assert_eq!(parse(b"G\x01\x02\0\xff\xff\xff\xff\x0b\0\0\0"), Err(ListError::Pages(u32::MAX).into()));
         for unknown in
             [&b""[..], b"G\x01\x01\0\x01\0\0", b"G\x02\x01\0\x01\0\0\0\x0b\0\0\0", b"G\x01\x04\0\x01\0\0\0\x0b\0\0\0"]
         {
-            assert_eq!(parse(unknown), Err(GrantFault::Unknown));
+            assert_eq!(parse(unknown), Err(XenGrantError::Unknown));
         }
     }
 
     proptest! {
         #[test]
-        fn grants_say_the_same_again(
+        fn grants_round_trip(
             write: bool, listed: bool, pages in 1..=PAGES_MAX, refs in prop::collection::vec(any::<u32>(), 1..=INLINE_MAX),
         ) {
             let access = if write { Access::ReadWrite } else { Access::Read };
             let refs: Vec<GrantRef> = refs.into_iter().map(GrantRef).collect();
-            let (pages, names) = match listed {
-                true => (pages, Names::Listed(refs[0])),
-                false => (refs.len() as u32, Names::Inline(refs)),
+            let (pages, refs) = match listed {
+                true => (pages, GrantRefs::Listed(refs[0])),
+                false => (refs.len() as u32, GrantRefs::Inline(refs)),
             };
-            let grant = Grant { from: one(), access, pages, names };
-            prop_assert_eq!(Grant::parse(&grant.emit(), one()), Ok(grant));
+            let grant = XenGrant { from: one(), access, pages, refs };
+            prop_assert_eq!(XenGrant::parse(&grant.emit(), one()), Ok(grant));
         }
 
         #[test]
-        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..100), honest: bool) {
+        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..100), valid_head: bool) {
             let mut bytes = bytes;
-            if honest && bytes.len() >= 4 {
+            if valid_head && bytes.len() >= 4 {
                 bytes[..4].copy_from_slice(b"G\x01\x03\0");
             }
-            if let Ok(grant) = Grant::parse(&bytes, one()) {
+            if let Ok(grant) = XenGrant::parse(&bytes, one()) {
                 prop_assert_eq!(grant.emit(), bytes);
             }
         }

@@ -3,7 +3,7 @@
 //! There are two: the device nodes of Linux ([`crate::Devices`]), and a whole host in this process for tests ([`crate::fake`]).
 //! Everything above knows only what stands here.
 
-use crate::store::Wire;
+use crate::store::StoreTransport;
 use crate::{Domid, EvtchnPort, GrantRef};
 use isthmus_shm::{Access, Mapping};
 use rustix::fd::{AsFd, OwnedFd};
@@ -16,7 +16,7 @@ pub const PAGE_BYTES: u64 = 4096;
 /// What the kernel does when a mapping ends, however it ends: it clears one byte and rings. Of the domain whose mapping it is: when
 /// Xen destroys that, there is no kernel left to do it.
 #[derive(Clone, Copy, Debug)]
-pub struct Farewell<'a, P> {
+pub struct UnmapNotify<'a, P> {
     /// Which byte of the pages. Never of those granted read-only.
     pub byte_at: u64,
     /// An end of ours of a channel to the other domain.
@@ -30,7 +30,7 @@ pub trait Kernel {
     /// An end of an event channel.
     type Port: Port;
     /// A connection to XenStore.
-    type Wire: Wire;
+    type StoreTransport: StoreTransport;
 
     /// So many zeroed pages of our own, each granted to `to` and to nobody else, for good: who it is for cannot be changed.
     fn offer(&self, to: Domid, pages: u32, access: Access) -> Result<Self::Pages, Errno>;
@@ -41,12 +41,12 @@ pub trait Kernel {
         from: Domid,
         refs: &[GrantRef],
         access: Access,
-        farewell: Option<Farewell<'_, Self::Port>>,
+        unmap_notify: Option<UnmapNotify<'_, Self::Port>>,
     ) -> Result<Mapping, Errno>;
 
     /// Pages that `from` granted us, to be mapped once by whoever gets the descriptor: at offset 0, in full, `refs` in this order, 4096
     /// at most. Nothing is checked before that.
-    fn lend(&self, from: Domid, refs: &[GrantRef]) -> Result<OwnedFd, Errno>;
+    fn lend_fd(&self, from: Domid, refs: &[GrantRef]) -> Result<OwnedFd, Errno>;
 
     /// An end that `peer`, and nobody else, can bind to.
     fn listen(&self, peer: Domid) -> Result<Self::Port, Errno>;
@@ -55,11 +55,11 @@ pub trait Kernel {
     fn bind(&self, peer: Domid, port: EvtchnPort) -> Result<Self::Port, Errno>;
 
     /// A connection to XenStore.
-    fn store(&self) -> Result<Self::Wire, Errno>;
+    fn store(&self) -> Result<Self::StoreTransport, Errno>;
 
     /// Holds an end for good that was made before this domain was saved and restored: its channel is gone, and a kernel may not survive
     /// that it is closed.
-    fn hold(&self, port: OwnedFd);
+    fn leak_port(&self, port: OwnedFd);
 }
 
 /// Pages of ours, granted. While they are mapped somewhere the grants stay, and so do the pages; then both go. Whoever gets the descriptor
@@ -75,7 +75,7 @@ pub trait Pages: AsFd {
     fn map(&self) -> Result<Mapping, Errno>;
 
     /// What happens when these pages and all mappings of ours are gone.
-    fn set_farewell(&self, farewell: Farewell<'_, Self::Port>) -> Result<(), Errno>;
+    fn set_unmap_notify(&self, unmap_notify: UnmapNotify<'_, Self::Port>) -> Result<(), Errno>;
 }
 
 /// An end of an event channel. Its descriptor is to poll: readable when there is an event to wait for.

@@ -3,8 +3,8 @@
 //! ```text
 //!   domain A                                                    domain B
 //!   offer: pages, each granted to B          map: B's kernel shows A's pages
-//!     └ refs ── directory, if they are many ─── Grant ──────────► ┘
-//!   listen: a port for B ──────────────────────  Bell ──────────► bind, notify
+//!     └ refs ── directory, if they are many ─── XenGrant ───────► ┘
+//!   listen: a port for B ──────────────────────  DoorbellToken ─► bind, notify
 //!   store: data/isthmus/… ◄─────────────────── watches ─────────► presence
 //! ```
 //!
@@ -17,17 +17,17 @@
 //! ```
 //! use isthmus_layout::RegionSize;
 //! use isthmus_platform::Platform;
-//! use isthmus_platform_xen::{Domid, Xen, fake::Host};
-//! use isthmus_shm::{Access, Payload, Window};
+//! use isthmus_platform_xen::{Domid, Xen, fake::FakeHost};
+//! use isthmus_shm::{Access, Payload, SharedMapping};
 //!
-//! let host = Host::new();
+//! let host = FakeHost::new();
 //! let [one, two] = [1, 2].map(|number| Domid::new(number).unwrap());
 //! let (ours, theirs) = (Xen::new(host.start(one), one), Xen::new(host.start(two), two));
 //! let size = RegionSize(8192);
 //! let memory = ours.allocate(size, &two, Access::ReadWrite).unwrap();
-//! let own = Window::new(ours.map_own(&memory).unwrap());
+//! let own = SharedMapping::new(ours.map_own(&memory).unwrap());
 //! let grant = ours.grant(&memory, &two, Access::ReadWrite).unwrap();
-//! let window = Window::new(theirs.map(grant, size, Access::ReadWrite).unwrap());
+//! let window = SharedMapping::new(theirs.map(grant, size, Access::ReadWrite).unwrap());
 //! own.copy_in(5000, b"hello");
 //! let mut bytes = [0; 5];
 //! window.copy_out(5000, &mut bytes);
@@ -50,11 +50,11 @@ mod shared;
 mod spec;
 pub mod store;
 
-pub use devices::{DevicePages, DevicePort, DeviceWire, Devices};
-pub use grant::{Grant, GrantFault, INLINE_MAX, Names};
+pub use devices::{DevicePages, DevicePort, DeviceStoreTransport, Devices};
+pub use grant::{GrantRefs, INLINE_MAX, XenGrant, XenGrantError};
 pub use ids::{Domid, EvtchnPort, GrantRef};
-pub use kernel::{Farewell, Kernel, Pages, Port};
-pub use offer::{Offer, OfferFault};
-pub use platform::{Bell, Xen, XenListener, XenMemory, XenRinger};
-pub use shared::{SharedHead, SharedLot};
-pub use store::{Event, Store, StoreError};
+pub use kernel::{Kernel, Pages, Port, UnmapNotify};
+pub use offer::{Offer, OfferError};
+pub use platform::{DoorbellToken, Xen, XenListener, XenMemory, XenRinger};
+pub use shared::{SharedBatch, SharedHead};
+pub use store::{Store, StoreError, StoreEvent};

@@ -1,6 +1,6 @@
 //! What a guest's daemon offers to its backend, in its advertisement (docs/spec/xen.md): a window, and the port by which it is woken.
 
-use crate::grant::{Grant, GrantFault};
+use crate::grant::{XenGrant, XenGrantError};
 use crate::{Domid, EvtchnPort};
 
 const VERSION: u8 = 1;
@@ -16,20 +16,20 @@ pub struct Offer {
     /// Where the guest hears the backend.
     pub port: EvtchnPort,
     /// The window's head page.
-    pub head: Grant,
-    /// The window's crossing.
-    pub crossing: Grant,
+    pub head: XenGrant,
+    /// The window's proxy ring.
+    pub proxy_ring: XenGrant,
 }
 
 /// This is no offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum OfferFault {
+pub enum OfferError {
     /// Of another version, or none at all.
     #[error("no offer that we can read")]
     Unknown,
     /// One of its grants.
     #[error(transparent)]
-    Grant(#[from] GrantFault),
+    Grant(#[from] XenGrantError),
 }
 
 impl Offer {
@@ -42,27 +42,27 @@ impl Offer {
         bytes.extend(self.port.0.to_le_bytes());
         bytes.push(head.len() as u8); // A grant that names its references has 72 bytes at most.
         bytes.extend(head);
-        bytes.extend(self.crossing.emit());
+        bytes.extend(self.proxy_ring.emit());
         bytes
     }
 
     /// An offer of `from`'s.
-    pub fn parse(bytes: &[u8], from: Domid) -> Result<Self, OfferFault> {
-        let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or(OfferFault::Unknown)?;
-        let &[b'W', VERSION, backend0, backend1, ref numbers @ ..] = head else { return Err(OfferFault::Unknown) };
-        let backend = Domid::new(u16::from_le_bytes([backend0, backend1])).ok_or(OfferFault::Unknown)?;
+    pub fn parse(bytes: &[u8], from: Domid) -> Result<Self, OfferError> {
+        let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or(OfferError::Unknown)?;
+        let &[b'W', VERSION, backend0, backend1, ref numbers @ ..] = head else { return Err(OfferError::Unknown) };
+        let backend = Domid::new(u16::from_le_bytes([backend0, backend1])).ok_or(OfferError::Unknown)?;
         let (incarnation, port) = numbers.split_at(8);
         let (Ok(incarnation), Ok(port)) = (incarnation.try_into(), port.try_into()) else {
-            return Err(OfferFault::Unknown);
+            return Err(OfferError::Unknown);
         };
-        let (&len, rest) = rest.split_first().ok_or(OfferFault::Unknown)?;
-        let (head, crossing) = rest.split_at_checked(len.into()).ok_or(OfferFault::Unknown)?;
+        let (&len, rest) = rest.split_first().ok_or(OfferError::Unknown)?;
+        let (head, proxy_ring) = rest.split_at_checked(len.into()).ok_or(OfferError::Unknown)?;
         Ok(Self {
             backend,
             incarnation: u64::from_le_bytes(incarnation),
             port: EvtchnPort(u32::from_le_bytes(port)),
-            head: Grant::parse(head, from)?,
-            crossing: Grant::parse(crossing, from)?,
+            head: XenGrant::parse(head, from)?,
+            proxy_ring: XenGrant::parse(proxy_ring, from)?,
         })
     }
 }
@@ -71,19 +71,19 @@ impl Offer {
 mod tests {
     use super::*;
     use crate::presence::OFFER_BYTES_MAX;
-    use crate::{GrantRef, INLINE_MAX, Names};
+    use crate::{GrantRef, GrantRefs, INLINE_MAX};
     use isthmus_shm::Access;
     use proptest::prelude::*;
 
     fn offer() -> Offer {
         let from = Domid::new(7).unwrap();
-        let grant = |pages, names| Grant { from, access: Access::ReadWrite, pages, names };
+        let grant = |pages, refs| XenGrant { from, access: Access::ReadWrite, pages, refs };
         Offer {
             backend: Domid::new(5).unwrap(),
             incarnation: 0x0102_0304_0506_0708,
             port: EvtchnPort(9),
-            head: grant(1, Names::Inline(vec![GrantRef(11)])),
-            crossing: grant(70, Names::Listed(GrantRef(258))),
+            head: grant(1, GrantRefs::Inline(vec![GrantRef(11)])),
+            proxy_ring: grant(70, GrantRefs::Listed(GrantRef(258))),
         }
     }
 
@@ -93,9 +93,9 @@ mod tests {
         assert_eq!(bytes[..16], *b"W\x01\x05\0\x08\x07\x06\x05\x04\x03\x02\x01\x09\0\0\0");
         assert_eq!(bytes[16..18], *b"\x0cG");
         assert_eq!(Offer::parse(&bytes, Domid::new(7).unwrap()), Ok(offer()));
-        let refs = Names::Inline(vec![GrantRef(u32::MAX); INLINE_MAX]);
-        let largest = Grant { pages: INLINE_MAX as u32, names: refs, ..offer().head };
-        let largest = Offer { head: largest.clone(), crossing: largest, ..offer() };
+        let refs = GrantRefs::Inline(vec![GrantRef(u32::MAX); INLINE_MAX]);
+        let largest = XenGrant { pages: INLINE_MAX as u32, refs, ..offer().head };
+        let largest = Offer { head: largest.clone(), proxy_ring: largest, ..offer() };
         assert_eq!(Offer::parse(&largest.emit(), Domid::new(7).unwrap()), Ok(largest.clone()));
         assert!(largest.emit().len() <= OFFER_BYTES_MAX);
     }

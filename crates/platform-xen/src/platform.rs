@@ -1,17 +1,17 @@
 //! The platform toward one other domain.
 
-use crate::directory::{self, Level, ListFault, PAGES_MAX, Place};
-use crate::grant::{Grant, INLINE_MAX, Names};
-use crate::kernel::{Farewell, Kernel, PAGE_BYTES, Pages, Port};
+use crate::directory::{self, Level, ListError, ListPosition, PAGES_MAX};
+use crate::grant::{GrantRefs, INLINE_MAX, XenGrant};
+use crate::kernel::{Kernel, PAGE_BYTES, Pages, Port, UnmapNotify};
 use crate::{Domid, EvtchnPort, GrantRef};
 use isthmus_layout::RegionSize;
-use isthmus_platform::conformance::{Conform, Portable};
+use isthmus_platform::conformance::{ConformancePlatform, WireValue};
 use isthmus_platform::{Listen, Platform, PlatformError, Ring};
-use isthmus_shm::{Access, MapError, Mapping, Payload, Window};
+use isthmus_shm::{Access, MapError, Mapping, Payload, SharedMapping};
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// Domains of a Xen host, over what their kernel offers: [`crate::Devices`] or a [`crate::fake::Domain`].
+/// Domains of a Xen host, over what their kernel offers: [`crate::Devices`] or a [`crate::fake::FakeDomain`].
 #[derive(Clone, Copy, Debug)]
 pub struct Xen<K> {
     kernel: K,
@@ -26,7 +26,7 @@ pub struct XenMemory<P> {
     pages: P,
     /// Lists of its references, first the root. They have to be there until the peer has mapped.
     lists: Vec<P>,
-    grant: Names,
+    grant: GrantRefs,
 }
 
 impl<P: Pages> XenMemory<P> {
@@ -43,14 +43,14 @@ impl<P: Pages> XenMemory<P> {
 
 /// What the peer needs to wake us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bell {
+pub struct DoorbellToken {
     /// Whose bell it is. Not in the bytes: who they came from is known.
     pub from: Domid,
     /// Its port.
     pub port: EvtchnPort,
 }
 
-impl Portable for Bell {
+impl WireValue for DoorbellToken {
     fn emit(&self) -> Vec<u8> {
         [&self.from.number().to_le_bytes()[..], &self.port.0.to_le_bytes()].concat()
     }
@@ -89,24 +89,24 @@ impl<K: Kernel> Xen<K> {
     }
 
     /// As [`Platform::map`]; when the mapping ends, however it ends, the peer is told.
-    pub fn map_until(
+    pub fn map_with_notify(
         &self,
-        grant: &Grant,
+        grant: &XenGrant,
         size: RegionSize,
         access: Access,
-        farewell: Option<Farewell<'_, K::Port>>,
+        unmap_notify: Option<UnmapNotify<'_, K::Port>>,
     ) -> Result<Mapping, PlatformError> {
-        let refs = self.pages_of(grant, size)?;
-        self.kernel.map(grant.from, &refs, access, farewell).map_err(refused(MAPPING))
+        let refs = self.resolve_refs(grant, size)?;
+        self.kernel.map(grant.from, &refs, access, unmap_notify).map_err(refused(MAPPING))
     }
 
     /// The references of a grant's first pages, as many as this size has. Whether they are good is known when they are mapped.
-    pub fn pages_of(&self, grant: &Grant, size: RegionSize) -> Result<Vec<GrantRef>, PlatformError> {
+    pub fn resolve_refs(&self, grant: &XenGrant, size: RegionSize) -> Result<Vec<GrantRef>, PlatformError> {
         let (need, have) = (size.0.div_ceil(PAGE_BYTES), u64::from(grant.pages));
         if need > have {
             return Err(MapError::TooSmall { need: size.0, have: have * PAGE_BYTES }.into());
         }
-        let mut refs = self.refs(grant)?;
+        let mut refs = self.read_refs(grant)?;
         refs.truncate(need as usize);
         Ok(refs)
     }
@@ -117,55 +117,55 @@ impl<K: Kernel> Xen<K> {
     }
 
     /// Writes references into lists that `to` may read; how it is told about them.
-    fn list(&self, to: Domid, refs: &[GrantRef]) -> Result<(Names, Vec<K::Pages>), PlatformError> {
+    fn write_lists(&self, to: Domid, refs: &[GrantRef]) -> Result<(GrantRefs, Vec<K::Pages>), PlatformError> {
         if refs.len() <= INLINE_MAX {
-            return Ok((Names::Inline(refs.to_vec()), Vec::new()));
+            return Ok((GrantRefs::Inline(refs.to_vec()), Vec::new()));
         }
         let pages = refs.len() as u32;
-        let one_page = |place: Place, refs: &[GrantRef]| {
+        let one_page = |position: ListPosition, refs: &[GrantRef]| {
             let list = self.kernel.offer(to, 1, Access::Read).map_err(refused(GRANTING))?;
-            Window::new(list.map().map_err(refused(GRANTING))?).copy_in(0, &directory::emit(place, refs));
+            SharedMapping::new(list.map().map_err(refused(GRANTING))?).copy_in(0, &directory::emit(position, refs));
             Ok::<_, PlatformError>(list)
         };
         let mut lists = Vec::new();
         for (leaf, refs) in (0..).zip(refs.chunks(directory::REFS_MAX)) {
-            lists.push(one_page(Place { level: Level::Leaf, pages, leaf }, refs)?);
+            lists.push(one_page(ListPosition { level: Level::Leaf, pages, leaf }, refs)?);
         }
         if Level::first(pages) == Level::Root {
             let leaves: Vec<GrantRef> = lists.iter().map(|leaf| leaf.refs()[0]).collect();
-            lists.insert(0, one_page(Place { level: Level::Root, pages, leaf: 0 }, &leaves)?);
+            lists.insert(0, one_page(ListPosition { level: Level::Root, pages, leaf: 0 }, &leaves)?);
         }
-        Ok((Names::Listed(lists[0].refs()[0]), lists))
+        Ok((GrantRefs::Listed(lists[0].refs()[0]), lists))
     }
 
     /// The references of a grant, each read once.
-    fn refs(&self, grant: &Grant) -> Result<Vec<GrantRef>, PlatformError> {
+    fn read_refs(&self, grant: &XenGrant) -> Result<Vec<GrantRef>, PlatformError> {
         let pages = grant.pages;
         if pages == 0 || pages > PAGES_MAX {
             return Err(refused(MAPPING)(Errno::INVAL));
         }
-        let first = match &grant.names {
-            Names::Inline(refs) if refs.len() == pages as usize => return Ok(refs.clone()),
-            Names::Inline(_) => return Err(refused(MAPPING)(Errno::INVAL)),
-            Names::Listed(first) => *first,
+        let first = match &grant.refs {
+            GrantRefs::Inline(refs) if refs.len() == pages as usize => return Ok(refs.clone()),
+            GrantRefs::Inline(_) => return Err(refused(MAPPING)(Errno::INVAL)),
+            GrantRefs::Listed(first) => *first,
         };
         let leaves = match Level::first(pages) {
             Level::Leaf => vec![first],
             Level::Root => {
-                let root = self.copies(grant.from, &[first])?;
-                directory::parse(Place { level: Level::Root, pages, leaf: 0 }, &root[0]).map_err(unreadable)?
+                let root = self.copy_pages(grant.from, &[first])?;
+                directory::parse(ListPosition { level: Level::Root, pages, leaf: 0 }, &root[0]).map_err(unreadable)?
             }
         };
         let mut refs = Vec::with_capacity(pages as usize);
-        for (leaf, page) in (0..).zip(self.copies(grant.from, &leaves)?.iter()) {
-            refs.extend(directory::parse(Place { level: Level::Leaf, pages, leaf }, page).map_err(unreadable)?);
+        for (leaf, page) in (0..).zip(self.copy_pages(grant.from, &leaves)?.iter()) {
+            refs.extend(directory::parse(ListPosition { level: Level::Leaf, pages, leaf }, page).map_err(unreadable)?);
         }
         Ok(refs)
     }
 
     /// Copies of these pages, made once.
-    fn copies(&self, from: Domid, refs: &[GrantRef]) -> Result<Vec<[u8; PAGE_BYTES as usize]>, PlatformError> {
-        let window = Window::new(self.kernel.map(from, refs, Access::Read, None).map_err(refused(MAPPING))?);
+    fn copy_pages(&self, from: Domid, refs: &[GrantRef]) -> Result<Vec<[u8; PAGE_BYTES as usize]>, PlatformError> {
+        let window = SharedMapping::new(self.kernel.map(from, refs, Access::Read, None).map_err(refused(MAPPING))?);
         let copy = |at: usize| {
             let mut page = [0; PAGE_BYTES as usize];
             window.copy_out(at as u64 * PAGE_BYTES, &mut page);
@@ -175,11 +175,11 @@ impl<K: Kernel> Xen<K> {
     }
 }
 
-fn unreadable(fault: ListFault) -> PlatformError {
+fn unreadable(fault: ListError) -> PlatformError {
     let operation = match fault {
-        ListFault::Unknown => "reading another domain's list of grant references, which is none",
-        ListFault::Misplaced => "reading another domain's list of grant references, which is that of another grant",
-        ListFault::Pages(_) => "reading a list of as many grant references as there cannot be",
+        ListError::Unknown => "reading another domain's list of grant references, which is none",
+        ListError::WrongPosition => "reading another domain's list of grant references, which is that of another grant",
+        ListError::Pages(_) => "reading a list of as many grant references as there cannot be",
     };
     refused(operation)(Errno::BADMSG)
 }
@@ -187,10 +187,10 @@ fn unreadable(fault: ListFault) -> PlatformError {
 impl<K: Kernel> Platform for Xen<K> {
     type Peer = Domid;
     type Memory = XenMemory<K::Pages>;
-    type Grant = Grant;
-    type Bell = Bell;
-    type Ringer = XenRinger<K::Port>;
-    type Listener = XenListener<K::Port>;
+    type Grant = XenGrant;
+    type DoorbellToken = DoorbellToken;
+    type DoorbellSender = XenRinger<K::Port>;
+    type DoorbellReceiver = XenListener<K::Port>;
 
     fn allocate(&self, size: RegionSize, to: &Domid, access: Access) -> Result<Self::Memory, PlatformError> {
         let pages = size.0.div_ceil(PAGE_BYTES);
@@ -198,7 +198,7 @@ impl<K: Kernel> Platform for Xen<K> {
             return Err(refused(GRANTING)(Errno::INVAL));
         }
         let pages = self.kernel.offer(*to, pages as u32, access).map_err(refused(GRANTING))?;
-        let (grant, lists) = self.list(*to, pages.refs())?;
+        let (grant, lists) = self.write_lists(*to, pages.refs())?;
         Ok(XenMemory { to: *to, access, pages, lists, grant })
     }
 
@@ -206,26 +206,26 @@ impl<K: Kernel> Platform for Xen<K> {
         memory.pages.map().map_err(refused("mapping granted pages of our own"))
     }
 
-    fn grant(&self, memory: &Self::Memory, to: &Domid, access: Access) -> Result<Grant, PlatformError> {
+    fn grant(&self, memory: &Self::Memory, to: &Domid, access: Access) -> Result<XenGrant, PlatformError> {
         // Both were fixed when it was allocated.
         if *to != memory.to || access != memory.access {
             return Err(refused(GRANTING)(Errno::PERM));
         }
         let pages = memory.pages.refs().len() as u32;
-        Ok(Grant { from: self.own, access, pages, names: memory.grant.clone() })
+        Ok(XenGrant { from: self.own, access, pages, refs: memory.grant.clone() })
     }
 
-    fn map(&self, grant: Grant, size: RegionSize, access: Access) -> Result<Mapping, PlatformError> {
-        self.map_until(&grant, size, access, None)
+    fn map(&self, grant: XenGrant, size: RegionSize, access: Access) -> Result<Mapping, PlatformError> {
+        self.map_with_notify(&grant, size, access, None)
     }
 
-    fn doorbell(&self, for_peer: &Domid) -> Result<(Self::Listener, Bell), PlatformError> {
+    fn doorbell(&self, for_peer: &Domid) -> Result<(Self::DoorbellReceiver, DoorbellToken), PlatformError> {
         let port = self.kernel.listen(*for_peer).map_err(refused("making an event channel"))?;
-        let bell = Bell { from: self.own, port: port.number() };
+        let bell = DoorbellToken { from: self.own, port: port.number() };
         Ok((XenListener(port), bell))
     }
 
-    fn ringer(&self, bell: Bell) -> Result<Self::Ringer, PlatformError> {
+    fn doorbell_sender(&self, bell: DoorbellToken) -> Result<Self::DoorbellSender, PlatformError> {
         Ok(XenRinger(self.kernel.bind(bell.from, bell.port).map_err(refused("binding to an event channel"))?))
     }
 }
@@ -243,36 +243,40 @@ impl<P: Port> Listen for XenListener<P> {
     }
 }
 
-impl<K: Kernel> Conform for Xen<K> {
-    fn forgeries(
+impl<K: Kernel> ConformancePlatform for Xen<K> {
+    fn forged_grants(
         &self,
         memory: &Self::Memory,
         to: &Domid,
         size: RegionSize,
         held: &mut Vec<Self::Memory>,
-    ) -> Result<Vec<(&'static str, Grant)>, PlatformError> {
+    ) -> Result<Vec<(&'static str, XenGrant)>, PlatformError> {
         let pages = size.0.div_ceil(PAGE_BYTES) as u32;
-        let inline = |from, refs: Vec<GrantRef>| Grant {
+        let inline = |from, refs: Vec<GrantRef>| XenGrant {
             from,
             access: Access::ReadWrite,
             pages: refs.len() as u32,
-            names: Names::Inline(refs),
+            refs: GrantRefs::Inline(refs),
         };
-        let listed =
-            |pages, first| Grant { from: self.own, access: Access::ReadWrite, pages, names: Names::Listed(first) };
-        let good = memory.pages.refs().to_vec();
+        let listed = |pages, first| XenGrant {
+            from: self.own,
+            access: Access::ReadWrite,
+            pages,
+            refs: GrantRefs::Listed(first),
+        };
+        let valid_refs = memory.pages.refs().to_vec();
         // Granted to somebody else: to ourselves.
         let foreign = self.allocate(size, &self.own, Access::ReadWrite)?;
         let read_only = self.allocate(size, to, Access::Read)?;
-        let one_wrong = good[1..].iter().copied().chain([GrantRef(0x00ff_fff0)]).collect();
+        let one_wrong = valid_refs[1..].iter().copied().chain([GrantRef(0x00ff_fff0)]).collect();
         let forged = vec![
             ("references of nobody", inline(self.own, vec![GrantRef(0x00ff_fff1); pages as usize])),
             ("references made out to another domain", inline(self.own, foreign.pages.refs().to_vec())),
             ("one bad reference among good ones", inline(self.own, one_wrong)),
-            ("references of a domain that granted nothing", inline(*to, good.clone())),
+            ("references of a domain that granted nothing", inline(*to, valid_refs.clone())),
             ("read-only pages, said to be writable", inline(self.own, read_only.pages.refs().to_vec())),
-            ("a list that is none", listed(pages, good[0])),
-            ("fewer pages than it says", listed(PAGES_MAX, good[0])),
+            ("a list that is none", listed(pages, valid_refs[0])),
+            ("fewer pages than it says", listed(PAGES_MAX, valid_refs[0])),
         ];
         held.extend([foreign, read_only]);
         Ok(forged)

@@ -1,29 +1,29 @@
-//! What a guest offers to another one, with which it is to have a window in common (docs/spec/xen.md): the window's head page, and lots
+//! What a guest offers to another one, with which it is to have a pair window (docs/spec/xen.md): the window's head page, and grant batches
 //! after that; each with a port by which either wakes the other.
 
-use crate::grant::{Grant, GrantFault};
-use crate::offer::OfferFault;
+use crate::grant::{XenGrant, XenGrantError};
+use crate::offer::OfferError;
 use crate::{Domid, EvtchnPort};
 
 const VERSION: u8 = 1;
 const START_BYTES: usize = 8;
 
-/// The beginning of a window that two guests have in common.
+/// The beginning of a pair window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedHead {
     /// Where the daemon of who offers hears the other one's.
     pub port: EvtchnPort,
     /// The window's head page.
-    pub head: Grant,
+    pub head: XenGrant,
 }
 
-/// A lot of it.
+/// A grant batch of a pair window.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SharedLot {
-    /// The end here of the lot's line, if it has one. Never port 0: no channel has that.
-    pub line: Option<EvtchnPort>,
+pub struct SharedBatch {
+    /// Our end of the batch's event channel, if it has one. Never port 0: no channel has that.
+    pub event_channel: Option<EvtchnPort>,
     /// Its pages.
-    pub pages: Grant,
+    pub pages: XenGrant,
 }
 
 impl SharedHead {
@@ -33,45 +33,45 @@ impl SharedHead {
     }
 
     /// What `from` offers.
-    pub fn parse(bytes: &[u8], from: Domid) -> Result<Self, OfferFault> {
+    pub fn parse(bytes: &[u8], from: Domid) -> Result<Self, OfferError> {
         let (port, head) = parse(b'N', bytes, from)?;
-        if head.pages == 1 { Ok(Self { port: EvtchnPort(port), head }) } else { Err(GrantFault::Length.into()) }
+        if head.pages == 1 { Ok(Self { port: EvtchnPort(port), head }) } else { Err(XenGrantError::Length.into()) }
     }
 }
 
-impl SharedLot {
+impl SharedBatch {
     /// Its bytes.
     pub fn emit(&self) -> Vec<u8> {
-        emit(b'L', self.line.map_or(0, |port| port.0), &self.pages)
+        emit(b'L', self.event_channel.map_or(0, |port| port.0), &self.pages)
     }
 
     /// What `from` offers.
-    pub fn parse(bytes: &[u8], from: Domid) -> Result<Self, OfferFault> {
+    pub fn parse(bytes: &[u8], from: Domid) -> Result<Self, OfferError> {
         let (port, pages) = parse(b'L', bytes, from)?;
-        Ok(Self { line: Some(EvtchnPort(port)).filter(|port| port.0 != 0), pages })
+        Ok(Self { event_channel: Some(EvtchnPort(port)).filter(|port| port.0 != 0), pages })
     }
 }
 
-fn emit(kind: u8, port: u32, grant: &Grant) -> Vec<u8> {
+fn emit(kind: u8, port: u32, grant: &XenGrant) -> Vec<u8> {
     let mut bytes = vec![kind, VERSION, 0, 0];
     bytes.extend(port.to_le_bytes());
     bytes.extend(grant.emit());
     bytes
 }
 
-fn parse(kind: u8, bytes: &[u8], from: Domid) -> Result<(u32, Grant), OfferFault> {
-    let (start, grant) = bytes.split_first_chunk::<START_BYTES>().ok_or(OfferFault::Unknown)?;
-    let &[is, VERSION, 0, 0, ref port @ ..] = start else { return Err(OfferFault::Unknown) };
+fn parse(kind: u8, bytes: &[u8], from: Domid) -> Result<(u32, XenGrant), OfferError> {
+    let (start, grant) = bytes.split_first_chunk::<START_BYTES>().ok_or(OfferError::Unknown)?;
+    let &[is, VERSION, 0, 0, ref port @ ..] = start else { return Err(OfferError::Unknown) };
     if is != kind {
-        return Err(OfferFault::Unknown);
+        return Err(OfferError::Unknown);
     }
-    Ok((u32::from_le_bytes([port[0], port[1], port[2], port[3]]), Grant::parse(grant, from)?))
+    Ok((u32::from_le_bytes([port[0], port[1], port[2], port[3]]), XenGrant::parse(grant, from)?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{GrantRef, Names};
+    use crate::{GrantRef, GrantRefs};
     use isthmus_shm::Access;
     use proptest::prelude::*;
 
@@ -79,9 +79,9 @@ mod tests {
         Domid::new(7).unwrap()
     }
 
-    fn granted(pages: u32) -> Grant {
+    fn granted(pages: u32) -> XenGrant {
         let refs = (0..pages).map(|page| GrantRef(11 + page)).collect();
-        Grant { from: from(), access: Access::ReadWrite, pages, names: Names::Inline(refs) }
+        XenGrant { from: from(), access: Access::ReadWrite, pages, refs: GrantRefs::Inline(refs) }
     }
 
     fn offered(pages: u32) -> SharedHead {
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn it_begins_as_the_specification_says() {
+    fn shared_head_has_the_specified_bytes() {
         let bytes = offered(1).emit();
         assert_eq!(bytes, *b"N\x01\0\0\x09\0\0\0G\x01\x01\0\x01\0\0\0\x0b\0\0\0");
         assert_eq!(SharedHead::parse(&bytes, from()), Ok(offered(1)));
@@ -97,20 +97,20 @@ mod tests {
     }
 
     #[test]
-    fn a_lot_has_a_line_or_none() {
-        for (line, port) in [(Some(EvtchnPort(9)), b"\x09\0\0\0"), (None, b"\0\0\0\0")] {
-            let lot = SharedLot { line, pages: granted(2) };
-            let bytes = lot.emit();
+    fn batch_has_an_event_channel_or_none() {
+        for (event_channel, port) in [(Some(EvtchnPort(9)), b"\x09\0\0\0"), (None, b"\0\0\0\0")] {
+            let batch = SharedBatch { event_channel, pages: granted(2) };
+            let bytes = batch.emit();
             assert_eq!((&bytes[..4], &bytes[4..8]), (&b"L\x01\0\0"[..], &port[..]));
-            assert_eq!(SharedLot::parse(&bytes, from()), Ok(lot));
-            assert_eq!(SharedHead::parse(&bytes, from()), Err(OfferFault::Unknown));
-            (0..bytes.len()).for_each(|cut| assert!(SharedLot::parse(&bytes[..cut], from()).is_err(), "{cut}"));
+            assert_eq!(SharedBatch::parse(&bytes, from()), Ok(batch));
+            assert_eq!(SharedHead::parse(&bytes, from()), Err(OfferError::Unknown));
+            (0..bytes.len()).for_each(|cut| assert!(SharedBatch::parse(&bytes[..cut], from()).is_err(), "{cut}"));
         }
     }
 
     #[test]
-    fn a_head_of_more_than_a_page_is_refused() {
-        assert_eq!(SharedHead::parse(&offered(2).emit(), from()), Err(GrantFault::Length.into()));
+    fn rejects_a_head_of_more_than_one_page() {
+        assert_eq!(SharedHead::parse(&offered(2).emit(), from()), Err(XenGrantError::Length.into()));
     }
 
     proptest! {
@@ -124,8 +124,8 @@ mod tests {
                 prop_assert_eq!(offered.emit(), &*bytes);
             }
             bytes.iter_mut().take(1).for_each(|kind| *kind = b'L');
-            if let Ok(lot) = SharedLot::parse(&bytes, from()) {
-                prop_assert_eq!(lot.emit(), bytes);
+            if let Ok(batch) = SharedBatch::parse(&bytes, from()) {
+                prop_assert_eq!(batch.emit(), bytes);
             }
         }
     }

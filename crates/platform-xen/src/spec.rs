@@ -1,10 +1,10 @@
 //! The tables of docs/spec/xen.md, printed from the code.
 
 use crate::admission::{BACKENDS, BACKENDS_MAX, GUESTS};
-use crate::directory::{self, Level, PAGES_MAX, Place, REFS_MAX};
+use crate::directory::{self, Level, ListPosition, PAGES_MAX, REFS_MAX};
 use crate::kernel::PAGE_BYTES;
-use crate::presence::{BEAT, FOLLOWED_MAX, LEASE, NODE, OFFER_BYTES_MAX};
-use crate::{Domid, EvtchnPort, Grant, GrantRef, INLINE_MAX, Names, Offer, SharedHead, SharedLot};
+use crate::presence::{FOLLOWED_MAX, HEARTBEAT_INTERVAL, LEASE_TIMEOUT, NODE, OFFER_BYTES_MAX};
+use crate::{Domid, EvtchnPort, GrantRef, GrantRefs, INLINE_MAX, Offer, SharedBatch, SharedHead, XenGrant};
 use isthmus_shm::Access;
 
 fn rows(head: &str, rows: &[String]) -> String {
@@ -13,11 +13,11 @@ fn rows(head: &str, rows: &[String]) -> String {
 }
 
 fn grant() -> String {
-    let one = |access, names| Grant { from: Domid::ZERO, access, pages: 1, names }.emit();
-    let inline = || Names::Inline(vec![GrantRef(7)]);
+    let one = |access, refs| XenGrant { from: Domid::ZERO, access, pages: 1, refs }.emit();
+    let inline = || GrantRefs::Inline(vec![GrantRef(7)]);
     let flag = |with: Vec<u8>, without: Vec<u8>| with[2] ^ without[2];
     let writable = flag(one(Access::ReadWrite, inline()), one(Access::Read, inline()));
-    let listed = flag(one(Access::Read, Names::Listed(GrantRef(7))), one(Access::Read, inline()));
+    let listed = flag(one(Access::Read, GrantRefs::Listed(GrantRef(7))), one(Access::Read, inline()));
     let bytes = one(Access::Read, inline());
     rows(
         "| offset | bytes | meaning |",
@@ -38,9 +38,9 @@ fn grant() -> String {
 }
 
 fn list() -> String {
-    let place = |level, leaf| Place { level, pages: REFS_MAX as u32 + 1, leaf };
-    let root = directory::emit(place(Level::Root, 0), &[GrantRef(1), GrantRef(2)]);
-    let leaf = directory::emit(place(Level::Leaf, 1), &[GrantRef(1)]);
+    let position = |level, leaf| ListPosition { level, pages: REFS_MAX as u32 + 1, leaf };
+    let root = directory::emit(position(Level::Root, 0), &[GrantRef(1), GrantRef(2)]);
+    let leaf = directory::emit(position(Level::Leaf, 1), &[GrantRef(1)]);
     rows(
         "| offset | bytes | meaning |",
         &[
@@ -59,7 +59,7 @@ fn list() -> String {
 
 fn lists() -> String {
     let row = |pages: u32| {
-        let last = Place { level: Level::Leaf, pages, leaf: directory::leaves(pages) - 1 }.len();
+        let last = ListPosition { level: Level::Leaf, pages, leaf: directory::leaves(pages) - 1 }.len();
         let root = if Level::first(pages) == Level::Root { 1 } else { 0 };
         format!("| {pages} | {root} | {} | {last} |", directory::leaves(pages))
     };
@@ -87,14 +87,14 @@ fn store() -> String {
 
 fn offer() -> String {
     let from = Domid::new(7).unwrap();
-    let grant = |names| Grant { from, access: Access::ReadWrite, pages: 1, names };
-    let one = grant(Names::Inline(vec![GrantRef(7)]));
+    let grant = |refs| XenGrant { from, access: Access::ReadWrite, pages: 1, refs };
+    let one = grant(GrantRefs::Inline(vec![GrantRef(7)]));
     let offer = Offer {
         backend: Domid::new(0x0201).unwrap(),
         incarnation: 0x1817_1615_1413_1211,
         port: EvtchnPort(0x2423_2221),
         head: one.clone(),
-        crossing: one.clone(),
+        proxy_ring: one.clone(),
     };
     let (bytes, len) = (offer.emit(), one.emit().len());
     assert_eq!(
@@ -111,26 +111,26 @@ fn offer() -> String {
             "| 12 | 4 | a port of an event channel, to which the backend binds |".to_owned(),
             "| 16 | 1 | bytes of the grant that follows |".to_owned(),
             "| 17 | those | the grant of the window's head page |".to_owned(),
-            "| then | to the end | the grant of its crossing |".to_owned(),
+            "| then | to the end | the grant of its proxy ring |".to_owned(),
         ],
     )
 }
 
 fn shared() -> String {
-    let names = Names::Inline(vec![GrantRef(7)]);
-    let head = Grant { from: Domid::ZERO, access: Access::ReadWrite, pages: 1, names };
+    let refs = GrantRefs::Inline(vec![GrantRef(7)]);
+    let head = XenGrant { from: Domid::ZERO, access: Access::ReadWrite, pages: 1, refs };
     let bytes = SharedHead { port: EvtchnPort(0x2423_2221), head }.emit();
     assert_eq!((bytes[4], bytes[8]), (0x21, b'G'));
     let port = "a port of an event channel, to which the other guest binds";
     start_and_grant(&bytes, port, "the grant of the window's head page")
 }
 
-fn shared_lot() -> String {
-    let names = Names::Inline(vec![GrantRef(7)]);
-    let pages = Grant { from: Domid::ZERO, access: Access::ReadWrite, pages: 1, names };
-    let bytes = SharedLot { line: Some(EvtchnPort(0x2423_2221)), pages }.emit();
+fn shared_batch() -> String {
+    let refs = GrantRefs::Inline(vec![GrantRef(7)]);
+    let pages = XenGrant { from: Domid::ZERO, access: Access::ReadWrite, pages: 1, refs };
+    let bytes = SharedBatch { event_channel: Some(EvtchnPort(0x2423_2221)), pages }.emit();
     assert_eq!((bytes[4], bytes[8]), (0x21, b'G'));
-    let port = "the port of the lot's line, to which the other guest binds; 0 where it has none";
+    let port = "the port of the batch's event channel, to which the other guest binds; 0 where it has none";
     start_and_grant(&bytes, port, "the grant of its pages")
 }
 
@@ -151,8 +151,8 @@ fn times() -> String {
     rows(
         "| what | |",
         &[
-            format!("| an advertisement is written again | every {} s |", BEAT.as_secs()),
-            format!("| who says nothing new is gone | after {} s |", LEASE.as_secs()),
+            format!("| an advertisement is written again | every {} s |", HEARTBEAT_INTERVAL.as_secs()),
+            format!("| who says nothing new is gone | after {} s |", LEASE_TIMEOUT.as_secs()),
             format!("| bytes of an offer | {OFFER_BYTES_MAX} at most |"),
             format!("| domains that one looks for | {FOLLOWED_MAX} at most |"),
         ],
@@ -171,7 +171,7 @@ fn the_specification_has_the_tables_of_the_code() {
         ("times", times()),
         ("offer", offer()),
         ("shared", shared()),
-        ("shared-lot", shared_lot()),
+        ("shared-batch", shared_batch()),
     ] {
         let mark = format!("<!-- table {name} -->\n");
         let start = page.find(&mark).unwrap_or_else(|| panic!("no table {name}")) + mark.len();

@@ -8,74 +8,74 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const FIRST: RawFd = 3;
+const FIRST_FD: RawFd = 3;
 
 /// More than anybody configures: this many descriptors are looked at.
-const MOST: RawFd = 1 << 16;
+const FDS_MAX: RawFd = 1 << 16;
 
 /// What was left to this process when it was started.
 #[derive(Debug, Default)]
-pub struct Given {
+pub struct InheritedFds {
     /// Sockets that listen.
     pub sockets: Vec<OwnedFd>,
     /// All else, with the names under which it was kept.
-    pub kept: Vec<(String, OwnedFd)>,
+    pub stored: Vec<(String, OwnedFd)>,
 }
 
 /// What was given to this process, once: whoever asks again gets nothing.
 ///
 /// Programs call it first thing in `main`, before they open anything of their own.
-pub fn given() -> Given {
+pub fn take_inherited() -> InheritedFds {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let number = |name: &str| std::env::var(name).ok()?.parse::<RawFd>().ok();
     let ours = number("LISTEN_PID") == i32::try_from(std::process::id()).ok();
-    let count = number("LISTEN_FDS").filter(|count| ours && (1..=MOST).contains(count)).unwrap_or(0);
+    let count = number("LISTEN_FDS").filter(|count| ours && (1..=FDS_MAX).contains(count)).unwrap_or(0);
     if TAKEN.swap(true, Ordering::Relaxed) {
-        return Given::default();
+        return InheritedFds::default();
     }
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':');
-    let mut given = Given::default();
-    for number in FIRST..FIRST + count {
+    let mut given = InheritedFds::default();
+    for number in FIRST_FD..FIRST_FD + count {
         let name = names.next().unwrap_or_default();
-        let Some(fd) = take(number) else { continue };
+        let Some(fd) = take_fd(number) else { continue };
         match rustix::net::sockopt::socket_acceptconn(&fd) {
             Ok(true) => given.sockets.push(fd),
-            _ => given.kept.push((name.to_owned(), fd)),
+            _ => given.stored.push((name.to_owned(), fd)),
         }
     }
     given
 }
 
-fn take(number: RawFd) -> Option<OwnedFd> {
+fn take_fd(number: RawFd) -> Option<OwnedFd> {
     // SAFETY: the borrow ends with this function; a number that is not open gives an error and nothing else.
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
     rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC).ok()?;
     rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd).ok()? | rustix::fs::OFlags::NONBLOCK).ok()?;
     // SAFETY: the descriptor is open (asked just now), and by the protocol of LISTEN_FDS, whose LISTEN_PID names this process, it was left
-    // to this process and to nobody in it; `given` comes here once for each number.
+    // to this process and to nobody in it; `take_inherited` comes here once for each number.
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 /// Tells the service manager something, such as `READY=1`. False if there is none.
 pub fn notify(state: &str) -> io::Result<bool> {
-    let Some(address) = manager()? else { return Ok(false) };
+    let Some(address) = notify_address()? else { return Ok(false) };
     UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address)?;
     Ok(true)
 }
 
 /// A way to the service manager on which descriptors can be sent ([`crate::seqpacket::send`]), and which does not block. None where there is
 /// no service manager that keeps descriptors: it says so by `FDSTORE`, how many it keeps.
-pub fn store() -> io::Result<Option<OwnedFd>> {
+pub fn fd_store_socket() -> io::Result<Option<OwnedFd>> {
     let keeps = std::env::var("FDSTORE").ok().and_then(|most| most.parse::<u32>().ok()).is_some_and(|most| most > 0);
-    let Some(address) = manager()?.filter(|_| keeps) else { return Ok(None) };
+    let Some(address) = notify_address()?.filter(|_| keeps) else { return Ok(None) };
     let socket = UnixDatagram::unbound()?;
     socket.connect_addr(&address)?;
     socket.set_nonblocking(true)?;
     Ok(Some(socket.into()))
 }
 
-fn manager() -> io::Result<Option<SocketAddr>> {
+fn notify_address() -> io::Result<Option<SocketAddr>> {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(None) };
     Ok(Some(match path.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,

@@ -2,32 +2,34 @@
 //!
 //! Each check has two halves, one for the side that owns the memory or the doorbell and one for the side that was let in. The halves run in two
 //! places that share nothing but the platform: two threads of a process, two processes, a guest and its host. What they have to tell
-//! one another (a grant, a bell, a word) goes over a [`Border`].
+//! one another (a grant, a bell, a word) goes over a [`CheckTransport`].
 //!
 //! ```text
 //!   check          one side (the owner first)                 other side
 //!   ─────          ──────────────────────────                 ──────────
 //!   memory         allocate, grant ──── Grant ──────────────► map, look for zeroes
-//!                  map_own, look    ◄── Here ───────────────► look, write
+//!                  map_own, look    ◄── Barrier ────────────► look, write
 //! ```
 //!
-//! A half panics with what it missed; the other half then finds the border closed and panics as well. Tests of a platform call
-//! [`check_here`] where both sides fit into one process, or [`check_side`] on each side. A platform says by [`Conform`] what a liar would
-//! offer on it.
+//! A half panics with what it missed; the other half then finds the transport closed and panics as well. Tests of a platform call
+//! [`check_in_process`] where both sides fit into one process, or [`check_side`] on each side. A platform says by
+//! [`ConformancePlatform`] what a liar would offer on it.
 
-mod border;
 mod checks;
+mod transport;
 
-pub use border::{Border, BorderClosed, Lines, Message, Portable, Thread, threads};
+pub use transport::{
+    CheckMessage, CheckTransport, LineTransport, ThreadTransport, TransportClosed, WireValue, thread_pair,
+};
 
 use crate::{Platform, PlatformError};
 use isthmus_layout::RegionSize;
 
 /// What a platform brings so that the suite can try to cheat on it.
-pub trait Conform: Platform {
+pub trait ConformancePlatform: Platform {
     /// Offers that look like grants of `memory` to `to`, of `size` bytes, and are none, each with what is wrong with it: the other side has to
     /// refuse every one, and goes on working. Where a liar needs something that must not be dropped before, it is in `held`.
-    fn forgeries(
+    fn forged_grants(
         &self,
         memory: &Self::Memory,
         to: &Self::Peer,
@@ -38,7 +40,7 @@ pub trait Conform: Platform {
 
 /// Which of the two sides this is: one starts as the owner, the other as who is let in; then they change places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum CheckRole {
     /// Owns first.
     One,
     /// Is let in first.
@@ -46,58 +48,58 @@ pub enum Side {
 }
 
 /// What one side has at hand: the platform, what it knows the other side by, and the way to talk to it.
-pub(crate) struct Party<'a, P: Platform> {
+pub(crate) struct CheckSide<'a, P: Platform> {
     platform: &'a P,
-    them: &'a P::Peer,
-    border: &'a mut dyn Border<P>,
+    peer: &'a P::Peer,
+    transport: &'a mut dyn CheckTransport<P>,
 }
 
-/// Runs all checks on one side, in both roles; `them` is what this side knows the other by. `passed` hears of each check that passed
+/// Runs all checks on one side, in both roles; `peer` is what this side knows the other by. `passed` is called for each check that passed
 /// on this side.
 ///
 /// # Panics
 ///
 /// Where a check fails, here or on the other side.
-pub fn check_side<P: Conform>(
-    side: Side,
+pub fn check_side<P: ConformancePlatform>(
+    own_role: CheckRole,
     platform: &P,
-    them: &P::Peer,
-    border: &mut dyn Border<P>,
+    peer: &P::Peer,
+    transport: &mut dyn CheckTransport<P>,
     passed: &mut dyn FnMut(&str),
 ) {
-    let mut party = Party { platform, them, border };
-    for owner in [Side::One, Side::Other] {
+    let mut side = CheckSide { platform, peer, transport };
+    for owner in [CheckRole::One, CheckRole::Other] {
         for check in checks::all::<P>() {
-            let (half, role) = if side == owner { (check.owner, "owner") } else { (check.guest, "let in") };
-            half(&mut party);
-            party.meet();
+            let (half, role) = if own_role == owner { (check.owner, "owner") } else { (check.peer, "let in") };
+            half(&mut side);
+            side.synchronize();
             passed(&format!("{} ({role})", check.name));
         }
     }
 }
 
-/// Runs all checks between two platforms of this process; `them` is what `ours` knows the other side by, `us` what `theirs` knows us by.
+/// Runs all checks between two platforms of this process; `peer` is what `ours` knows the other side by, `us` what `theirs` knows us by.
 ///
 /// # Panics
 ///
 /// Where a check fails.
-pub fn check_here<P>(ours: &P, them: &P::Peer, theirs: &P, us: &P::Peer)
+pub fn check_in_process<P>(ours: &P, peer: &P::Peer, theirs: &P, us: &P::Peer)
 where
-    P: Conform + Sync,
+    P: ConformancePlatform + Sync,
     P::Peer: Sync,
     P::Grant: Send,
-    P::Bell: Send,
+    P::DoorbellToken: Send,
 {
-    let (mut here, mut there) = threads::<P>();
+    let (mut here, mut there) = thread_pair::<P>();
     std::thread::scope(|scope| {
-        let other = scope.spawn(move || check_side(Side::Other, theirs, us, &mut there, &mut |_| {}));
-        // A side that fails drops its end of the border, so that the other one ends as well.
-        let one = scope.spawn(move || check_side(Side::One, ours, them, &mut here, &mut |_| {}));
+        let other = scope.spawn(move || check_side(CheckRole::Other, theirs, us, &mut there, &mut |_| {}));
+        // A side that fails drops its end of the transport, so that the other one ends as well.
+        let one = scope.spawn(move || check_side(CheckRole::One, ours, peer, &mut here, &mut |_| {}));
         // The side that failed first says why; the other one only that it was left alone.
         let (one, other) = (one.join(), other.join());
         let failed = [one, other].into_iter().filter_map(Result::err);
         if let Some(why) =
-            failed.min_by_key(|why| why.downcast_ref::<String>().is_some_and(|why| why.contains(border::CLOSED)))
+            failed.min_by_key(|why| why.downcast_ref::<String>().is_some_and(|why| why.contains(transport::CLOSED)))
         {
             std::panic::resume_unwind(why);
         }
@@ -111,20 +113,23 @@ mod tests {
 
     #[test]
     fn local_passes() {
-        check_here(&Local, &(), &Local, &());
+        check_in_process(&Local, &(), &Local, &());
     }
 
     #[test]
-    fn each_check_is_heard_of_in_both_roles() {
-        let (mut here, mut there) = threads::<Local>();
-        let mut heard = Vec::new();
+    fn check_side_reports_each_check_in_both_roles() {
+        let (mut here, mut there) = thread_pair::<Local>();
+        let mut reported = Vec::new();
         std::thread::scope(|scope| {
-            scope.spawn(move || check_side(Side::Other, &Local, &(), &mut there, &mut |_| {}));
-            check_side(Side::One, &Local, &(), &mut here, &mut |name| heard.push(name.to_owned()));
+            scope.spawn(move || check_side(CheckRole::Other, &Local, &(), &mut there, &mut |_| {}));
+            check_side(CheckRole::One, &Local, &(), &mut here, &mut |name| reported.push(name.to_owned()));
         });
         let names: Vec<&str> = checks::all::<Local>().iter().map(|check| check.name).collect();
-        assert_eq!(heard.len(), 2 * names.len());
-        assert!(heard[0].starts_with(names[0]) && heard[0].ends_with("(owner)"), "{heard:?}");
-        assert!(heard[names.len()].starts_with(names[0]) && heard[names.len()].ends_with("(let in)"), "{heard:?}");
+        assert_eq!(reported.len(), 2 * names.len());
+        assert!(reported[0].starts_with(names[0]) && reported[0].ends_with("(owner)"), "{reported:?}");
+        assert!(
+            reported[names.len()].starts_with(names[0]) && reported[names.len()].ends_with("(let in)"),
+            "{reported:?}"
+        );
     }
 }

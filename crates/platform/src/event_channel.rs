@@ -17,7 +17,7 @@ pub fn notify(end: impl AsFd, port: u32) -> Result<(), Errno> {
 
 /// Takes the event that there is, if there is one, and lets the next one come: until its number was written back the kernel keeps the
 /// port's events to itself.
-pub fn take(end: impl AsFd) -> Result<bool, Errno> {
+pub fn take_event(end: impl AsFd) -> Result<bool, Errno> {
     let mut port = [0; 4];
     match rustix::io::read(&end, &mut port) {
         Err(Errno::AGAIN) => return Ok(false),

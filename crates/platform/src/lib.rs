@@ -7,18 +7,18 @@
 //!   xen      granted pages        event channel           (a leaf crate of its own)
 //! ```
 //!
-//! A [`Platform`] is used by the daemons on both sides of a border. Programs never see one: their daemon hands them file
+//! A [`Platform`] is used by the daemons of a guest and of its host. Programs never see one: their daemon hands them file
 //! descriptors, to map and to wait on, whatever lies behind.
 //!
 //! [`conformance`] is the suite that every platform passes; a new one is done when it does.
 
 pub mod activation;
-pub mod claim;
 pub mod conformance;
-pub mod crowd;
 pub mod event_channel;
+pub mod fd_bundle;
+pub mod file_claim;
 pub mod local;
-pub mod parcel;
+pub mod oversubscription;
 pub mod scheduling;
 pub mod seqpacket;
 
@@ -65,11 +65,11 @@ pub trait Platform {
     /// What travels to the peer so that it can map: a descriptor, page references, a place in a window.
     type Grant;
     /// What travels to the peer so that it can wake us.
-    type Bell;
+    type DoorbellToken;
     /// Wakes a peer.
-    type Ringer: Ring;
+    type DoorbellSender: Ring;
     /// Where we are woken.
-    type Listener: Listen;
+    type DoorbellReceiver: Listen;
 
     /// Zeroed memory of our own that can be granted: to this peer, with these rights. Some platforms make it out to them at once.
     fn allocate(&self, size: RegionSize, to: &Self::Peer, access: Access) -> Result<Self::Memory, PlatformError>;
@@ -80,9 +80,9 @@ pub trait Platform {
     /// Maps what a peer granted. Never more rights than were granted, never memory that can vanish under us.
     fn map(&self, grant: Self::Grant, size: RegionSize, access: Access) -> Result<Mapping, PlatformError>;
     /// A doorbell of our own, and what the peer needs to ring it.
-    fn doorbell(&self, for_peer: &Self::Peer) -> Result<(Self::Listener, Self::Bell), PlatformError>;
+    fn doorbell(&self, for_peer: &Self::Peer) -> Result<(Self::DoorbellReceiver, Self::DoorbellToken), PlatformError>;
     /// The peer's doorbell.
-    fn ringer(&self, bell: Self::Bell) -> Result<Self::Ringer, PlatformError>;
+    fn doorbell_sender(&self, bell: Self::DoorbellToken) -> Result<Self::DoorbellSender, PlatformError>;
 }
 
 /// Wakes a peer.

@@ -3,7 +3,7 @@
 //! All that two containers need in common is that socket. Memory has no name anywhere, so nothing is left when its last user is
 //! gone, however it went.
 
-use crate::conformance::Conform;
+use crate::conformance::ConformancePlatform;
 use crate::seqpacket::{self, ReceiveError};
 use crate::{Listen, Platform, PlatformError, Ring, event_channel};
 use isthmus_layout::RegionSize;
@@ -55,7 +55,7 @@ enum DoorbellKind {
     Event,
     Socket,
     /// An end of an event channel, and its port.
-    Channel(u32),
+    EventChannel(u32),
 }
 
 impl Doorbell {
@@ -68,16 +68,16 @@ impl Doorbell {
     }
 
     /// A doorbell for domains of different owners: where it is heard, and what rings it.
-    pub fn across() -> Result<(Self, Self), PlatformError> {
-        let (listener, ringer) =
+    pub fn socket_pair() -> Result<(Self, Self), PlatformError> {
+        let (receiver, sender) =
             seqpacket::pair().map_err(|source| PlatformError::Refused { operation: "creating a doorbell", source })?;
         let bell = |end| Self { file: Arc::new(end), kind: DoorbellKind::Socket };
-        Ok((bell(listener), bell(ringer)))
+        Ok((bell(receiver), bell(sender)))
     }
 
     /// An end of an event channel, as it came over the socket: rings are heard at the other one.
     pub fn event_channel(end: OwnedFd, port: u32) -> Self {
-        Self { file: Arc::new(end), kind: DoorbellKind::Channel(port) }
+        Self { file: Arc::new(end), kind: DoorbellKind::EventChannel(port) }
     }
 
     /// Forgets rings that were not waited for. An eventfd in an edge-triggered epoll set does not need it.
@@ -87,15 +87,15 @@ impl Doorbell {
                 let _ = rustix::io::read(&self.file, &mut [0; 8]);
             }
             DoorbellKind::Socket => self.clear_socket(),
-            DoorbellKind::Channel(_) => {
-                let _ = event_channel::take(&self.file);
+            DoorbellKind::EventChannel(_) => {
+                let _ = event_channel::take_event(&self.file);
             }
         }
     }
 
     /// Takes rings, a bounded number of them: whoever rings without end does not keep us here. What comes later is an event of its own.
     fn clear_socket(&self) {
-        let (mut packet, mut fds) = ([0; NUDGE.len()], Vec::new());
+        let (mut packet, mut fds) = ([0; WAKEUP_PACKET.len()], Vec::new());
         for _ in 0..RINGS_MAX {
             match seqpacket::receive(&self.file, &mut packet, &mut fds, false) {
                 Ok(_) | Err(ReceiveError::TooLong | ReceiveError::DescriptorsLost { .. }) => {}
@@ -110,7 +110,7 @@ impl Doorbell {
 
     /// True if rings must be cleared even in an edge-triggered epoll set: they fill a socket, and an event channel tells of none after one
     /// that was not taken.
-    pub fn fills_up(&self) -> bool {
+    pub fn needs_clearing(&self) -> bool {
         self.kind != DoorbellKind::Event
     }
 }
@@ -118,8 +118,8 @@ impl Doorbell {
 /// Rings taken at once; more than a socket holds unless somebody fills it while we empty it.
 const RINGS_MAX: usize = 1024;
 
-/// The control message `Nudge`, which rings a socket: the daemon rings a domain on its control socket.
-const NUDGE: [u8; 8] = [143, 0, 0, 0, 0, 0, 0, 0];
+/// The control message `Wakeup`, which rings a socket: the daemon rings a domain on its control socket.
+const WAKEUP_PACKET: [u8; 8] = [143, 0, 0, 0, 0, 0, 0, 0];
 
 impl From<OwnedFd> for Doorbell {
     /// A doorbell as it came over the socket. What it really is does not matter: ringing writes eight bytes and ignores what
@@ -151,9 +151,9 @@ impl Ring for Doorbell {
                 let _ = rustix::io::write(&self.file, &1_u64.to_ne_bytes());
             }
             DoorbellKind::Socket => {
-                let _ = rustix::net::send(&self.file, &NUDGE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+                let _ = rustix::net::send(&self.file, &WAKEUP_PACKET, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
             }
-            DoorbellKind::Channel(port) => {
+            DoorbellKind::EventChannel(port) => {
                 let _ = event_channel::notify(&self.file, port);
             }
         }
@@ -187,9 +187,9 @@ impl Platform for Local {
     type Peer = ();
     type Memory = LocalMemory;
     type Grant = OwnedFd;
-    type Bell = OwnedFd;
-    type Ringer = Doorbell;
-    type Listener = Doorbell;
+    type DoorbellToken = OwnedFd;
+    type DoorbellSender = Doorbell;
+    type DoorbellReceiver = Doorbell;
 
     fn allocate(&self, size: RegionSize, _to: &(), _access: Access) -> Result<LocalMemory, PlatformError> {
         Ok(LocalMemory { file: memory_file(size, SealFlags::SHRINK | SealFlags::GROW)?, size })
@@ -221,13 +221,13 @@ impl Platform for Local {
         Ok((bell, copy))
     }
 
-    fn ringer(&self, bell: OwnedFd) -> Result<Doorbell, PlatformError> {
+    fn doorbell_sender(&self, bell: OwnedFd) -> Result<Doorbell, PlatformError> {
         Ok(Doorbell::from(bell))
     }
 }
 
-impl Conform for Local {
-    fn forgeries(
+impl ConformancePlatform for Local {
+    fn forged_grants(
         &self,
         memory: &LocalMemory,
         _to: &(),
@@ -246,23 +246,23 @@ impl Conform for Local {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use isthmus_layout::control::{Nudge, ToClient};
+    use isthmus_layout::control::{ToClient, Wakeup};
 
     #[test]
     fn a_ring_on_a_socket_is_the_control_message() {
-        assert_eq!(ToClient::from(Nudge {}).emit(None), NUDGE);
+        assert_eq!(ToClient::from(Wakeup {}).emit(None), WAKEUP_PACKET);
     }
 
     #[test]
-    fn a_doorbell_between_owners_never_makes_the_ringer_wait() {
-        let (listener, ringer) = Doorbell::across().unwrap();
-        let ringer = Doorbell::from(ringer.file.try_clone().unwrap());
-        let flags = rustix::fs::fcntl_getfl(&ringer.file).unwrap();
-        rustix::fs::fcntl_setfl(&ringer.file, flags - rustix::fs::OFlags::NONBLOCK).unwrap(); // As a hostile holder would.
+    fn ring_never_blocks_on_a_doorbell_between_owners() {
+        let (receiver, sender) = Doorbell::socket_pair().unwrap();
+        let sender = Doorbell::from(sender.file.try_clone().unwrap());
+        let flags = rustix::fs::fcntl_getfl(&sender.file).unwrap();
+        rustix::fs::fcntl_setfl(&sender.file, flags - rustix::fs::OFlags::NONBLOCK).unwrap(); // As a hostile holder would.
         for _ in 0..10_000 {
-            ringer.ring();
+            sender.ring();
         }
-        assert!(listener.wait(Duration::ZERO));
-        assert!(!listener.wait(Duration::ZERO));
+        assert!(receiver.wait(Duration::ZERO));
+        assert!(!receiver.wait(Duration::ZERO));
     }
 }

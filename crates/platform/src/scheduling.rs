@@ -18,11 +18,11 @@ struct Attributes {
 
 const _: () = assert!(size_of::<Attributes>() == 48);
 
-/// Has the calling thread ask for short turns on its processor. Since Linux 6.12 whoever asks for shorter turns than the thread that
+/// Has the calling thread ask for short time slices. Since Linux 6.12 a thread that asks for shorter slices than the thread that
 /// runs gets the processor as soon as it is woken; otherwise it may wait for some milliseconds behind a program that spins. Its share
 /// stays what it is. Older kernels, and those that refuse, do nothing: false.
-pub fn short_turns(turn: Duration) -> bool {
-    let runtime_ns = u64::try_from(turn.as_nanos()).unwrap_or(u64::MAX);
+pub fn request_short_slices(slice: Duration) -> bool {
+    let runtime_ns = u64::try_from(slice.as_nanos()).unwrap_or(u64::MAX);
     let attributes = Attributes { size: size_of::<Attributes>() as u32, runtime_ns, ..Attributes::default() };
     let (this_thread, flags) = (0, 0);
     // SAFETY: the kernel reads `size` bytes of the structure, which are there, and keeps nothing of it.
@@ -35,15 +35,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_asks_for_short_turns_and_the_kernel_remembers() {
+    fn short_slice_is_set_for_the_thread() {
         std::thread::spawn(|| {
-            assert!(short_turns(Duration::from_micros(150)));
+            assert!(request_short_slices(Duration::from_micros(150)));
             let mut now = Attributes::default();
             let size = size_of::<Attributes>() as u32;
             // SAFETY: the kernel writes `size` bytes at most.
             let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut now, size, 0) };
             assert_eq!((got, now.policy), (0, 0));
-            // Kernels before 6.12 have no turns of a thread's own.
+            // Kernels before 6.12 have no slices of a thread's own.
             assert!([0, 150_000].contains(&now.runtime_ns), "{now:?}");
         })
         .join()

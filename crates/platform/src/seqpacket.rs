@@ -48,7 +48,7 @@ pub enum SendError {
     #[error("the connection is closed")]
     Closed,
     /// Too many descriptors of this user are under way in sockets (RLIMIT_NOFILE counts them too).
-    #[error("too many file descriptors are under way in sockets of this user (RLIMIT_NOFILE)")]
+    #[error("too many file descriptors are in flight in sockets of this user (RLIMIT_NOFILE)")]
     FdsInFlight,
     /// The kernel refused.
     #[error("sending a packet: {0}")]
@@ -141,7 +141,7 @@ mod tests {
     use isthmus_layout::RegionSize;
 
     #[test]
-    fn packets_keep_their_borders_and_their_descriptors() {
+    fn packets_keep_their_boundaries_and_descriptors() {
         let (a, b) = pair().unwrap();
         let memory = local::memory(RegionSize(4096)).unwrap();
         send(&a, b"first", &[memory.as_fd(), memory.as_fd()]).unwrap();
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_before_the_end_is_received_whatever_was_left_unread() {
+    fn receives_packets_sent_before_the_close() {
         let (a, b) = pair().unwrap();
         send(&a, b"hello", &[]).unwrap();
         send(&b, b"last", &[]).unwrap();

@@ -1,4 +1,4 @@
-//! The border between control and the data plane: what control tells the workers, and what they tell it.
+//! The interface between control and the data plane: commands of control, and events of the workers.
 //!
 //! ```text
 //!   control ── Command ──► Service ──► the worker's queue, its doorbell ──► worker
@@ -7,19 +7,19 @@
 //! ```
 //!
 //! Commands to one worker are carried out in the order in which they were sent. A domain is known to all workers before any record
-//! which could only be sent because control told somebody of it.
+//! which could only be sent because control announced it.
 
-use crate::breach::Breach;
 use crate::counters::DomainCounters;
-use crate::wire::{MxBoardNumber, MxConnect, MxEndpoint, NewCapture, NewMxBoard};
-use isthmus_channel::Ends;
-use isthmus_layout::board::Place;
+use crate::mx_poller::{MxBoardNumber, NewCapture, NewMxBoard, NewMxConnect, NewMxEndpoint};
+use crate::violation::Violation;
+use isthmus_channel::ChannelParts;
 use isthmus_layout::control::Owner;
+use isthmus_layout::ready_map::ReadyBit;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::{DomainId, NicId, RegionId};
 use isthmus_platform::Doorbell;
-use isthmus_shm::Window;
-use isthmus_shm::rehome::PeerRegion;
+use isthmus_shm::SharedMapping;
+use isthmus_shm::regcache::PeerRegion;
 use std::fmt;
 use std::sync::Arc;
 
@@ -27,9 +27,9 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerIndex(pub u8);
 
-/// A board of a worker: there domains of one owner mark their rings. Numbered by control, for each worker on its own.
+/// A ready map of a worker: domains of one owner set the ready bits of their rings in it. Numbered by control, for each worker on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct BoardNumber(pub u32);
+pub struct WorkerReadyMapId(pub u32);
 
 /// A domain that has attached.
 #[derive(Debug)]
@@ -39,63 +39,64 @@ pub struct NewDomain {
     /// Whose it is: when too much is held, the owner who caused the most pays.
     pub owner: Owner,
     /// The daemon's end of the domain ring. The daemon is the listener: it sends on `Direction::One`.
-    pub ends: Ends,
-    /// The board that the domain marks: one of the worker that serves it ([`Service::home`](crate::Service::home)), added before.
-    pub board: BoardNumber,
-    /// The domain's place on it; no other domain's as long as this one is there.
-    pub place: Place,
+    pub parts: ChannelParts,
+    /// The ready map in which the domain sets its bit, of the worker that serves it ([`Service::worker_of`](crate::Service::worker_of)).
+    /// Added before.
+    pub ready_map: WorkerReadyMapId,
+    /// The domain's bit in it; no other domain's as long as this one is there.
+    pub ready_bit: ReadyBit,
     /// Where the worker counts what it does for the domain; control keeps a copy to read.
     pub counters: Arc<DomainCounters>,
 }
 
 /// Whether the first domain may send messages to the second. Asked on a worker's thread, once for each pair, and again after
-/// each [`Command::Permit`]: it must not wait for anything. What only answers a message (a pull, an acknowledgement, a bounce, a credit)
+/// each [`Command::SendPolicy`]: it must not wait for anything. What only answers a message (a pull, an acknowledgement, a bounce, a credit)
 /// passes where the message was permitted, either way.
 #[derive(Clone)]
-pub struct Permit(Arc<dyn Fn(DomainId, DomainId) -> Result<(), Reason> + Send + Sync>);
+pub struct SendPolicy(Arc<dyn Fn(DomainId, DomainId) -> Result<(), Reason> + Send + Sync>);
 
-impl Permit {
+impl SendPolicy {
     /// A policy as it stands now.
     pub fn new(policy: impl Fn(DomainId, DomainId) -> Result<(), Reason> + Send + Sync + 'static) -> Self {
         Self(Arc::new(policy))
     }
 
-    /// Everybody may talk to everybody.
-    pub fn everything() -> Self {
+    /// Every domain may send to every other.
+    pub fn allow_all() -> Self {
         Self::new(|_, _| Ok(()))
     }
 
-    pub(crate) fn ask(&self, from: DomainId, to: DomainId) -> Result<(), Reason> {
+    pub(crate) fn check(&self, from: DomainId, to: DomainId) -> Result<(), Reason> {
         (self.0)(from, to)
     }
 }
 
-impl fmt::Debug for Permit {
+impl fmt::Debug for SendPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Permit(..)")
+        f.write_str("SendPolicy(..)")
     }
 }
 
-/// What control tells the workers.
+/// A command of control to the workers.
 #[derive(Debug)]
 pub enum Command {
-    /// A board of `worker`, with the doorbell on which the worker sleeps for it.
-    AddBoard {
+    /// A ready map of `worker`, with the doorbell on which the worker sleeps for it.
+    AddReadyMap {
         /// Which worker.
         worker: WorkerIndex,
         /// Its number. Not in use.
-        board: BoardNumber,
-        /// The board's memory.
-        memory: Window,
+        ready_map: WorkerReadyMapId,
+        /// The ready map's memory.
+        memory: SharedMapping,
         /// The worker's own doorbell, which the owner's domains ring.
         doorbell: Doorbell,
     },
     /// No domain of that owner is left. Their records have been taken or dropped.
-    RemoveBoard {
+    RemoveReadyMap {
         /// Which worker.
         worker: WorkerIndex,
-        /// Which of its boards.
-        board: BoardNumber,
+        /// Which of its ready maps.
+        ready_map: WorkerReadyMapId,
     },
     /// A domain has attached: from now on its ring is served and others reach it.
     Add(Box<NewDomain>),
@@ -104,47 +105,47 @@ pub enum Command {
     Remove {
         /// Which.
         domain: DomainId,
-        /// How it went: [`Reason::PeerDetached`], [`Reason::PeerVanished`], …
+        /// How it went: [`Reason::PeerDetached`], [`Reason::PeerConnectionLost`], …
         reason: Reason,
     },
-    /// A board of MX, with its links to other hosts.
+    /// An MX board, with its links to other hosts.
     AddMxBoard(Box<NewMxBoard>),
-    /// A domain has an endpoint number on such a board.
-    OpenMx(Box<MxEndpoint>),
+    /// A domain has an endpoint number on such an MX board.
+    OpenMx(Box<NewMxEndpoint>),
     /// It has it no more. What it has sent is still brought to where it belongs.
     CloseMx {
-        /// Which board.
+        /// Which MX board.
         board: MxBoardNumber,
         /// Which number.
         endpoint: u8,
     },
     /// A domain connects to an endpoint of another host. [`Event::MxConnected`] answers.
-    ConnectMx(MxConnect),
-    /// A domain lets messages to somebody on another host be sent straight out of its memory.
-    GrantStranger {
+    ConnectMx(NewMxConnect),
+    /// A domain lets messages to a remote peer be sent straight out of its memory.
+    GrantRemote {
         /// For whom.
-        stranger: DomainId,
+        remote_peer: DomainId,
         /// Its name for the memory.
         region: RegionId,
         /// The memory.
         memory: Arc<PeerRegion>,
     },
     /// It takes that back.
-    RevokeStranger {
+    RevokeRemote {
         /// For whom.
-        stranger: DomainId,
+        remote_peer: DomainId,
         /// Which memory.
         region: RegionId,
     },
-    /// Frames of MX boards are copied for somebody from now on.
+    /// Frames of MX boards are copied into a tap from now on.
     Capture(Box<NewCapture>),
     /// The policy changed.
-    Permit(Permit),
+    SendPolicy(SendPolicy),
     /// End all workers. What is held is dropped; rings stay as they are.
     Shutdown,
 }
 
-/// What a worker tells control.
+/// An event that a worker reports to control.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A domain broke the contract. Its ring is closed already and counted; what others held for it went back to them.
@@ -153,7 +154,7 @@ pub enum Event {
         /// Which domain.
         domain: DomainId,
         /// How.
-        breach: Breach,
+        violation: Violation,
     },
     /// The answer to [`Command::Remove`]: the worker has let go of the domain's ring, window and doorbell, and its place is free.
     Removed {
@@ -164,25 +165,25 @@ pub enum Event {
     MxConnected {
         /// Of the command.
         request: u64,
-        /// Who it is, or why nobody is.
+        /// The remote peer, or the reason why there is none.
         outcome: Result<DomainId, Reason>,
     },
-    /// A domain knows somebody on another host now, by a number that nobody had before. It comes before anything that the
+    /// A domain has a new remote peer, with a number that was never used before. It comes before anything that the
     /// domain gets of it.
-    MxMet {
+    RemoteAdded {
         /// The number.
-        stranger: DomainId,
+        remote_peer: DomainId,
         /// Whose.
         domain: DomainId,
-        /// The board there.
+        /// The MX board there.
         nic: NicId,
         /// The endpoint there.
         number: u8,
     },
-    /// It is nobody any more. The domain has everything that came of it before.
-    MxParted {
+    /// The remote peer is gone. The domain has everything that came of it before.
+    RemoteRemoved {
         /// The number.
-        stranger: DomainId,
+        remote_peer: DomainId,
         /// Whose.
         domain: DomainId,
         /// Why.
@@ -195,5 +196,5 @@ pub enum Event {
     },
 }
 
-/// Hears the workers' events. Called on their threads: it passes the event on (to a queue that wakes control) and never waits.
-pub type Listener = Box<dyn Fn(Event) + Send>;
+/// Receives the workers' events. Called on their threads: it passes the event on (to a queue that wakes control) and never waits.
+pub type EventHandler = Box<dyn Fn(Event) + Send>;

@@ -18,17 +18,17 @@ pub struct WorkerCounters {
     pub held_records: AtomicU64,
     /// What is held now, as it counts against credits.
     pub held_bytes: AtomicU64,
-    /// Marks at places where no domain's ring is.
-    pub stray_marks: AtomicU64,
+    /// Ready bits that were set where no ring is.
+    pub stray_ready_bits: AtomicU64,
     /// Times the worker went to sleep.
     pub sleeps: AtomicU64,
     /// Times it was woken by a doorbell.
-    pub wake_ups: AtomicU64,
+    pub wakeups: AtomicU64,
     /// Times it was woken by its own timer, to give back the pages of idle rings.
     pub timeouts: AtomicU64,
     /// Domains cut off because they broke the contract.
     pub faults: PerReason,
-    /// Records that reached nobody, bounced ones too.
+    /// Records that were not delivered, bounced ones too.
     pub drops: PerReason,
 }
 

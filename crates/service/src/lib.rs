@@ -1,48 +1,50 @@
-//! The data plane of the daemon: workers which carry what takes the ordinary path, from one domain's ring into another's.
+//! The data plane of the daemon: workers which carry what takes the daemon path, from one domain's ring into another's.
 //!
 //! ```text
-//!   command ─ what control says, and hears         service ─ the workers, their threads
+//!   command ─ commands of control, and events      service ─ the workers, their threads
 //!      │                                              │
 //!      └─► mailbox ─► worker ◄──────────────────────── ┘
 //!                       │ ├── router ── who may, whose credit, who waits: decides, never touches a ring
-//!                       │ │     party, lane
-//!                       │ └── rings ─── records and bytes in and out
+//!                       │ │     domain_state, flow
+//!                       │ └── domain_rings ─ records and bytes in and out
 //!                       └──── sleeper ─ all doorbells
 //! ```
 //!
 //! Most messages between domains of one host never come here: they ride channels. Here come those before a channel is made, and those of pairs
 //! that may not have one. So the first aim is that no domain can disturb another: each pair has a credit that bounds what the daemon
-//! holds for it, a slow receiver delays nobody else, and whoever breaks the contract loses its ring and nothing else happens.
+//! holds for it, a slow receiver delays no other domain, and a domain that breaks the contract loses its ring and nothing else happens.
 //!
 //! A record from one domain to another:
 //!
 //! ```
-//! use isthmus_channel::{Channel, Ends};
-//! use isthmus_layout::board::{self, Place};
-//! use isthmus_layout::channel::{Direction, Geometry, SlabSize};
+//! use isthmus_channel::{Channel, ChannelParts};
+//! use isthmus_layout::channel::{ChannelGeometry, Direction, SlabSize};
+//! use isthmus_layout::ready_map::{self, ReadyBit};
 //! use isthmus_layout::record::{Record, Route};
 //! use isthmus_layout::{DomainId, EndpointIndex, control::Owner};
 //! use isthmus_platform::Doorbell;
-//! use isthmus_service::{BoardNumber, Command, NewDomain, Options, Service};
-//! use isthmus_shm::{Mapping, RecordBuffer, Window};
+//! use isthmus_service::{Command, NewDomain, Service, ServiceOptions, WorkerReadyMapId};
+//! use isthmus_shm::{Mapping, RecordBuffer, SharedMapping};
 //!
-//! let service = Service::start(Options::default(), |event| println!("{event:?}"))?;
+//! let service = Service::start(ServiceOptions::default(), |event| println!("{event:?}"))?;
 //! let worker = service.workers().next().unwrap();
-//! let (memory, doorbell, board) = (Window::new(Mapping::private(board::SIZE)), Doorbell::new()?, BoardNumber(0));
-//! service.send(Command::AddBoard { worker, board, memory: memory.clone(), doorbell: doorbell.clone() });
+//! let private = |size| SharedMapping::new(Mapping::private(size));
+//! let (memory, doorbell, ready_map) = (private(ready_map::SIZE), Doorbell::new()?, WorkerReadyMapId(0));
+//! service.send(Command::AddReadyMap { worker, ready_map, memory: memory.clone(), doorbell: doorbell.clone() });
 //!
 //! // A domain's ring: the worker gets one end, the domain the other.
 //! let attach = |domain: DomainId| {
-//!     let geometry = Geometry { slab: SlabSize::new(64 << 10).unwrap() };
-//!     let (window, own_board) = (Window::new(Mapping::private(geometry.size())), Window::new(Mapping::private(board::SIZE)));
-//!     let ends = |sends, peer_board, place, peer_doorbell| {
-//!         Ends { window: window.clone(), geometry, sends, peer_board, place, peer_doorbell }
+//!     let geometry = ChannelGeometry { slab: SlabSize::new(64 << 10).unwrap() };
+//!     let (ring, own_ready_map) = (private(geometry.size()), private(ready_map::SIZE));
+//!     let parts = |send_direction, peer_ready_map, ready_bit, peer_doorbell| {
+//!         ChannelParts { memory: ring.clone(), geometry, send_direction, peer_ready_map, ready_bit, peer_doorbell }
 //!     };
-//!     let place = Place::new(domain.number() as u16).unwrap();
-//!     let workers_end = ends(Direction::One, own_board, Place::DOMAIN_RING, Doorbell::new().unwrap());
-//!     let new = NewDomain { domain, owner: Owner(0), ends: workers_end, board, place, counters: Default::default() };
+//!     let ready_bit = ReadyBit::new(domain.number() as u16).unwrap();
+//!     let workers_parts = parts(Direction::One, own_ready_map, ReadyBit::DOMAIN_RING, Doorbell::new().unwrap());
+//!     let counters = Default::default();
+//!     let new = NewDomain { domain, owner: Owner(0), parts: workers_parts, ready_map, ready_bit, counters };
 //!     service.send(Command::Add(Box::new(new)));
-//!     Channel::new(ends(Direction::Zero, memory.clone(), place, doorbell.clone()))
+//!     Channel::new(parts(Direction::Zero, memory.clone(), ready_bit, doorbell.clone()))
 //! };
 //! let (alice, bob) = (DomainId::new(2).unwrap(), DomainId::new(3).unwrap());
 //! let (mut of_alice, mut of_bob) = (attach(alice), attach(bob));
@@ -59,28 +61,28 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod breach;
 mod command;
 mod counters;
-mod endings;
-mod kinds;
-mod lane;
+mod domain_removal;
+mod domain_rings;
+mod domain_state;
+mod flow;
 mod mailbox;
-mod orders;
-mod party;
-mod rings;
+mod mx_poller;
+mod record_kinds;
 mod router;
 mod service;
 mod sleeper;
-mod wire;
+mod tasks;
+mod violation;
 mod worker;
 
 #[cfg(test)]
 mod tests;
 
-pub use breach::Breach;
-pub use command::{BoardNumber, Command, Event, Listener, NewDomain, Permit, WorkerIndex};
+pub use command::{Command, Event, EventHandler, NewDomain, SendPolicy, WorkerIndex, WorkerReadyMapId};
 pub use counters::{DomainCounters, PerReason, WorkerCounters};
+pub use mx_poller::{LinkView, MxBoardNumber, MxView, NewCapture, NewMxBoard, NewMxConnect, NewMxEndpoint, WakeReader};
 pub use router::{HELD_DOMAIN_MAX, HELD_WORKER_MAX};
-pub use service::{Options, Service, StartError, WORKERS_MAX};
-pub use wire::{LinkView, MxBoardNumber, MxConnect, MxEndpoint, MxView, NewCapture, NewMxBoard, Wake};
+pub use service::{Service, ServiceOptions, StartError, WORKERS_MAX};
+pub use violation::Violation;

@@ -4,7 +4,7 @@
 //! Whoever posts says so, then looks whether the worker sleeps; the worker says that it sleeps, then looks whether something was posted.
 
 use crate::command::{Command, WorkerIndex};
-use crate::router::Bounced;
+use crate::router::BounceInfo;
 use isthmus_layout::DomainId;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{Record, Route};
@@ -19,20 +19,20 @@ pub(crate) enum Task {
     /// For this worker, or for all.
     Command(Command),
     /// A domain that another worker serves has attached.
-    Neighbour { domain: DomainId, worker: WorkerIndex },
+    RemoteDomainAdded { domain: DomainId, worker: WorkerIndex },
     /// It is gone.
-    NeighbourGone { domain: DomainId, reason: Reason },
+    RemoteDomainRemoved { domain: DomainId, reason: Reason },
     /// From a domain of another worker to one of ours.
-    Parcel(Box<Parcel>),
+    ForwardedRecord(Box<ForwardedRecord>),
     /// `route.peer` gives credit back to `to`.
     Credit { to: DomainId, route: Route, bytes: u32 },
-    /// A record of `to` reached nobody.
-    Bounce { to: DomainId, route: Route, bounce: Bounced, reason: Reason },
+    /// A record of `to` was not delivered.
+    Bounce { to: DomainId, route: Route, bounce: BounceInfo, reason: Reason },
 }
 
 /// A record on its way from one worker to another.
 #[derive(Debug)]
-pub(crate) struct Parcel {
+pub(crate) struct ForwardedRecord {
     /// The worker it comes from.
     pub(crate) worker: WorkerIndex,
     pub(crate) to: DomainId,
@@ -56,26 +56,26 @@ pub(crate) struct Mailbox {
     flags: Arc<Flags>,
 }
 
-/// Everybody else's side.
+/// The side of control and of the other workers.
 #[derive(Clone, Debug)]
-pub(crate) struct Post {
+pub(crate) struct MailboxSender {
     tasks: Sender<Task>,
     flags: Arc<Flags>,
 }
 
 /// Both sides of a new one.
-pub(crate) fn mailbox() -> Result<(Post, Mailbox), PlatformError> {
+pub(crate) fn mailbox() -> Result<(MailboxSender, Mailbox), PlatformError> {
     let (sender, receiver) = channel();
     let doorbell = Doorbell::new()?;
     let flags = Arc::new(Flags { posted: AtomicBool::new(false), asleep: AtomicBool::new(false), doorbell });
-    Ok((Post { tasks: sender, flags: flags.clone() }, Mailbox { tasks: receiver, flags }))
+    Ok((MailboxSender { tasks: sender, flags: flags.clone() }, Mailbox { tasks: receiver, flags }))
 }
 
-impl Post {
+impl MailboxSender {
     /// Leaves a task; to a worker that has ended it does not matter.
     pub(crate) fn send(&self, task: Task) {
         let _ = self.tasks.send(task);
-        self.flags.posted.store(true, SeqCst); // A, with B in `sleep`: either we see it asleep, or it sees what was posted.
+        self.flags.posted.store(true, SeqCst); // A, with B in `begin_sleep`: either we see it asleep, or it sees what was posted.
         if self.flags.asleep.swap(false, SeqCst) {
             self.flags.doorbell.ring();
         }
@@ -88,25 +88,25 @@ impl Mailbox {
         &self.flags.doorbell
     }
 
-    /// True if something was posted since the last [`Self::take`].
-    pub(crate) fn any(&self) -> bool {
+    /// True if something was posted since the last [`Self::pop`].
+    pub(crate) fn has_tasks(&self) -> bool {
         self.flags.posted.load(SeqCst)
     }
 
-    /// Takes the first task. False in [`Self::any`] from then on until another is posted, so take all.
-    pub(crate) fn take(&mut self) -> Option<Task> {
-        self.flags.posted.store(false, SeqCst); // Before looking: what is posted from now on is seen by the next `any`.
+    /// Takes the first task. False in [`Self::has_tasks`] from then on until another is posted, so take all.
+    pub(crate) fn pop(&mut self) -> Option<Task> {
+        self.flags.posted.store(false, SeqCst); // Before looking: what is posted from now on is seen by the next `has_tasks`.
         self.tasks.try_recv().ok()
     }
 
-    /// Before sleeping. True if nothing was posted; [`Self::awake`] follows in any case.
-    pub(crate) fn sleep(&self) -> bool {
+    /// Before sleeping. True if nothing was posted; [`Self::end_sleep`] follows in any case.
+    pub(crate) fn begin_sleep(&self) -> bool {
         self.flags.asleep.store(true, SeqCst); // B, with A in `send`.
-        !self.any()
+        !self.has_tasks()
     }
 
     /// After sleeping.
-    pub(crate) fn awake(&self) {
+    pub(crate) fn end_sleep(&self) {
         self.flags.asleep.store(false, SeqCst);
     }
 }

@@ -1,11 +1,11 @@
-//! All workers of a daemon: started together, told what concerns them, ended together.
+//! All workers of a daemon: started together, given their commands, ended together.
 
-use crate::command::{Command, Event, Permit, WorkerIndex};
+use crate::command::{Command, Event, SendPolicy, WorkerIndex};
 use crate::counters::WorkerCounters;
-use crate::mailbox::{Post, Task, mailbox};
-use crate::wire::WIRE_WORKER;
-use crate::worker::{Parts, Worker};
-use isthmus_channel::Wait;
+use crate::mailbox::{MailboxSender, Task, mailbox};
+use crate::mx_poller::MX_WORKER;
+use crate::worker::{Worker, WorkerConfig};
+use isthmus_channel::WaitMode;
 use isthmus_layout::DomainId;
 use isthmus_platform::PlatformError;
 use std::sync::Arc;
@@ -15,26 +15,26 @@ use std::time::Duration;
 /// Workers at most: beyond the processors of a host they are of no use.
 pub const WORKERS_MAX: u8 = 64;
 
-/// The turns that workers ask for: whoever waits for them may spin, on the same processor.
-const TURN: Duration = Duration::from_micros(100);
+/// The time slice that workers ask for: a program that waits for them may spin, on the same processor.
+const TIME_SLICE: Duration = Duration::from_micros(100);
 
 /// How the workers are to be.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ServiceOptions {
     /// How many; at least one, at most [`WORKERS_MAX`].
     pub workers: u8,
     /// How they wait.
-    pub wait: Wait,
+    pub wait: WaitMode,
     /// Worker `n` runs on processor `cpus[n % len]`. Empty: anywhere.
     pub cpus: Vec<usize>,
-    /// Who may talk to whom, until [`Command::Permit`].
-    pub permit: Permit,
+    /// Which domains may send to each other, until [`Command::SendPolicy`].
+    pub send_policy: SendPolicy,
 }
 
-impl Default for Options {
-    /// One worker, adaptive, anywhere, and everybody may talk to everybody.
+impl Default for ServiceOptions {
+    /// One worker, adaptive, anywhere, and every domain may send to every other.
     fn default() -> Self {
-        Self { workers: 1, wait: Wait::default(), cpus: Vec::new(), permit: Permit::everything() }
+        Self { workers: 1, wait: WaitMode::default(), cpus: Vec::new(), send_policy: SendPolicy::allow_all() }
     }
 }
 
@@ -60,21 +60,24 @@ pub enum StartError {
 /// All workers.
 #[derive(Debug)]
 pub struct Service {
-    posts: Vec<Post>,
+    mailboxes: Vec<MailboxSender>,
     counters: Vec<Arc<WorkerCounters>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Service {
-    /// Starts the workers. `listener` is called on their threads.
-    pub fn start(options: Options, listener: impl Fn(Event) + Clone + Send + 'static) -> Result<Self, StartError> {
+    /// Starts the workers. `event_handler` is called on their threads.
+    pub fn start(
+        options: ServiceOptions,
+        event_handler: impl Fn(Event) + Clone + Send + 'static,
+    ) -> Result<Self, StartError> {
         let (count, cpus) = (options.workers, options.cpus.clone());
-        let (mut service, workers) = Self::prepare(options, listener)?;
+        let (mut service, workers) = Self::build_workers(options, event_handler)?;
         for (index, worker) in (0..count).zip(workers) {
             let cpu = cpus.get(usize::from(index) % cpus.len().max(1)).copied();
             let run = move || {
                 pin(cpu);
-                isthmus_platform::scheduling::short_turns(TURN);
+                isthmus_platform::scheduling::request_short_slices(TIME_SLICE);
                 worker.run();
             };
             match std::thread::Builder::new().name(format!("worker-{index}")).spawn(run) {
@@ -89,71 +92,71 @@ impl Service {
     }
 
     /// The workers, without their threads.
-    pub(crate) fn prepare(
-        options: Options,
-        listener: impl Fn(Event) + Clone + Send + 'static,
+    pub(crate) fn build_workers(
+        options: ServiceOptions,
+        event_handler: impl Fn(Event) + Clone + Send + 'static,
     ) -> Result<(Self, Vec<Worker>), StartError> {
         if !(1..=WORKERS_MAX).contains(&options.workers) {
             return Err(StartError::Workers(options.workers));
         }
-        let (mut posts, mut mailboxes) = (Vec::new(), Vec::new());
+        let (mut senders, mut mailboxes) = (Vec::new(), Vec::new());
         for _ in 0..options.workers {
-            let (post, mailbox) = mailbox()?;
-            posts.push(post);
+            let (sender, mailbox) = mailbox()?;
+            senders.push(sender);
             mailboxes.push(mailbox);
         }
-        let counters: Vec<Arc<WorkerCounters>> = posts.iter().map(|_| Arc::default()).collect();
+        let counters: Vec<Arc<WorkerCounters>> = mailboxes.iter().map(|_| Arc::default()).collect();
         let workers = (0..).zip(mailboxes).zip(&counters).map(|((index, mailbox), counters)| {
-            Worker::new(Parts {
+            Worker::new(WorkerConfig {
                 index: WorkerIndex(index),
                 mailbox,
-                posts: posts.clone(),
+                mailboxes: senders.clone(),
                 wait: options.wait,
-                permit: options.permit.clone(),
+                send_policy: options.send_policy.clone(),
                 counters: counters.clone(),
-                listener: Box::new(listener.clone()),
+                event_handler: Box::new(event_handler.clone()),
             })
         });
         let workers = workers.collect::<Result<Vec<_>, _>>()?;
-        Ok((Self { posts, counters, threads: Vec::new() }, workers))
+        Ok((Self { mailboxes: senders, counters, threads: Vec::new() }, workers))
     }
 
     /// The worker that serves a domain.
-    pub fn home(&self, domain: DomainId) -> WorkerIndex {
-        WorkerIndex((domain.number() % self.posts.len() as u32) as u8)
+    pub fn worker_of(&self, domain: DomainId) -> WorkerIndex {
+        WorkerIndex((domain.number() % self.mailboxes.len() as u32) as u8)
     }
 
     /// The workers.
     pub fn workers(&self) -> impl Iterator<Item = WorkerIndex> + use<> {
-        (0..self.posts.len() as u8).map(WorkerIndex)
+        (0..self.mailboxes.len() as u8).map(WorkerIndex)
     }
 
-    /// Tells whom it concerns. Never waits.
+    /// Sends a command to the workers that it concerns. Never waits.
     pub fn send(&self, command: Command) {
         match command {
-            Command::AddBoard { worker, .. } | Command::RemoveBoard { worker, .. } => {
+            Command::AddReadyMap { worker, .. } | Command::RemoveReadyMap { worker, .. } => {
                 self.post(worker, Task::Command(command));
             }
             Command::Add(new) => {
-                let (domain, home) = (new.domain, self.home(new.domain));
-                self.post_others(home, || Task::Neighbour { domain, worker: home });
-                self.post(home, Task::Command(Command::Add(new)));
+                let (domain, worker) = (new.domain, self.worker_of(new.domain));
+                self.post_others(worker, || Task::RemoteDomainAdded { domain, worker });
+                self.post(worker, Task::Command(Command::Add(new)));
             }
             Command::Remove { domain, reason } => {
-                let home = self.home(domain);
-                self.post(home, Task::Command(Command::Remove { domain, reason }));
-                self.post_others(home, || Task::NeighbourGone { domain, reason });
+                let worker = self.worker_of(domain);
+                self.post(worker, Task::Command(Command::Remove { domain, reason }));
+                self.post_others(worker, || Task::RemoteDomainRemoved { domain, reason });
             }
             Command::AddMxBoard(_)
             | Command::OpenMx(_)
             | Command::CloseMx { .. }
             | Command::ConnectMx(_)
             | Command::Capture(_)
-            | Command::GrantStranger { .. }
-            | Command::RevokeStranger { .. } => self.post(WIRE_WORKER, Task::Command(command)),
-            Command::Permit(permit) => {
+            | Command::GrantRemote { .. }
+            | Command::RevokeRemote { .. } => self.post(MX_WORKER, Task::Command(command)),
+            Command::SendPolicy(send_policy) => {
                 for worker in self.workers() {
-                    self.post(worker, Task::Command(Command::Permit(permit.clone())));
+                    self.post(worker, Task::Command(Command::SendPolicy(send_policy.clone())));
                 }
             }
             Command::Shutdown => {
@@ -180,11 +183,11 @@ impl Service {
     }
 
     fn post(&self, worker: WorkerIndex, task: Task) {
-        self.posts[usize::from(worker.0)].send(task);
+        self.mailboxes[usize::from(worker.0)].send(task);
     }
 
-    fn post_others(&self, home: WorkerIndex, task: impl Fn() -> Task) {
-        for worker in self.workers().filter(|&worker| worker != home) {
+    fn post_others(&self, except: WorkerIndex, task: impl Fn() -> Task) {
+        for worker in self.workers().filter(|&worker| worker != except) {
             self.post(worker, task());
         }
     }

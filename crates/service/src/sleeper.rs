@@ -1,6 +1,6 @@
 //! Where a worker sleeps: an epoll set of all its doorbells.
 //!
-//! Edge-triggered: each ring is one event, so nobody has to read the doorbell to silence it.
+//! Edge-triggered: each ring is one event, so the doorbell need not be read to silence it.
 
 use isthmus_platform::{Doorbell, PlatformError};
 use rustix::event::{Timespec, epoll};
@@ -62,7 +62,7 @@ impl Sleeper {
 
     /// Sleeps until a doorbell rings or frames come, or for so long.
     pub(crate) fn sleep(&self, limit: Option<Duration>) -> Woken {
-        // Which doorbells rang does not matter: the boards tell more. Those events that do not fit end the next sleep.
+        // Which doorbells rang does not matter: the ready maps tell more. Those events that do not fit end the next sleep.
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         let mut events = [const { MaybeUninit::uninit() }; 16];
         match epoll::wait(&self.epoll, &mut events, limit.as_ref()) {

@@ -1,9 +1,9 @@
 //! Workers over real rings in private memory, stepped by hand: every test is the same on each run. The tests with threads are in `sleeping`.
 
-mod carrying;
-mod hostile;
-mod leaving;
-mod neighbours;
-mod refusing;
+mod fixture;
+mod forwarding;
+mod refusal;
+mod removal;
 mod sleeping;
-mod world;
+mod violations;
+mod workers;

@@ -2,27 +2,27 @@
 //!
 //! ```text
 //!   step:  tasks of control and other workers
-//!          up to 64 records: hear ─► router ─► another ring │ a lane │ another worker │ back
+//!          up to 64 records: poll ─► router ─► another ring │ a flow │ another worker │ back
 //!          what waits for room: try again
 //!          wake those who got something
 //!   then:  spin as long as that has been worth it, then sleep on the doorbells
 //! ```
 //!
-//! It knows the router's verdicts and not their reasons. Nothing that a domain writes stops it: a breach ends that domain's ring.
+//! It knows the router's verdicts and not their reasons. Nothing that a domain writes stops it: a violation ends that domain's ring.
 
-use crate::breach::Breach;
-use crate::command::{Event, Listener, Permit, WorkerIndex};
+use crate::command::{Event, EventHandler, SendPolicy, WorkerIndex};
 use crate::counters::{WorkerCounters, bump};
-use crate::kinds::{bare, payload};
-use crate::mailbox::{Mailbox, Parcel, Post, Task};
-use crate::party::Next;
-use crate::rings::{BATCH, Heard, Rings};
+use crate::domain_rings::{RECORDS_PER_ROUND, RingPoll, Rings};
+use crate::domain_state::Next;
+use crate::mailbox::{ForwardedRecord, Mailbox, MailboxSender, Task};
+use crate::mx_poller::{MX_WORKER, MxPoller};
+use crate::record_kinds::{payload_of, without_payload};
 use crate::router::{Router, Slot, Verdict};
 use crate::sleeper::{Sleeper, Woken};
-use crate::wire::{WIRE_WORKER, Wire};
-use isthmus_channel::{Serving, Wait};
+use crate::violation::Violation;
+use isthmus_channel::{ServerSpin, WaitMode};
 use isthmus_layout::DomainId;
-use isthmus_layout::limits::ORDINARY_FRAGMENT_BYTES_MAX;
+use isthmus_layout::limits::DAEMON_PATH_FRAGMENT_BYTES_MAX;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::{Record, Route};
 use isthmus_platform::PlatformError;
@@ -34,13 +34,13 @@ use std::time::Duration;
 /// How long a worker sleeps before it looks for pages to give back, where there may be some.
 const TRIM_AFTER: Duration = Duration::from_millis(250);
 
-/// Answers that may wait for a domain which does not read, before nothing more is taken from it.
-const ANSWERS_MAX: usize = 64;
+/// The daemon's own records that may wait for a domain which does not read, before nothing more is taken from it.
+const DAEMON_RECORDS_MAX: usize = 64;
 
-/// No record of the ordinary path carries more.
-const BOUNCE_BYTES: usize = isthmus_gateway::PIECE_BYTES_MAX;
+/// No record of the daemon path carries more.
+const SCRATCH_BYTES: usize = isthmus_mx_transport::FRAGMENT_BYTES_MAX;
 
-const _: () = assert!(BOUNCE_BYTES >= ORDINARY_FRAGMENT_BYTES_MAX as usize);
+const _: () = assert!(SCRATCH_BYTES >= DAEMON_PATH_FRAGMENT_BYTES_MAX as usize);
 
 /// What a step came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,20 +49,20 @@ pub(crate) enum Step {
     Busy,
     /// Nothing was there to do.
     Idle,
-    /// Control told the worker to end.
+    /// Control sent the command to end.
     Ended,
 }
 
 /// What a worker is made of.
-pub(crate) struct Parts {
+pub(crate) struct WorkerConfig {
     pub(crate) index: WorkerIndex,
     pub(crate) mailbox: Mailbox,
     /// Of all workers, in their order.
-    pub(crate) posts: Vec<Post>,
-    pub(crate) wait: Wait,
-    pub(crate) permit: Permit,
+    pub(crate) mailboxes: Vec<MailboxSender>,
+    pub(crate) wait: WaitMode,
+    pub(crate) send_policy: SendPolicy,
     pub(crate) counters: Arc<WorkerCounters>,
-    pub(crate) listener: Listener,
+    pub(crate) event_handler: EventHandler,
 }
 
 /// One worker.
@@ -71,45 +71,45 @@ pub(crate) struct Worker {
     pub(crate) router: Router,
     pub(crate) rings: Rings,
     pub(crate) sleeper: Sleeper,
-    pub(crate) posts: Vec<Post>,
-    pub(crate) listener: Listener,
+    pub(crate) mailboxes: Vec<MailboxSender>,
+    pub(crate) event_handler: EventHandler,
     pub(crate) counters: Arc<WorkerCounters>,
     mailbox: Mailbox,
-    waiting: Serving,
+    waiting: ServerSpin,
     /// Where message bytes lie between two rings.
-    bounce: Box<[u8]>,
-    /// Boards on links to other hosts, where this is the worker that has them.
-    pub(crate) wire: Option<Box<Wire>>,
+    scratch: Box<[u8]>,
+    /// MX boards, with their links to other hosts, where this is the worker that has them.
+    pub(crate) mx_poller: Option<Box<MxPoller>>,
     /// Tasks are being carried out.
-    taking: bool,
-    /// Who broke the contract in what is being done.
-    pub(crate) broken: Vec<(Slot, Breach)>,
+    in_tasks: bool,
+    /// Violations that were found in what is being done.
+    pub(crate) violations: Vec<(Slot, Violation)>,
     pub(crate) ended: bool,
 }
 
 impl Worker {
-    pub(crate) fn new(parts: Parts) -> Result<Self, PlatformError> {
+    pub(crate) fn new(parts: WorkerConfig) -> Result<Self, PlatformError> {
         let mut sleeper = Sleeper::new()?;
         sleeper.add(parts.mailbox.doorbell())?;
         Ok(Self {
             index: parts.index,
-            router: Router::new(parts.permit),
+            router: Router::new(parts.send_policy),
             rings: Rings::new(),
             sleeper,
-            posts: parts.posts,
-            listener: parts.listener,
+            mailboxes: parts.mailboxes,
+            event_handler: parts.event_handler,
             counters: parts.counters,
             mailbox: parts.mailbox,
-            waiting: Serving::new(parts.wait),
-            bounce: vec![0; BOUNCE_BYTES].into(),
-            wire: (parts.index == WIRE_WORKER).then(Box::default),
-            taking: false,
-            broken: Vec::new(),
+            waiting: ServerSpin::new(parts.wait),
+            scratch: vec![0; SCRATCH_BYTES].into(),
+            mx_poller: (parts.index == MX_WORKER).then(Box::default),
+            in_tasks: false,
+            violations: Vec::new(),
             ended: false,
         })
     }
 
-    /// Works until control tells it to end.
+    /// Works until control sends the command to end.
     pub(crate) fn run(mut self) {
         loop {
             match self.step() {
@@ -118,37 +118,37 @@ impl Worker {
                 Step::Ended => break,
             }
         }
-        (self.listener)(Event::Stopped { worker: self.index });
+        (self.event_handler)(Event::Stopped { worker: self.index });
     }
 
-    /// One turn of the loop; never waits.
+    /// One iteration of the loop; never waits.
     pub(crate) fn step(&mut self) -> Step {
-        let mut busy = self.mailbox.any();
+        let mut busy = self.mailbox.has_tasks();
         if busy {
-            self.take_tasks();
+            self.run_tasks();
         }
         let mut record = RecordBuffer::default();
-        for _ in 0..BATCH {
+        for _ in 0..RECORDS_PER_ROUND {
             match self.rings.poll(&mut record) {
-                Heard::Record(slot) => {
-                    if self.router.answers(slot) >= ANSWERS_MAX {
-                        self.rings.rest(slot);
+                RingPoll::Record(slot) => {
+                    if self.router.pending_daemon_records(slot) >= DAEMON_RECORDS_MAX {
+                        self.rings.pause(slot);
                     }
                     self.handle(slot, &record);
                 }
-                Heard::Fault(slot, fault) => self.breach(slot, fault.into()),
-                Heard::Stray => bump(&self.counters.stray_marks, 1),
-                Heard::Nothing => {
+                RingPoll::Fault(slot, fault) => self.violation(slot, fault.into()),
+                RingPoll::Stray => bump(&self.counters.stray_ready_bits, 1),
+                RingPoll::Nothing => {
                     let router = &self.router;
-                    busy |= self.rings.new_round(|slot| router.answers(slot) >= ANSWERS_MAX);
-                    busy |= self.rings.is_ready(); // A parked ring that was marked is heard from the next look on.
+                    busy |= self.rings.new_round(|slot| router.pending_daemon_records(slot) >= DAEMON_RECORDS_MAX);
+                    busy |= self.rings.is_ready(); // A parked ring with its ready bit set is polled from the next step on.
                     break;
                 }
             }
             busy = true;
-            self.bury();
+            self.reap();
         }
-        busy |= self.turn_wire();
+        busy |= self.poll_mx();
         busy |= self.deliver_waiting();
         self.rings.flush();
         match (self.ended, busy) {
@@ -158,50 +158,50 @@ impl Worker {
         }
     }
 
-    fn take_tasks(&mut self) {
-        // A domain's last records, taken when it is removed, lead back here; what they could learn was told before the removal.
-        if std::mem::replace(&mut self.taking, true) {
+    fn run_tasks(&mut self) {
+        // A domain's last records, taken when it is removed, lead back here; what they could learn was announced before the removal.
+        if std::mem::replace(&mut self.in_tasks, true) {
             return;
         }
-        while let Some(task) = self.mailbox.take() {
-            self.carry_out(task);
-            self.bury();
+        while let Some(task) = self.mailbox.pop() {
+            self.run_task(task);
+            self.reap();
         }
-        self.taking = false;
+        self.in_tasks = false;
     }
 
     /// One record of `from`.
     pub(crate) fn handle(&mut self, from: Slot, buffer: &RecordBuffer) {
         let (route, record) = match Record::parse(buffer.kind(), buffer.bytes(), buffer.words()) {
             Ok(parsed) => parsed,
-            Err(malformed) => return self.breach(from, PeerFault::from(malformed).into()),
+            Err(malformed) => return self.violation(from, PeerFault::from(malformed).into()),
         };
         let mut verdict = self.router.route(from, route, &record);
         if let Verdict::Unknown { .. } = verdict {
-            let Some(ask_again) = self.verdict_with_newer_tasks(from, route, &record) else { return };
-            verdict = ask_again;
+            let Some(retried) = self.retry_after_tasks(from, route, &record) else { return };
+            verdict = retried;
         }
         match verdict {
             Verdict::Forward { to, route } => self.forward(from, to, route, &record),
-            Verdict::Wire { stranger } => self.forward_to_wire(from, stranger, &record),
-            Verdict::WireCredit { stranger, bytes } => {
+            Verdict::Remote { remote_peer } => self.forward_to_remote(from, remote_peer, &record),
+            Verdict::RemoteCredit { remote_peer, bytes } => {
                 if let Some(domain) = self.router.domain(from) {
-                    self.give_to_wire(domain, stranger, bytes);
+                    self.return_remote_credit(domain, remote_peer, bytes);
                 }
             }
-            Verdict::HandOver { worker, to, route } => self.hand_over(from, worker, to, route, &record),
-            Verdict::CreditOver { worker, to, route, bytes } => self.post(worker, Task::Credit { to, route, bytes }),
+            Verdict::ForwardToWorker { worker, to, route } => self.forward_to_worker(from, worker, to, route, &record),
+            Verdict::ForwardCredit { worker, to, route, bytes } => self.post(worker, Task::Credit { to, route, bytes }),
             Verdict::Refused(reason) => self.refused(from, &record, reason),
-            Verdict::Breach(breach) => self.breach(from, breach),
+            Verdict::Violation(violation) => self.violation(from, violation),
             Verdict::Credited | Verdict::Unknown { .. } => {}
         }
     }
 
     /// The receiver may have been added a moment ago.
     #[cold]
-    fn verdict_with_newer_tasks(&mut self, from: Slot, route: Route, record: &Record<'_>) -> Option<Verdict> {
+    fn retry_after_tasks(&mut self, from: Slot, route: Route, record: &Record<'_>) -> Option<Verdict> {
         let domain = self.router.domain(from);
-        self.take_tasks();
+        self.run_tasks();
         if self.router.domain(from) != domain {
             return None; // It is the sender that is gone.
         }
@@ -212,25 +212,25 @@ impl Worker {
     }
 
     fn forward(&mut self, from: Slot, to: Slot, route: Route, record: &Record<'_>) {
-        self.with_bytes(from, record, |worker, bytes| worker.deliver(to, route, record, bytes));
+        self.with_payload(from, record, |worker, bytes| worker.deliver(to, route, record, bytes));
     }
 
-    fn forward_to_wire(&mut self, from: Slot, stranger: DomainId, record: &Record<'_>) {
+    fn forward_to_remote(&mut self, from: Slot, remote_peer: DomainId, record: &Record<'_>) {
         let Some(domain) = self.router.domain(from) else { return };
-        self.with_bytes(from, record, |worker, bytes| worker.take_for_wire(domain, stranger, record, bytes));
+        self.with_payload(from, record, |worker, bytes| worker.send_to_remote(domain, remote_peer, record, bytes));
     }
 
     /// Takes the bytes of a record that was accepted, and does something with them.
-    fn with_bytes(&mut self, from: Slot, record: &Record<'_>, act: impl FnOnce(&mut Self, &[u8])) {
-        let mut bounce = std::mem::take(&mut self.bounce);
-        if let Some(len) = self.fetch(from, record, &mut bounce) {
-            act(self, &bounce[..len as usize]);
+    fn with_payload(&mut self, from: Slot, record: &Record<'_>, act: impl FnOnce(&mut Self, &[u8])) {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        if let Some(len) = self.copy_payload(from, record, &mut scratch) {
+            act(self, &scratch[..len as usize]);
         }
-        self.bounce = bounce;
+        self.scratch = scratch;
     }
 
-    fn fetch(&mut self, from: Slot, record: &Record<'_>, into: &mut [u8]) -> Option<u32> {
-        match self.rings.fetch(from, record, into) {
+    fn copy_payload(&mut self, from: Slot, record: &Record<'_>, into: &mut [u8]) -> Option<u32> {
+        match self.rings.copy_payload(from, record, into) {
             Ok(len) => {
                 let counters = self.rings.counters(from);
                 bump(&counters.sent_records, 1);
@@ -238,7 +238,7 @@ impl Worker {
                 Some(len)
             }
             Err(fault) => {
-                self.breach(from, fault.into());
+                self.violation(from, fault.into());
                 None
             }
         }
@@ -254,14 +254,14 @@ impl Worker {
                     return self.count_received(to, len);
                 }
                 Ok(false) => {}
-                Err(fault) => self.breach(to, fault.into()), // And hold: the sender hears when `to` is buried.
+                Err(fault) => self.violation(to, fault.into()), // And hold: the sender is notified when `to` is reaped.
             }
         }
         bump(&self.counters.held_records, 1);
-        let greedy = self.router.hold(to, route, record, bytes);
-        self.show_held(to);
-        if let Some((slot, breach)) = greedy {
-            self.breach(slot, breach);
+        let backlog = self.router.enqueue(to, route, record, bytes);
+        self.publish_held(to);
+        if let Some((slot, violation)) = backlog {
+            self.violation(slot, violation);
         }
     }
 
@@ -273,37 +273,43 @@ impl Worker {
         bump(&counters.received_bytes, u64::from(len));
     }
 
-    fn show_held(&self, slot: Slot) {
+    fn publish_held(&self, slot: Slot) {
         self.rings.counters(slot).held_bytes.store(self.router.held_cost(slot), Relaxed);
         self.counters.held_bytes.store(self.router.all_held_cost(), Relaxed);
     }
 
-    fn hand_over(&mut self, from: Slot, worker: WorkerIndex, to: DomainId, route: Route, record: &Record<'_>) {
-        self.with_bytes(from, record, |this, bytes| {
-            let parcel = Parcel { worker: this.index, to, route, record: bare(record), bytes: bytes.to_vec() };
-            this.post(worker, Task::Parcel(Box::new(parcel)));
+    fn forward_to_worker(&mut self, from: Slot, worker: WorkerIndex, to: DomainId, route: Route, record: &Record<'_>) {
+        self.with_payload(from, record, |this, bytes| {
+            let forwarded = ForwardedRecord {
+                worker: this.index,
+                to,
+                route,
+                record: without_payload(record),
+                bytes: bytes.to_vec(),
+            };
+            this.post(worker, Task::ForwardedRecord(Box::new(forwarded)));
         });
     }
 
     /// A record from a domain of another worker.
-    pub(crate) fn take_parcel(&mut self, to: Slot, parcel: &Parcel) {
-        self.deliver(to, parcel.route, &parcel.record, &parcel.bytes);
-        if let Some(sender) = parcel.route.peer {
-            self.router.close_lane(to, sender);
+    pub(crate) fn deliver_forwarded(&mut self, to: Slot, forwarded: &ForwardedRecord) {
+        self.deliver(to, forwarded.route, &forwarded.record, &forwarded.bytes);
+        if let Some(sender) = forwarded.route.peer {
+            self.router.close_flow(to, sender);
         }
     }
 
     pub(crate) fn post(&self, worker: WorkerIndex, task: Task) {
-        self.posts[usize::from(worker.0)].send(task);
+        self.mailboxes[usize::from(worker.0)].send(task);
     }
 
-    /// A record that reaches nobody: its bytes are given back unread.
+    /// A record that is not delivered: its bytes are given back unread.
     fn refused(&mut self, from: Slot, record: &Record<'_>, reason: Reason) {
         self.counters.drops.add(reason, 1);
-        if payload(record).1.is_some()
-            && let Err(fault) = self.rings.fetch(from, record, &mut self.bounce)
+        if payload_of(record).1.is_some()
+            && let Err(fault) = self.rings.copy_payload(from, record, &mut self.scratch)
         {
-            self.breach(from, fault.into());
+            self.violation(from, fault.into());
         }
     }
 
@@ -313,25 +319,25 @@ impl Worker {
         let mut at = 0;
         while at < self.router.waiting() {
             let slot = self.router.waiting_at(at);
-            moved |= self.drain(slot);
+            moved |= self.drain_waiting(slot);
             if self.router.is_clear(slot) {
-                self.router.unlist(at);
+                self.router.remove_waiting(at);
             } else {
                 at += 1;
             }
         }
-        self.bury();
+        self.reap();
         moved
     }
 
     /// Moves what waits for `to` into its ring, as far as there is room, a batch at most. True if something moved.
-    fn drain(&mut self, to: Slot) -> bool {
-        for moved in 0..BATCH {
-            match self.drain_one(to) {
+    fn drain_waiting(&mut self, to: Slot) -> bool {
+        for moved in 0..RECORDS_PER_ROUND {
+            match self.drain_next(to) {
                 Ok(true) => {}
                 Ok(false) => return moved > 0,
                 Err(fault) => {
-                    self.breach(to, fault.into());
+                    self.violation(to, fault.into());
                     return moved > 0;
                 }
             }
@@ -339,22 +345,22 @@ impl Worker {
         true
     }
 
-    fn drain_one(&mut self, to: Slot) -> Result<bool, PeerFault> {
+    fn drain_next(&mut self, to: Slot) -> Result<bool, PeerFault> {
         let held = match self.router.next(to) {
             None => return Ok(false),
-            Some(Next::Answer(answer)) => {
+            Some(Next::DaemonRecord(answer)) => {
                 if !self.rings.push(to, answer.route, &answer.record, &[])? {
                     return Ok(false);
                 }
-                self.count_answer(to, &answer.record);
+                self.count_daemon_record(to, &answer.record);
                 None
             }
-            Some(Next::Held(held, lane)) => {
+            Some(Next::HeldRecord(held, flow)) => {
                 if !self.rings.has_room(to, held.len)? {
                     return Ok(false);
                 }
-                lane.copy_first(&mut self.bounce);
-                let bytes = &self.bounce[..held.len as usize];
+                flow.copy_first(&mut self.scratch);
+                let bytes = &self.scratch[..held.len as usize];
                 if !self.rings.push(to, held.route, &held.record, bytes)? {
                     return Ok(false);
                 }
@@ -364,12 +370,12 @@ impl Worker {
         self.router.sent(to);
         if let Some(len) = held {
             self.count_received(to, len);
-            self.show_held(to);
+            self.publish_held(to);
         }
         Ok(true)
     }
 
-    fn count_answer(&self, to: Slot, record: &Record<'_>) {
+    fn count_daemon_record(&self, to: Slot, record: &Record<'_>) {
         if let Record::Bounce { .. } = record {
             bump(&self.counters.bounces, 1);
             bump(&self.rings.counters(to).bounces, 1);
@@ -387,24 +393,26 @@ impl Worker {
         if self.router.waiting() > 0 && self.deliver_waiting() {
             return self.rings.flush();
         }
-        let (rings, mailbox, wire) = (&mut self.rings, &self.mailbox, &mut self.wire);
-        let mut frames = || wire.as_mut().is_some_and(|wire| wire.is_ready());
-        if !self.waiting.spin(|| rings.is_ready() || mailbox.any() || frames()) && self.waiting.wait() != Wait::Spin {
+        let (rings, mailbox, poller) = (&mut self.rings, &self.mailbox, &mut self.mx_poller);
+        let mut frames = || poller.as_mut().is_some_and(|poller| poller.is_ready());
+        if !self.waiting.spin(|| rings.is_ready() || mailbox.has_tasks() || frames())
+            && self.waiting.wait() != WaitMode::Spin
+        {
             self.sleep();
         }
     }
 
     fn sleep(&mut self) {
         let mut frames = true;
-        if self.rings.sleep() & self.mailbox.sleep() {
+        if self.rings.begin_sleep() & self.mailbox.begin_sleep() {
             bump(&self.counters.sleeps, 1);
             let trim = self.rings.wants_trim().then_some(TRIM_AFTER);
-            let due = self.wire.as_mut().and_then(|wire| wire.before_sleep(&mut self.sleeper));
+            let due = self.mx_poller.as_mut().and_then(|poller| poller.before_sleep(&mut self.sleeper));
             let first = due.into_iter().chain(trim).min();
             let woken = self.sleeper.sleep(first);
             frames = woken == Woken::Frames;
             match woken {
-                Woken::Rung | Woken::Frames => bump(&self.counters.wake_ups, 1),
+                Woken::Rung | Woken::Frames => bump(&self.counters.wakeups, 1),
                 Woken::Timer if first != trim => bump(&self.counters.timeouts, 1),
                 Woken::Timer => {
                     bump(&self.counters.timeouts, 1);
@@ -412,17 +420,17 @@ impl Worker {
                 }
             }
         }
-        self.mailbox.awake();
-        self.rings.awake();
-        if let Some(wire) = &mut self.wire {
-            wire.awake(frames);
+        self.mailbox.end_sleep();
+        self.rings.end_sleep();
+        if let Some(poller) = &mut self.mx_poller {
+            poller.end_sleep(frames);
         }
     }
 
     /// Nothing happened for a while: idle rings give their pages back.
     fn trim(&mut self) {
         if let Some((slot, fault)) = self.rings.trim() {
-            self.breach(slot, fault.into());
+            self.violation(slot, fault.into());
         }
     }
 }

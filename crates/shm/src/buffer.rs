@@ -6,17 +6,17 @@ use std::fmt;
 pub struct Buffer {
     start: *mut u8,
     len: usize,
-    owner: Owner,
+    storage: Storage,
 }
 
-enum Owner {
+enum Storage {
     /// Made from a vector with this capacity.
     Vector(usize),
     /// The caller's, readable for as long as it promised.
-    Lent { writable: bool },
+    Borrowed { writable: bool },
 }
 
-// SAFETY: a vector's bytes may move between threads; lent memory may too, by the promise made in `lent`.
+// SAFETY: a vector's bytes may move between threads; borrowed memory may too, by the promise made in `from_raw_parts`.
 unsafe impl Send for Buffer {}
 
 impl Buffer {
@@ -26,28 +26,28 @@ impl Buffer {
     ///
     /// Until this buffer is dropped, the `len` bytes at `start` are readable, nobody writes them, and, if the buffer is used
     /// for receiving, they are writable and nobody else reads them. They may move between threads.
-    pub unsafe fn lent(start: *mut u8, len: usize) -> Self {
+    pub unsafe fn from_raw_parts(start: *mut u8, len: usize) -> Self {
         let start = if len == 0 { std::ptr::NonNull::dangling().as_ptr() } else { start };
-        Self { start, len, owner: Owner::Lent { writable: true } }
+        Self { start, len, storage: Storage::Borrowed { writable: true } }
     }
 
     /// Lends bytes to `with`, which answers when it has the buffer back: nobody keeps any of them.
     ///
     /// A buffer that does not come back ends the process, because somebody may still write it.
-    pub fn lend<R>(bytes: &mut [u8], with: impl FnOnce(Self) -> (Self, R)) -> R {
-        Self::lend_raw(bytes.as_mut_ptr(), bytes.len(), true, with)
+    pub fn with_borrowed<R>(bytes: &mut [u8], with: impl FnOnce(Self) -> (Self, R)) -> R {
+        Self::with_raw_parts(bytes.as_mut_ptr(), bytes.len(), true, with)
     }
 
     /// The same for bytes that are only read.
-    pub fn lend_shared<R>(bytes: &[u8], with: impl FnOnce(Self) -> (Self, R)) -> R {
-        Self::lend_raw(bytes.as_ptr().cast_mut(), bytes.len(), false, with)
+    pub fn with_borrowed_shared<R>(bytes: &[u8], with: impl FnOnce(Self) -> (Self, R)) -> R {
+        Self::with_raw_parts(bytes.as_ptr().cast_mut(), bytes.len(), false, with)
     }
 
-    fn lend_raw<R>(start: *mut u8, len: usize, writable: bool, with: impl FnOnce(Self) -> (Self, R)) -> R {
+    fn with_raw_parts<R>(start: *mut u8, len: usize, writable: bool, with: impl FnOnce(Self) -> (Self, R)) -> R {
         let lost = AbortOnDrop;
         // The borrow of our caller lasts until this function returns. A buffer cannot be copied, so if this one is here
         // again, nobody else has it.
-        let (back, answer) = with(Self { start, len, owner: Owner::Lent { writable } });
+        let (back, answer) = with(Self { start, len, storage: Storage::Borrowed { writable } });
         assert!(back.start == start && back.len == len, "another buffer came back");
         std::mem::forget(lost);
         answer
@@ -65,39 +65,46 @@ impl Buffer {
 
     /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: `start` and `len` are those of a vector we own, or were promised readable and unwritten in `lent`.
+        // SAFETY: `start` and `len` are those of a vector we own, or were promised readable and unwritten in `from_raw_parts`.
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 
     /// The bytes, to be written.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        assert!(!matches!(self.owner, Owner::Lent { writable: false }), "the bytes were lent for reading only");
-        // SAFETY: as above; `lent` promised that a buffer for receiving is writable and ours alone.
+        assert!(
+            !matches!(self.storage, Storage::Borrowed { writable: false }),
+            "the bytes were borrowed for reading only"
+        );
+        // SAFETY: as above; `from_raw_parts` promised that a buffer for receiving is writable and ours alone.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 
-    /// Makes it independent of a caller's memory: bytes that were lent are copied, and the memory is the caller's again.
-    pub fn keep(&mut self) {
-        if matches!(self.owner, Owner::Lent { .. }) {
+    /// Makes it independent of a caller's memory: borrowed bytes are copied, and the memory is the caller's again.
+    pub fn make_owned(&mut self) {
+        if matches!(self.storage, Storage::Borrowed { .. }) {
             *self = Self::from(self.as_slice().to_vec());
         }
     }
 
     /// Finds the region of this buffer in `cache`, or moves its whole pages onto one if their time has come.
-    pub fn rehome(&self, cache: &crate::rehome::Cache, onto: crate::rehome::Onto) -> crate::rehome::Prepared {
-        // SAFETY: the bytes are a vector's that we own, or promised unwritten in `lent`, for as long as the range lives: it
+    pub fn migrate(
+        &self,
+        cache: &crate::regcache::RegistrationCache,
+        onto: crate::regcache::MigrationTarget,
+    ) -> crate::regcache::Prepared {
+        // SAFETY: the bytes are a vector's that we own, or promised unwritten in `from_raw_parts`, for as long as the range lives: it
         // does not leave this function. A use that is kept longer only keeps the region from being evicted.
-        let range = unsafe { crate::rehome::UserRange::new(self.start, self.len) };
+        let range = unsafe { crate::regcache::UserRange::new(self.start, self.len) };
         cache.prepare_onto(&range, onto)
     }
 
-    /// The vector it was made from; None for lent memory.
+    /// The vector it was made from; None for borrowed memory.
     pub fn into_vec(self) -> Option<Vec<u8>> {
         let this = std::mem::ManuallyDrop::new(self);
-        match this.owner {
+        match this.storage {
             // SAFETY: the parts of the vector taken apart in `from`; `this` is never dropped, so nobody else has them.
-            Owner::Vector(capacity) => Some(unsafe { Vec::from_raw_parts(this.start, this.len, capacity) }),
-            Owner::Lent { .. } => None,
+            Storage::Vector(capacity) => Some(unsafe { Vec::from_raw_parts(this.start, this.len, capacity) }),
+            Storage::Borrowed { .. } => None,
         }
     }
 }
@@ -114,13 +121,13 @@ impl Drop for AbortOnDrop {
 impl From<Vec<u8>> for Buffer {
     fn from(bytes: Vec<u8>) -> Self {
         let mut bytes = std::mem::ManuallyDrop::new(bytes);
-        Self { start: bytes.as_mut_ptr(), len: bytes.len(), owner: Owner::Vector(bytes.capacity()) }
+        Self { start: bytes.as_mut_ptr(), len: bytes.len(), storage: Storage::Vector(bytes.capacity()) }
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if let Owner::Vector(capacity) = self.owner {
+        if let Storage::Vector(capacity) = self.storage {
             // SAFETY: as in `into_vec`; this is the only drop.
             drop(unsafe { Vec::from_raw_parts(self.start, self.len, capacity) });
         }
@@ -138,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vector_comes_back_as_it_went() {
+    fn buffer_returns_its_vector_unchanged() {
         let mut buffer = Buffer::from(Vec::with_capacity(100));
         assert!(buffer.is_empty());
         buffer = Buffer::from(vec![1, 2, 3]);
@@ -147,38 +154,38 @@ mod tests {
     }
 
     #[test]
-    fn lent_memory_is_not_freed() {
+    fn borrowed_memory_is_not_freed() {
         let mut bytes = [1, 2, 3];
         // SAFETY: `bytes` is not touched until the buffer is gone.
-        let buffer = unsafe { Buffer::lent(bytes.as_mut_ptr(), 3) };
+        let buffer = unsafe { Buffer::from_raw_parts(bytes.as_mut_ptr(), 3) };
         assert_eq!(buffer.as_slice(), [1, 2, 3]);
         assert!(buffer.into_vec().is_none());
         // SAFETY: nothing to promise for no bytes.
-        assert!(unsafe { Buffer::lent(std::ptr::null_mut(), 0) }.as_slice().is_empty());
+        assert!(unsafe { Buffer::from_raw_parts(std::ptr::null_mut(), 0) }.as_slice().is_empty());
     }
 
     #[test]
-    fn kept_bytes_outlive_what_was_lent() {
+    fn owned_copies_outlive_borrowed_memory() {
         let mut bytes = [1, 2, 3];
-        // SAFETY: `bytes` is not touched while they are lent, which ends with `keep`.
-        let mut buffer = unsafe { Buffer::lent(bytes.as_mut_ptr(), 3) };
-        buffer.keep();
+        // SAFETY: `bytes` is not touched while they are lent, which ends with `make_owned`.
+        let mut buffer = unsafe { Buffer::from_raw_parts(bytes.as_mut_ptr(), 3) };
+        buffer.make_owned();
         bytes = [9; 3];
         assert_eq!((buffer.as_slice(), bytes), (&[1, 2, 3][..], [9; 3]));
         let start = buffer.as_slice().as_ptr();
-        buffer.keep();
+        buffer.make_owned();
         assert_eq!(buffer.as_slice().as_ptr(), start, "what is ours stays where it is");
     }
 
     #[test]
     fn borrowed_bytes_are_written_while_they_are_lent() {
         let mut bytes = [0; 4];
-        let answer = Buffer::lend(&mut bytes, |mut buffer| {
+        let answer = Buffer::with_borrowed(&mut bytes, |mut buffer| {
             buffer.as_mut_slice()[3] = 7;
             (buffer, "done")
         });
         assert_eq!((bytes, answer), ([0, 0, 0, 7], "done"));
-        Buffer::lend_shared(&bytes, |buffer| {
+        Buffer::with_borrowed_shared(&bytes, |buffer| {
             assert_eq!(buffer.as_slice(), [0, 0, 0, 7]);
             (buffer, ())
         });

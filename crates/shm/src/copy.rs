@@ -3,13 +3,13 @@
 //! The C library's `memcpy` moves 2 KiB and more by `rep movsb` where the processor says that it is good at that. AMD's Zen 4 says
 //! so (Zen 3 is said to be alike), but where the destination begins 1 to 31 bytes behind the source modulo 4096 it takes long:
 //! 16 KiB at a time, from cold memory into a ring of 256 KiB, it copies 3.2 GB/s at 1 to 15 bytes, 7.8 at 16 to 31, and 16 at
-//! others. That is not rare: buffers of an allocator begin 16 bytes into a page, and pieces of a slab often with one. Nothing
+//! others. That is not rare: buffers of an allocator begin 16 bytes into a page, and fragments of a slab often with one. Nothing
 //! but the difference of the two addresses decides it, so such copies go by vectors, which do not mind (14.6 GB/s;
 //! `isthmus-bench baselines --only memcpy.behind --only channel_copy.behind`).
 
 /// Shorter ones the C library does not do by `rep movsb`.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-const LONG: usize = 2 << 10;
+const LONG_COPY_BYTES: usize = 2 << 10;
 
 /// Copies bytes, which may be written by others meanwhile, as `core::ptr::copy_nonoverlapping` does.
 ///
@@ -19,7 +19,7 @@ const LONG: usize = 2 << 10;
 #[inline(always)]
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if len >= LONG && is_just_behind(from, to) {
+    if len >= LONG_COPY_BYTES && is_just_behind(from, to) {
         // SAFETY: as the caller says.
         return unsafe { copy_by_vectors(from, to, len) };
     }
@@ -64,7 +64,7 @@ mod tests {
 
     /// Lengths around a line and around what goes by vectors, at differences around what does, both ways round a page's end.
     #[test]
-    fn every_byte_comes_wherever_both_begin() {
+    fn copy_is_complete_at_any_alignment() {
         let from: Vec<u8> = (0..16_384_u32).map(|at| (at * 31 / 7) as u8).collect();
         for len in [0, 1, 63, 64, 2047, 2048, 2049, 2111, 4096, 5000] {
             for start in [0, 16, 4090] {

@@ -15,7 +15,7 @@ pub enum PeerFault {
         /// What stood there.
         found: u32,
     },
-    /// A record's head names more bytes than a record can have.
+    /// A record's header names more bytes than a record can have.
     #[error(transparent)]
     RecordTooLong(#[from] RecordTooLong),
     /// The consumer claims to have consumed what was never sent, or to have gone back.
@@ -34,9 +34,9 @@ pub enum PeerFault {
         /// What we filled.
         tail: u32,
     },
-    /// A piece lies outside the slab.
+    /// A fragment lies outside the slab.
     #[error(transparent)]
-    PieceOutside(#[from] OutsideRegion),
+    FragmentOutside(#[from] OutsideRegion),
     /// A record that no correct library writes.
     #[error(transparent)]
     Record(#[from] MalformedRecord),

@@ -1,6 +1,6 @@
 //! Bytes that the kernel is to read for us: a frame's data, which goes from where it lies onto the wire without a copy of ours.
 //!
-//! The bytes are either ours, borrowed, or a peer's ([`PeerRegion::gather`](crate::rehome::PeerRegion::gather)), who may change
+//! The bytes are either ours, borrowed, or a peer's ([`PeerRegion::gather`](crate::regcache::PeerRegion::gather)), who may change
 //! them at any time. So nobody looks at them through a [`Gather`]: what there is of it is an address for a system call, and a
 //! copy. What the kernel then reads is some mix of old and new bytes, as with every buffer that is sent while it is written.
 
@@ -24,7 +24,7 @@ impl<'a> Gather<'a> {
     /// # Safety
     ///
     /// `len` bytes from `start` on are mapped readable as long as `'a`, and cannot vanish.
-    pub(crate) unsafe fn foreign(start: *const u8, len: usize) -> Self {
+    pub(crate) unsafe fn from_raw_parts(start: *const u8, len: usize) -> Self {
         Self { start, len, from: PhantomData }
     }
 
@@ -41,7 +41,7 @@ impl<'a> Gather<'a> {
     /// Where they begin, for a system call that reads [`len`](Self::len) bytes, and for nothing else: the bytes may be a
     /// peer's, who writes them when it likes, so a reference to them, or a load of ours, has no meaning. The kernel may read
     /// them as long as the lifetime lasts.
-    pub const fn start_for_the_kernel(&self) -> *const u8 {
+    pub const fn as_ptr_for_syscall(&self) -> *const u8 {
         self.start
     }
 
@@ -50,10 +50,10 @@ impl<'a> Gather<'a> {
     /// # Panics
     ///
     /// If the range does not lie inside.
-    pub fn part(&self, range: Range<usize>) -> Self {
+    pub fn slice(&self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.len); // Ours: whoever cuts a message knows its length.
         // SAFETY: inside the bytes of `self` (asserted), which are readable as long as `'a` (invariant).
-        unsafe { Self::foreign(self.start.add(range.start), range.end - range.start) }
+        unsafe { Self::from_raw_parts(self.start.add(range.start), range.end - range.start) }
     }
 
     /// Copies them, for links whose frames lie in memory shared with the kernel.
@@ -63,7 +63,7 @@ impl<'a> Gather<'a> {
     /// If `to` has another length.
     pub fn copy_out(&self, to: &mut [u8]) {
         assert_eq!(to.len(), self.len);
-        // The bytes may change while they are copied; the argument is that of `Payload for Window`: a torn copy is a wrong
+        // The bytes may change while they are copied; the argument is that of `Payload for SharedMapping`: a torn copy is a wrong
         // payload, and no length or place is read from it.
         // SAFETY: readable (invariant); `to` is exclusively borrowed, so it is neither a peer's mapping, to which nobody has
         // references, nor memory of ours that is borrowed by `self`.
@@ -91,15 +91,15 @@ mod tests {
         let bytes: Vec<u8> = (0..100).collect();
         let all = Gather::from(&bytes[..]);
         let mut copy = [0; 30];
-        all.part(50..90).part(5..35).copy_out(&mut copy);
+        all.slice(50..90).slice(5..35).copy_out(&mut copy);
         assert_eq!(copy[..], bytes[55..85]);
-        assert!(all.part(100..100).is_empty() && Gather::EMPTY.is_empty());
+        assert!(all.slice(100..100).is_empty() && Gather::EMPTY.is_empty());
         Gather::EMPTY.copy_out(&mut []);
     }
 
     #[test]
     #[should_panic(expected = "range.end <= self.len")]
     fn a_part_beyond_the_end_is_refused() {
-        let _ = Gather::from(&[0; 10][..]).part(5..11);
+        let _ = Gather::from(&[0; 10][..]).slice(5..11);
     }
 }

@@ -51,7 +51,7 @@ impl Words for Liar {
         self.answer()
     }
     fn or(&self, _at: u32, _bits: u32, _order: Ordering) {}
-    fn replace(&self, _at: u32, _from: u32, _to: u32, _order: Ordering) -> bool {
+    fn compare_exchange(&self, _at: u32, _from: u32, _to: u32, _order: Ordering) -> bool {
         self.answer().is_multiple_of(2)
     }
     fn fence(&self) {}

@@ -1,24 +1,26 @@
 //! Shared memory: the one crate that touches pages another domain can write.
 //!
 //! ```text
-//!   words ── Words, Payload: what may be done with foreign memory
-//!   window ─ Mapping, Window: the real memory        liar ── Liar: the worst memory there could be
-//!   piece ── memory of a guest's window, by the descriptors of its driver
-//!   ring ─── records, a line at a time               slab ── bytes too many for a record
-//!   board ── which of many peers is active, and when to sleep
-//!   bias ─── a lock for what one thread uses, and others may
-//!   rehome ─ large buffers of the program moved onto pages that a peer may map
-//!     arena ─ registered memory, moved onto pages that peers may write
+//!   words ───────── Words, Payload: what may be done with foreign memory
+//!   mapping ─────── Mapping, SharedMapping: the real memory
+//!   liar ────────── Liar: the worst memory there could be
+//!   window_extent ─ memory of a guest's window, by the descriptors of its driver
+//!   ring ────────── records, a line at a time
+//!   slab ────────── bytes too many for a record
+//!   ready_map ───── which of many peers is active, and when to sleep
+//!   biased_lock ─── a lock for what one thread uses, and others may
+//!   regcache ────── large buffers of the program moved onto pages that a peer may map
+//!     arena ─────── registered memory, moved onto pages that peers may write
 //! ```
 //!
 //! A record from one side to the other:
 //!
 //! ```
-//! use isthmus_layout::channel::{Direction, Geometry, SlabSize};
-//! use isthmus_shm::{Consumer, Mapping, Producer, RecordBuffer, Window};
+//! use isthmus_layout::channel::{Direction, ChannelGeometry, SlabSize};
+//! use isthmus_shm::{Consumer, Mapping, Producer, RecordBuffer, SharedMapping};
 //!
-//! let geometry = Geometry { slab: SlabSize::new(64 << 10).unwrap() };
-//! let memory = Window::new(Mapping::private(geometry.size()));
+//! let geometry = ChannelGeometry { slab: SlabSize::new(64 << 10).unwrap() };
+//! let memory = SharedMapping::new(Mapping::private(geometry.size()));
 //! let at = geometry.direction(Direction::Zero);
 //! let mut producer = Producer::new(memory.clone(), at);
 //! let mut consumer = Consumer::new(memory, at);
@@ -30,31 +32,31 @@
 //! assert_eq!((record.kind(), record.bytes(), record.words()[0]), (1, 13, 7));
 //! ```
 
-pub mod barrier;
-pub mod bias;
-mod board;
+pub mod asymmetric_fence;
+pub mod biased_lock;
 pub mod buffer;
 mod copy;
 #[cfg(test)]
-mod delayed;
+mod delayed_stores;
 pub mod fault;
 pub mod fork_guard;
 mod gather;
 pub mod liar;
-pub mod piece;
-pub mod rehome;
+pub mod mapping;
+mod ready_map;
+pub mod regcache;
 pub mod ring;
 pub mod slab;
 pub mod step;
-pub mod window;
+pub mod window_extent;
 pub mod words;
 
-pub use board::{Board, Marker};
 pub use buffer::Buffer;
 pub use fault::PeerFault;
 pub use fork_guard::ForkGuard;
 pub use gather::Gather;
-pub use ring::{Consumer, Counters, Producer, PushError, RecordBuffer};
+pub use mapping::{Access, MapError, Mapping, SharedMapping};
+pub use ready_map::{PeerReadyBit, ReadyMap};
+pub use ring::{Consumer, Producer, PushError, RecordBuffer, RingCounters};
 pub use slab::{SlabConsumer, SlabProducer};
-pub use window::{Access, MapError, Mapping, Window};
 pub use words::{Payload, Words};

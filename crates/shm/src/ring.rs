@@ -14,10 +14,10 @@
 //! begun, so what the lap before left is "empty".
 //! The consumer publishes its head a quarter of a ring at a time; the producer looks at it only when its last look says "full".
 //!
-//! Two words keep anybody from having to poll. `PARKED`: the consumer looks elsewhere and wants its board marked. `BLOCKED`: the
+//! Two words keep anybody from having to poll. `PARKED`: the consumer looks elsewhere and wants its bit set in the ready map. `BLOCKED`: the
 //! producer waits for room. Both follow one rule: say so, fence, look again; and after publishing: fence, look whether the
-//! other said so. A consumer that has been busy for a while says so too ([`LIGHT`]): then its producer's fence costs nothing,
-//! and parking costs the consumer a [barrier](Words::barrier) for both.
+//! other said so. A consumer that has been busy for a while says so too ([`ASYMMETRIC`]): then its producer's fence costs nothing,
+//! and parking costs the consumer a [heavy fence](Words::heavy_fence) for both.
 //!
 //! What orders what: each letter stands in two places.
 //!
@@ -26,34 +26,35 @@
 //! | A, B | a full cell's stamp (B) | the same (A) | modelled |
 //! | C, D | the head (C) | the same (D) | modelled, on cells that must not race: a store that overtakes the copy is no order that loom tries |
 //! | E, F | `PARKED` and its fence (E), the stamp and its fence (F) | each the other's | modelled |
-//! | Q, R | the stamp and no fence but the compiler's (Q), `PARKED` and a barrier for both (R) | each the other's | by memory whose stores arrive late |
+//! | Q, R | the stamp and no fence but the compiler's (Q), `PARKED` and a heavy fence (R) | each the other's | by memory whose stores arrive late |
 //! | G, H | `BLOCKED` and its fence (G), the head and its fence (H) | each the other's | modelled |
 
 use crate::fault::PeerFault;
 use crate::words::Words;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use isthmus_layout::channel::{
-    BLOCKED, BYTES, CELL_WORDS, DirectionLayout, FIRST_BODY_WORDS, HEAD, IS_PARKED, LIGHT, MESSAGES, NEXT_BODY_WORDS,
-    PARKED, RECORD_HEAD, RINGS, RecordHead, SLOWER, STAMP, Slower, empty, full,
+    ASYMMETRIC, BLOCKED, BYTES, CELL_WORDS, DOORBELLS, DirectionLayout, FIRST_BODY_WORDS, HEAD, IS_PARKED, MESSAGES,
+    NEXT_BODY_WORDS, PARKED, RECORD_HEADER, RecordHeader, SLOW_PATH_REASONS, STAMP, SlowPathReasons, empty_stamp,
+    full_stamp,
 };
-use isthmus_layout::limits::{LAST_CELLS, RECORD_CELLS_MAX, RING_CELLS};
+use isthmus_layout::limits::{FINAL_RECORD_CELLS, RECORD_CELLS_MAX, RING_CELLS};
 use isthmus_layout::record::BODY_WORDS_MAX;
 
 /// Cells that records take, but for the last one of all.
-const CELLS: u32 = RING_CELLS - LAST_CELLS;
+const USABLE_CELLS: u32 = RING_CELLS - FINAL_RECORD_CELLS;
 
 /// Cells consumed before the producer must be told ([`Consumer::publish`]): it is never told later than that, so one that
 /// waits for room in a full ring is told while there is still something left to consume. A producer that has no room and says
 /// so has more cells outstanding, even by the last head it was told of, so the telling that wakes it is still to come.
-const HEAD_STEP: u32 = RING_CELLS / 4;
-const _: () = assert!(HEAD_STEP + RECORD_CELLS_MAX <= CELLS - HEAD_STEP);
+const HEAD_PUBLISH_INTERVAL: u32 = RING_CELLS / 4;
+const _: () = assert!(HEAD_PUBLISH_INTERVAL + RECORD_CELLS_MAX <= USABLE_CELLS - HEAD_PUBLISH_INTERVAL);
 
-/// Records after which a consumer counts as busy, and fences after which a producer does: by then a barrier at the end is cheaper
+/// Records after which a consumer counts as busy, and fences after which a producer does: by then a heavy fence at the end is cheaper
 /// than a fence for each.
-const LIGHT_AFTER: u32 = 256;
+const LIGHT_FENCE_AFTER: u32 = 256;
 
 /// Cells ahead of the next one that a producer asks its processor for: far enough that the consumer does not look there yet.
-const AHEAD: u32 = 8;
+const PREFETCH_CELLS: u32 = 8;
 
 /// Why nothing was pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -76,34 +77,34 @@ pub struct Producer<M> {
     head: u32,
     /// Our light fences hold. Not asked for before we have been busy: to be registered can take a program with many threads some
     /// milliseconds, once.
-    light: bool,
+    light_fence_active: bool,
     /// Full fences so far, as far as they matter.
-    fences: u32,
-    counters: Counters,
-    slower: Slower,
+    fence_count: u32,
+    counters: RingCounters,
+    slow_path_reasons: SlowPathReasons,
 }
 
 /// What a producer counted, for display.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct RingCounters {
     /// Messages sent.
     pub messages: u64,
     /// Message bytes sent.
     pub bytes: u64,
     /// Doorbells rung.
-    pub rings: u64,
+    pub doorbells: u64,
 }
 
 /// A private copy of one record.
 #[derive(Clone, Debug)]
 pub struct RecordBuffer {
-    head: RecordHead,
+    head: RecordHeader,
     words: [u32; BODY_WORDS_MAX],
 }
 
 impl Default for RecordBuffer {
     fn default() -> Self {
-        Self { head: RecordHead { kind: 0, body_bytes: 0 }, words: [0; BODY_WORDS_MAX] }
+        Self { head: RecordHeader { kind: 0, body_bytes: 0 }, words: [0; BODY_WORDS_MAX] }
     }
 }
 
@@ -130,73 +131,73 @@ impl RecordBuffer {
 impl<M: Words> Producer<M> {
     /// The sending side of the direction at `at`, from the start.
     pub fn new(memory: M, at: DirectionLayout) -> Self {
-        let (counters, slower) = (Counters::default(), Slower::default());
-        Self { memory, at, tail: 0, head: 0, light: false, fences: 0, counters, slower }
+        let (counters, slow_path_reasons) = (RingCounters::default(), SlowPathReasons::default());
+        Self { memory, at, tail: 0, head: 0, light_fence_active: false, fence_count: 0, counters, slow_path_reasons }
     }
 
     /// Puts a record into the ring: `words`, then `message`. The consumer may see it at once; [`Self::wake`] must follow,
     /// after this record or after the last of several.
     #[inline(always)]
     pub fn push(&mut self, kind: u8, words: &[u32], message: &[u8]) -> Result<(), PushError> {
-        if words.len() > FIRST || message.len() > 4 * (FIRST - words.len()) {
-            return self.push_long(kind, words, message);
+        if words.len() > FIRST_CELL_WORDS || message.len() > 4 * (FIRST_CELL_WORDS - words.len()) {
+            return self.push_multi_cell(kind, words, message);
         }
-        self.room(1)?;
+        self.ensure_room(1)?;
         crate::step!("push");
-        self.write_first(head_of(kind, words, message), (words, message));
+        self.write_first(record_header(kind, words, message), (words, message));
         self.publish_record(1);
         Ok(())
     }
 
     /// Puts the last record of all into the ring, one of a single cell: for it there is room where there is none for any other.
     #[cold]
-    pub fn push_last(&mut self, kind: u8, words: &[u32]) -> Result<(), PushError> {
-        assert!(words.len() <= FIRST); // Ours.
+    pub fn push_final(&mut self, kind: u8, words: &[u32]) -> Result<(), PushError> {
+        assert!(words.len() <= FIRST_CELL_WORDS); // Ours.
         if self.tail.wrapping_sub(self.head) == RING_CELLS {
             return Err(PushError::Full); // This was not the first last one.
         }
-        self.write_first(head_of(kind, words, &[]), (words, &[]));
+        self.write_first(record_header(kind, words, &[]), (words, &[]));
         self.publish_record(1);
         Ok(())
     }
 
     /// The same for a record of more than one cell.
     #[inline(never)]
-    fn push_long(&mut self, kind: u8, words: &[u32], message: &[u8]) -> Result<(), PushError> {
+    fn push_multi_cell(&mut self, kind: u8, words: &[u32], message: &[u8]) -> Result<(), PushError> {
         assert!(4 * words.len() + message.len() <= 4 * BODY_WORDS_MAX); // Ours.
-        let head = head_of(kind, words, message);
+        let head = record_header(kind, words, message);
         let cells = head.cells();
-        self.room(cells)?;
+        self.ensure_room(cells)?;
         crate::step!("push");
-        let (here, further) = split((words, message), FIRST);
+        let (here, further) = split((words, message), FIRST_CELL_WORDS);
         self.write_first(head, here);
-        self.write_further(cells, further);
+        self.write_next_cells(cells, further);
         self.publish_record(cells);
         Ok(())
     }
 
     /// Writes a record's first cell, but the stamp.
     #[inline(always)]
-    fn write_first(&self, head: RecordHead, (words, bytes): Body<'_>) {
-        self.memory.store_row(self.cell(self.tail) + RECORD_HEAD, head.emit(), words, bytes);
+    fn write_first(&self, head: RecordHeader, (words, bytes): Body<'_>) {
+        self.memory.store_words(self.cell(self.tail) + RECORD_HEADER, head.emit(), words, bytes);
     }
 
     /// A record of so many cells is written: shows it.
     #[inline(always)]
     fn publish_record(&mut self, cells: u32) {
-        // B, with A in `look_at` (modelled): whoever sees the stamp sees the record.
-        self.memory.store(self.cell(self.tail) + STAMP, full(self.tail), Release);
+        // B, with A in `is_cell_full` (modelled): whoever sees the stamp sees the record.
+        self.memory.store(self.cell(self.tail) + STAMP, full_stamp(self.tail), Release);
         self.tail = self.tail.wrapping_add(cells);
-        self.memory.prefetch(self.cell(self.tail.wrapping_add(AHEAD)));
+        self.memory.prefetch(self.cell(self.tail.wrapping_add(PREFETCH_CELLS)));
     }
 
-    /// After publishing: true if the consumer is parked and its board must be marked. Answers true to one caller only.
+    /// After publishing: true if the consumer is parked and its bit must be set in the ready map. Answers true to one caller only.
     #[inline(always)]
     pub fn wake(&mut self) -> bool {
-        if self.light {
-            // Q, with R in `park` (by memory whose stores arrive late): the barrier is our fence.
+        if self.light_fence_active {
+            // Q, with R in `park` (by memory whose stores arrive late): the heavy fence is our fence.
             self.memory.light_fence();
-            if self.memory.load(self.at.consumer + PARKED, Relaxed) == LIGHT {
+            if self.memory.load(self.at.consumer + PARKED, Relaxed) == ASYMMETRIC {
                 return false;
             }
         }
@@ -214,15 +215,15 @@ impl<M: Words> Producer<M> {
 
     /// Once there have been enough fences, those that follow are to be light, if they can be.
     fn count_fence(&mut self) {
-        self.fences = self.fences.saturating_add(1);
-        if self.fences == LIGHT_AFTER {
-            self.light = self.memory.has_barrier();
+        self.fence_count = self.fence_count.saturating_add(1);
+        if self.fence_count == LIGHT_FENCE_AFTER {
+            self.light_fence_active = self.memory.has_heavy_fence();
         }
     }
 
     /// True if a record of the largest size fits now.
     pub fn has_room(&mut self) -> Result<bool, PeerFault> {
-        match self.room(RECORD_CELLS_MAX) {
+        match self.ensure_room(RECORD_CELLS_MAX) {
             Ok(()) => Ok(true),
             Err(PushError::Full) => Ok(false),
             Err(PushError::Fault(fault)) => Err(fault),
@@ -242,36 +243,36 @@ impl<M: Words> Producer<M> {
     pub fn count(&mut self, bytes: u64) {
         self.counters.messages += 1;
         self.counters.bytes += bytes;
-        let Counters { messages, bytes, .. } = self.counters;
+        let RingCounters { messages, bytes, .. } = self.counters;
         const { assert!(BYTES == MESSAGES + 2) };
         let further = [(messages >> 32) as u32, bytes as u32, (bytes >> 32) as u32];
-        self.memory.store_row(self.at.producer + MESSAGES, messages as u32, &further, &[]);
+        self.memory.store_words(self.at.producer + MESSAGES, messages as u32, &further, &[]);
     }
 
     /// Records that a doorbell was rung.
-    pub fn count_ring(&mut self) {
-        self.counters.rings += 1;
-        let rings = self.counters.rings;
-        self.memory.store_row(self.at.producer + RINGS, rings as u32, &[(rings >> 32) as u32], &[]);
+    pub fn count_doorbell(&mut self) {
+        self.counters.doorbells += 1;
+        let doorbells = self.counters.doorbells;
+        self.memory.store_words(self.at.producer + DOORBELLS, doorbells as u32, &[(doorbells >> 32) as u32], &[]);
     }
 
     /// Says why slower ways are taken, where the daemon can read it.
     #[inline]
-    pub fn show_slower(&mut self, slower: Slower) {
-        if self.slower != slower {
-            self.slower = slower;
-            self.memory.store(self.at.producer + SLOWER, slower.emit(), Relaxed);
+    pub fn publish_slow_path_reasons(&mut self, slow_path_reasons: SlowPathReasons) {
+        if self.slow_path_reasons != slow_path_reasons {
+            self.slow_path_reasons = slow_path_reasons;
+            self.memory.store(self.at.producer + SLOW_PATH_REASONS, slow_path_reasons.emit(), Relaxed);
         }
     }
 
     /// What was counted.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> RingCounters {
         self.counters
     }
 
     /// True if the consumer has published that it consumed everything.
     pub fn is_drained(&mut self) -> bool {
-        self.their_head() == self.tail
+        self.load_consumer_head() == self.tail
     }
 
     fn cell(&self, position: u32) -> u32 {
@@ -280,19 +281,19 @@ impl<M: Words> Producer<M> {
 
     /// Makes sure of `cells` free cells.
     #[inline(always)]
-    fn room(&mut self, cells: u32) -> Result<(), PushError> {
-        if self.tail.wrapping_sub(self.head) + cells <= CELLS { Ok(()) } else { self.room_again(cells) }
+    fn ensure_room(&mut self, cells: u32) -> Result<(), PushError> {
+        if self.tail.wrapping_sub(self.head) + cells <= USABLE_CELLS { Ok(()) } else { self.ensure_room_slow(cells) }
     }
 
     #[inline(never)]
-    fn room_again(&mut self, cells: u32) -> Result<(), PushError> {
-        self.head_again()?;
-        if self.tail.wrapping_sub(self.head) + cells > CELLS { Err(PushError::Full) } else { Ok(()) }
+    fn ensure_room_slow(&mut self, cells: u32) -> Result<(), PushError> {
+        self.refresh_head()?;
+        if self.tail.wrapping_sub(self.head) + cells > USABLE_CELLS { Err(PushError::Full) } else { Ok(()) }
     }
 
     /// Looks at the consumer's head. One that cannot be is not kept: what we do with `head` needs no more checks.
-    fn head_again(&mut self) -> Result<(), PeerFault> {
-        let head = self.their_head();
+    fn refresh_head(&mut self) -> Result<(), PeerFault> {
+        let head = self.load_consumer_head();
         if self.tail.wrapping_sub(head) > RING_CELLS {
             return Err(PeerFault::HeadOverrun { head, tail: self.tail });
         }
@@ -300,28 +301,28 @@ impl<M: Words> Producer<M> {
         Ok(())
     }
 
-    fn their_head(&self) -> u32 {
+    fn load_consumer_head(&self) -> u32 {
         // D, with C in `publish_head` (modelled): cells below the head were copied before we write them again.
         self.memory.load(self.at.consumer + HEAD, Acquire)
     }
 
     /// Writes what of a record of so many cells lies behind its first.
-    fn write_further(&self, cells: u32, mut rest: Body<'_>) {
+    fn write_next_cells(&self, cells: u32, mut rest: Body<'_>) {
         for cell in 1..cells {
             let (words, bytes);
-            ((words, bytes), rest) = split(rest, NEXT);
+            ((words, bytes), rest) = split(rest, NEXT_CELL_WORDS);
             let position = self.tail.wrapping_add(cell);
             // Of the same record, so seen with it: B covers this stamp too.
-            self.memory.store_row(self.cell(position) + STAMP, full(position), words, bytes);
+            self.memory.store_words(self.cell(position) + STAMP, full_stamp(position), words, bytes);
         }
     }
 }
 
 /// Words of body in a record's first cell.
-const FIRST: usize = FIRST_BODY_WORDS as usize;
+const FIRST_CELL_WORDS: usize = FIRST_BODY_WORDS as usize;
 
 /// Words of body in each further one.
-const NEXT: usize = NEXT_BODY_WORDS as usize;
+const NEXT_CELL_WORDS: usize = NEXT_BODY_WORDS as usize;
 
 /// A record's body, or a part of it: words, and bytes behind them.
 type Body<'a> = (&'a [u32], &'a [u8]);
@@ -334,8 +335,8 @@ fn split((words, message): Body<'_>, room: usize) -> (Body<'_>, Body<'_>) {
 }
 
 #[inline(always)]
-fn head_of(kind: u8, words: &[u32], message: &[u8]) -> RecordHead {
-    RecordHead { kind, body_bytes: (4 * words.len() + message.len()) as u16 }
+fn record_header(kind: u8, words: &[u32], message: &[u8]) -> RecordHeader {
+    RecordHeader { kind, body_bytes: (4 * words.len() + message.len()) as u16 }
 }
 
 /// The receiving side of a ring.
@@ -347,81 +348,81 @@ pub struct Consumer<M> {
     /// What the producer can see of our head.
     published: u32,
     /// What we have told the producer of our head, fence and all. Between two tellings it may see less than what is published.
-    told: u32,
+    notified_head: u32,
     parked: bool,
     /// Records since we were parked last.
     busy: u32,
     /// We have told the producer that a light fence will do.
-    light: bool,
+    light_fence_active: bool,
 }
 
 impl<M: Words> Consumer<M> {
     /// The receiving side of the direction at `at`, from the start.
     pub fn new(memory: M, at: DirectionLayout) -> Self {
-        Self { memory, at, head: 0, published: 0, told: 0, parked: false, busy: 0, light: false }
+        Self { memory, at, head: 0, published: 0, notified_head: 0, parked: false, busy: 0, light_fence_active: false }
     }
 
     /// Takes the next record, if there is one, as a private copy.
     #[inline(always)]
     pub fn pop(&mut self, record: &mut RecordBuffer) -> Result<bool, PeerFault> {
         let first = self.cell(self.head);
-        if !self.look_at(first)? {
+        if !self.is_cell_full(first)? {
             if self.head != self.published {
                 self.publish_head();
             }
             return Ok(false);
         }
-        let head = RecordHead::parse(self.memory.load(first + RECORD_HEAD, Relaxed))?; // The one fetch.
+        let head = RecordHeader::parse(self.memory.load(first + RECORD_HEADER, Relaxed))?; // The one fetch.
         crate::step!("pop");
         record.head = head;
-        let body: [u32; FIRST_BODY_WORDS as usize] = self.memory.load_each(first + RECORD_HEAD + 1);
+        let body: [u32; FIRST_BODY_WORDS as usize] = self.memory.load_words(first + RECORD_HEADER + 1);
         record.words[..body.len()].copy_from_slice(&body);
         let cells = head.cells();
         if cells > 1 {
             let words = usize::from(head.body_bytes).div_ceil(4);
-            self.pop_further(&mut record.words[body.len()..words]);
+            self.read_next_cells(&mut record.words[body.len()..words]);
         }
         self.head = self.head.wrapping_add(cells);
         self.busy = self.busy.saturating_add(1);
-        if self.busy == LIGHT_AFTER {
-            self.lighten();
+        if self.busy == LIGHT_FENCE_AFTER {
+            self.enable_light_fence();
         }
         Ok(true)
     }
 
     /// The body of a record in the cells after its first.
     #[inline(never)]
-    fn pop_further(&self, words: &mut [u32]) {
+    fn read_next_cells(&self, words: &mut [u32]) {
         for (cell, chunk) in words.chunks_mut(NEXT_BODY_WORDS as usize).enumerate() {
             let next = self.cell(self.head.wrapping_add(1 + cell as u32));
-            let body: [u32; NEXT_BODY_WORDS as usize] = self.memory.load_each(next + STAMP + 1);
+            let body: [u32; NEXT_BODY_WORDS as usize] = self.memory.load_words(next + STAMP + 1);
             chunk.copy_from_slice(&body[..chunk.len()]);
         }
     }
 
     /// Spares the producer its fences from now on. It may go on fencing for as long as it does not know.
     #[cold]
-    fn lighten(&mut self) {
-        if self.memory.has_barrier() {
-            self.memory.store(self.at.consumer + PARKED, LIGHT, Relaxed);
-            self.light = true;
+    fn enable_light_fence(&mut self) {
+        if self.memory.has_heavy_fence() {
+            self.memory.store(self.at.consumer + PARKED, ASYMMETRIC, Relaxed);
+            self.light_fence_active = true;
         }
     }
 
     /// True if a record waits.
     #[inline]
-    pub fn look(&self) -> Result<bool, PeerFault> {
-        self.look_at(self.cell(self.head))
+    pub fn has_record(&self) -> Result<bool, PeerFault> {
+        self.is_cell_full(self.cell(self.head))
     }
 
     /// The same, when the next cell is known.
     #[inline(always)]
-    fn look_at(&self, cell: u32) -> Result<bool, PeerFault> {
+    fn is_cell_full(&self, cell: u32) -> Result<bool, PeerFault> {
         // A, with B in `publish_record` (modelled): a cell that is stamped was written in full before.
         let stamp = self.memory.load(cell + STAMP, Acquire);
-        if stamp == full(self.head) {
+        if stamp == full_stamp(self.head) {
             Ok(true)
-        } else if stamp == empty(self.head) {
+        } else if stamp == empty_stamp(self.head) {
             Ok(false)
         } else {
             Err(PeerFault::Stamp { position: self.head, found: stamp })
@@ -431,20 +432,20 @@ impl<M: Words> Consumer<M> {
     /// True if no record waits, and the producer can see how far we are: the cheapest look there is. A record that it sees is taken by
     /// [`Self::pop`], which looks again.
     #[inline]
-    pub fn is_quiet(&self) -> bool {
-        self.head == self.published && self.memory.load(self.cell(self.head) + STAMP, Relaxed) == empty(self.head)
+    pub fn is_idle(&self) -> bool {
+        self.head == self.published && self.memory.load(self.cell(self.head) + STAMP, Relaxed) == empty_stamp(self.head)
     }
 
     /// True if the producer should hear of our head now.
     #[inline]
-    pub fn owes(&self) -> bool {
-        self.head.wrapping_sub(self.told) >= HEAD_STEP
+    pub fn needs_publish(&self) -> bool {
+        self.head.wrapping_sub(self.notified_head) >= HEAD_PUBLISH_INTERVAL
     }
 
-    /// Tells the producer how far we are. True if it is blocked and its board must be marked; answers true once.
+    /// Tells the producer how far we are. True if it is blocked and its bit must be set in the ready map; answers true once.
     pub fn publish(&mut self) -> bool {
         self.publish_head();
-        self.told = self.head;
+        self.notified_head = self.head;
         // H, with G in `block` (modelled): either we see the producer blocked, or it sees our head.
         self.memory.fence();
         let blocked = self.at.producer + BLOCKED;
@@ -452,24 +453,24 @@ impl<M: Words> Consumer<M> {
     }
 
     fn publish_head(&mut self) {
-        // C, with D in `their_head` (modelled): our copies are complete before the producer may write the cells again.
+        // C, with D in `load_consumer_head` (modelled): our copies are complete before the producer may write the cells again.
         self.memory.store(self.at.consumer + HEAD, self.head, Release);
         self.published = self.head;
     }
 
-    /// Stops looking: from now on the producer marks our board. False if a record came meanwhile; then nothing is parked.
+    /// Stops looking: from now on the producer sets our bit in the ready map. False if a record came meanwhile; then nothing is parked.
     pub fn park(&mut self) -> Result<bool, PeerFault> {
         (self.parked, self.busy) = (true, 0);
         self.memory.store(self.at.consumer + PARKED, IS_PARKED, Relaxed);
         // E, with F in `wake` (modelled): either the producer sees us parked, or we see its stamp.
         self.memory.fence();
         // R, with Q in `wake`: the same for a producer that we have spared its fence.
-        if std::mem::take(&mut self.light) && !self.memory.barrier() {
-            // Somebody has taken the barrier from us. No promise of ours is out any more: the next time a fence will do.
+        if std::mem::take(&mut self.light_fence_active) && !self.memory.heavy_fence() {
+            // The kernel no longer allows heavy fences. No promise of ours is out any more: the next time a fence will do.
             self.unpark();
             return Ok(false);
         }
-        let came = self.look();
+        let came = self.has_record();
         if !matches!(came, Ok(false)) {
             self.unpark();
         }
@@ -484,12 +485,12 @@ impl<M: Words> Consumer<M> {
     }
 
     /// What the producer says it sent. For display: it may say anything.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> RingCounters {
         let shown = |at: u32| {
             let at = self.at.producer + at;
             u64::from(self.memory.load(at, Relaxed)) | u64::from(self.memory.load(at + 1, Relaxed)) << 32
         };
-        Counters { messages: shown(MESSAGES), bytes: shown(BYTES), rings: shown(RINGS) }
+        RingCounters { messages: shown(MESSAGES), bytes: shown(BYTES), doorbells: shown(DOORBELLS) }
     }
 
     fn cell(&self, position: u32) -> u32 {

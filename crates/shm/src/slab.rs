@@ -1,7 +1,7 @@
 //! The slab: message bytes too many for a record, as a ring of bytes.
 //!
-//! The producer reserves a *piece*, copies into it, and sends its place in a record. The consumer copies out and gives the piece
-//! back; pieces come back in the order in which they went. Positions run free, a piece never wraps: where the end is too near,
+//! The producer reserves a *fragment*, copies into it, and sends its place in a record. The consumer copies out and gives the fragment
+//! back; fragments come back in the order in which they went. Positions run free, a fragment never wraps: where the end is too near,
 //! the producer starts over at offset 0, and the consumer sees the gap from the offset.
 
 use crate::fault::PeerFault;
@@ -9,12 +9,12 @@ use crate::words::Words;
 use core::sync::atomic::Ordering::{Acquire, Release};
 use isthmus_layout::channel::{DirectionLayout, SLAB_HEAD, SlabSize};
 use isthmus_layout::limits::CACHE_LINE_BYTES;
-use isthmus_layout::record::Piece;
+use isthmus_layout::record::Fragment;
 use isthmus_layout::{Len, Offset, RegionSize, Span};
 
 /// Bytes from the slab's start within which a producer with little traffic stays: beyond, it looks whether everything came
 /// back, and if so starts over at 0. So a channel's pages grow with its traffic and not with its age.
-const NEAR: u32 = 16 << 10;
+const LOW_TRAFFIC_BYTES: u32 = 16 << 10;
 
 /// The sending side of a slab.
 #[derive(Debug)]
@@ -35,28 +35,28 @@ impl<M: Words> SlabProducer<M> {
         Self { memory, at, size, tail: 0, head: 0, dirty: 0 }
     }
 
-    /// Reserves a piece of at most `len` bytes (and a quarter of the slab), at least `least`; None if there is no room for that now.
-    pub fn reserve(&mut self, least: u32, len: u32) -> Result<Option<Piece>, PeerFault> {
+    /// Reserves a fragment of at most `len` bytes (and a quarter of the slab), at least `min_len`; None if there is no room for that now.
+    pub fn reserve(&mut self, min_len: u32, len: u32) -> Result<Option<Fragment>, PeerFault> {
         let len = len.min(self.size.bytes() / 4);
-        if self.tail % self.size.bytes() + len > NEAR && self.head != self.tail {
-            self.head_again()?;
+        if self.tail % self.size.bytes() + len > LOW_TRAFFIC_BYTES && self.head != self.tail {
+            self.refresh_head()?;
         }
-        if let Some(piece) = self.fit(len) {
-            return Ok(Some(piece));
+        if let Some(fragment) = self.try_reserve(len) {
+            return Ok(Some(fragment));
         }
-        self.head_again()?;
-        Ok(self.fit(len).or_else(|| self.fit(least.min(len))))
+        self.refresh_head()?;
+        Ok(self.try_reserve(len).or_else(|| self.try_reserve(min_len.min(len))))
     }
 
-    /// True if a piece of `least` bytes (or a quarter of the slab, if that is less) can be reserved now.
-    pub fn has_room(&mut self, least: u32) -> Result<bool, PeerFault> {
-        self.head_again()?;
-        Ok(self.start(least.min(self.size.bytes() / 4)).is_some())
+    /// True if a fragment of `min_len` bytes (or a quarter of the slab, if that is less) can be reserved now.
+    pub fn has_room(&mut self, min_len: u32) -> Result<bool, PeerFault> {
+        self.refresh_head()?;
+        Ok(self.start(min_len.min(self.size.bytes() / 4)).is_some())
     }
 
-    /// Where the bytes of a piece lie in the region.
-    pub fn byte(&self, piece: Piece) -> u64 {
-        self.at.slab + u64::from(piece.offset)
+    /// Where the bytes of a fragment lie in the region.
+    pub fn region_offset(&self, fragment: Fragment) -> u64 {
+        self.at.slab + u64::from(fragment.offset)
     }
 
     /// If everything was given back and more than `keep` bytes were used since last time: the bytes of the region, offset and
@@ -65,7 +65,7 @@ impl<M: Words> SlabProducer<M> {
         if self.dirty <= keep {
             return Ok(None);
         }
-        self.head_again()?;
+        self.refresh_head()?;
         if self.head != self.tail {
             return Ok(None);
         }
@@ -74,19 +74,19 @@ impl<M: Words> SlabProducer<M> {
     }
 
     /// Bytes used since the pages were given back last.
-    pub fn dirty(&self) -> u32 {
+    pub fn dirty_bytes(&self) -> u32 {
         self.dirty
     }
 
-    fn fit(&mut self, len: u32) -> Option<Piece> {
+    fn try_reserve(&mut self, len: u32) -> Option<Fragment> {
         let start = self.start(len)?;
         if self.head == self.tail {
             self.head = start; // The skipped bytes are nobody's: the consumer's head has yet to pass them, we need not wait.
         }
-        self.tail = start.wrapping_add(rounded(len));
+        self.tail = start.wrapping_add(round_up_to_line(len));
         let offset = start % self.size.bytes();
         self.dirty = self.dirty.max(offset + len);
-        Some(Piece { offset, len })
+        Some(Fragment { offset, len })
     }
 
     /// The position at which `len` bytes would begin.
@@ -95,13 +95,13 @@ impl<M: Words> SlabProducer<M> {
         let to_end = size - self.tail % size;
         let nothing_out = self.head == self.tail;
         // The consumer sees from the offset that we skipped the bytes up to the end.
-        let gap = if nothing_out || rounded(len) > to_end { to_end % size } else { 0 };
+        let gap = if nothing_out || round_up_to_line(len) > to_end { to_end % size } else { 0 };
         let start = self.tail.wrapping_add(gap);
         let filled = start.wrapping_sub(self.head);
-        (nothing_out || filled + rounded(len) <= size).then_some(start)
+        (nothing_out || filled + round_up_to_line(len) <= size).then_some(start)
     }
 
-    fn head_again(&mut self) -> Result<(), PeerFault> {
+    fn refresh_head(&mut self) -> Result<(), PeerFault> {
         // J, with I in `publish` (modelled): bytes below the head were copied before we write them again.
         let head = self.memory.load(self.at.consumer + SLAB_HEAD, Acquire);
         let outstanding = self.tail.wrapping_sub(head);
@@ -115,7 +115,7 @@ impl<M: Words> SlabProducer<M> {
     }
 }
 
-fn rounded(len: u32) -> u32 {
+fn round_up_to_line(len: u32) -> u32 {
     len.max(1).next_multiple_of(CACHE_LINE_BYTES)
 }
 
@@ -128,46 +128,46 @@ pub struct SlabConsumer<M> {
     head: u32,
     published: u32,
     /// What the producer was told of our head, fence and all. Between two tellings it may see less than what is published.
-    told: u32,
+    notified_head: u32,
 }
 
 impl<M: Words> SlabConsumer<M> {
     /// The receiving side of the direction at `at`, from the start.
     pub fn new(memory: M, at: DirectionLayout, size: SlabSize) -> Self {
-        Self { memory, at, size, head: 0, published: 0, told: 0 }
+        Self { memory, at, size, head: 0, published: 0, notified_head: 0 }
     }
 
-    /// Checks a piece that a record named; the span counts from the start of the region.
-    pub fn span(&self, piece: Piece) -> Result<Span, PeerFault> {
+    /// Checks a fragment that a record named; the span counts from the start of the region.
+    pub fn span(&self, fragment: Fragment) -> Result<Span, PeerFault> {
         let slab = RegionSize(u64::from(self.size.bytes()));
-        slab.span(Offset(u64::from(piece.offset)), Len(u64::from(piece.len)))?;
+        slab.span(Offset(u64::from(fragment.offset)), Len(u64::from(fragment.len)))?;
         let region = RegionSize(self.at.slab + slab.0);
-        Ok(region.span(Offset(self.at.slab + u64::from(piece.offset)), Len(u64::from(piece.len)))?)
+        Ok(region.span(Offset(self.at.slab + u64::from(fragment.offset)), Len(u64::from(fragment.len)))?)
     }
 
-    /// Gives a piece back, once its bytes were copied. True if the producer must be told of it now: the caller publishes, here and
+    /// Gives a fragment back, once its bytes were copied. True if the producer must be told of it now: the caller publishes, here and
     /// then the ring, whose `publish` fences and looks whether the producer waits. That is once a quarter of the slab, and no
     /// publishing in between puts it off: a producer that has no room for a quarter has more than half of the slab outstanding,
     /// even by the last head it was told of, so the telling that wakes it is still to come.
-    pub fn give_back(&mut self, piece: Piece) -> bool {
+    pub fn release(&mut self, fragment: Fragment) -> bool {
         let size = self.size.bytes();
-        let gap = piece.offset.wrapping_sub(self.head % size) % size;
-        self.head = self.head.wrapping_add(gap).wrapping_add(rounded(piece.len.min(size)));
-        let due = self.head.wrapping_sub(self.told) >= size / 4;
+        let gap = fragment.offset.wrapping_sub(self.head % size) % size;
+        self.head = self.head.wrapping_add(gap).wrapping_add(round_up_to_line(fragment.len.min(size)));
+        let due = self.head.wrapping_sub(self.notified_head) >= size / 4;
         if due {
-            self.told = self.head;
+            self.notified_head = self.head;
         }
         due
     }
 
     /// True if the producer does not know yet how far we are.
-    pub fn is_ahead(&self) -> bool {
+    pub fn has_unpublished(&self) -> bool {
         self.head != self.published
     }
 
     /// Tells the producer how far we are. Where it may be waiting, the ring's `publish` follows, which fences and looks.
     pub fn publish(&mut self) {
-        // I, with J in `head_again` (modelled): our copies are complete before the producer may write the bytes again.
+        // I, with J in `refresh_head` (modelled): our copies are complete before the producer may write the bytes again.
         self.memory.store(self.at.consumer + SLAB_HEAD, self.head, Release);
         self.published = self.head;
     }

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 /// Words of shared memory, reached one at a time.
 ///
-/// One body of code runs over three memories: a [`Window`](crate::Window), which is the real thing; loom's atomics, which try
+/// One body of code runs over three memories: a [`SharedMapping`](crate::SharedMapping), which is the real thing; loom's atomics, which try
 /// every order that the hardware may choose; and [`Liar`](crate::liar::Liar), which answers each load with whatever it likes.
 ///
 /// Indices count 4-byte words from the start of the region. They are ours: an implementation may panic on one outside.
@@ -12,7 +12,7 @@ pub trait Words {
     /// Reads a word.
     fn load(&self, at: u32, order: Ordering) -> u32;
     /// Reads the words from `at` on, in any order.
-    fn load_each<const N: usize>(&self, at: u32) -> [u32; N] {
+    fn load_words<const N: usize>(&self, at: u32) -> [u32; N] {
         core::array::from_fn(|word| self.load(at + word as u32, Ordering::Relaxed))
     }
     /// Says that the line of word `at` will be written soon. Changes nothing but times.
@@ -23,7 +23,7 @@ pub trait Words {
     fn store(&self, at: u32, value: u32, order: Ordering);
     /// Writes a word, further words, and bytes behind each other from `at` on, in any order; the last word of the bytes has zeroes in
     /// what they leave.
-    fn store_row(&self, at: u32, first: u32, words: &[u32], bytes: &[u8]) {
+    fn store_words(&self, at: u32, first: u32, words: &[u32], bytes: &[u8]) {
         let words = core::iter::once(first).chain(words.iter().copied());
         let words = words.chain(bytes.chunks(4).map(padded));
         for (at, word) in (at..).zip(words) {
@@ -35,24 +35,24 @@ pub trait Words {
     /// Sets bits of a word.
     fn or(&self, at: u32, bits: u32, order: Ordering);
     /// Writes a word if it still is `from`. False, and no order, if it was not.
-    fn replace(&self, at: u32, from: u32, to: u32, order: Ordering) -> bool;
+    fn compare_exchange(&self, at: u32, from: u32, to: u32, order: Ordering) -> bool;
     /// A sequentially consistent fence.
     fn fence(&self);
     /// A fence between loads before it and loads after it.
     fn load_fence(&self) {
         self.fence();
     }
-    /// A fence that holds against a party that uses [`Self::barrier`], and against no other.
+    /// A fence that holds against a party that uses [`Self::heavy_fence`], and against no other.
     fn light_fence(&self) {
         self.fence();
     }
-    /// A fence of ours, and at the same moment one of every party that [`Self::has_barrier`]. False if there was none for them.
-    fn barrier(&self) -> bool {
+    /// A fence of ours, and at the same moment one of every party that [`Self::has_heavy_fence`]. False if there was none for them.
+    fn heavy_fence(&self) -> bool {
         self.fence();
         false
     }
-    /// True if this party's light fences hold, and it can itself ask for a barrier.
-    fn has_barrier(&self) -> bool {
+    /// True if this party's light fences hold, and it can itself ask for a heavy fence.
+    fn has_heavy_fence(&self) -> bool {
         false
     }
 }
@@ -76,8 +76,8 @@ impl<T: Words + ?Sized> Words for &T {
     fn load(&self, at: u32, order: Ordering) -> u32 {
         (**self).load(at, order)
     }
-    fn load_each<const N: usize>(&self, at: u32) -> [u32; N] {
-        (**self).load_each(at)
+    fn load_words<const N: usize>(&self, at: u32) -> [u32; N] {
+        (**self).load_words(at)
     }
     fn prefetch(&self, at: u32) {
         (**self).prefetch(at);
@@ -85,8 +85,8 @@ impl<T: Words + ?Sized> Words for &T {
     fn store(&self, at: u32, value: u32, order: Ordering) {
         (**self).store(at, value, order);
     }
-    fn store_row(&self, at: u32, first: u32, words: &[u32], bytes: &[u8]) {
-        (**self).store_row(at, first, words, bytes);
+    fn store_words(&self, at: u32, first: u32, words: &[u32], bytes: &[u8]) {
+        (**self).store_words(at, first, words, bytes);
     }
     fn swap(&self, at: u32, value: u32, order: Ordering) -> u32 {
         (**self).swap(at, value, order)
@@ -94,8 +94,8 @@ impl<T: Words + ?Sized> Words for &T {
     fn or(&self, at: u32, bits: u32, order: Ordering) {
         (**self).or(at, bits, order);
     }
-    fn replace(&self, at: u32, from: u32, to: u32, order: Ordering) -> bool {
-        (**self).replace(at, from, to, order)
+    fn compare_exchange(&self, at: u32, from: u32, to: u32, order: Ordering) -> bool {
+        (**self).compare_exchange(at, from, to, order)
     }
     fn fence(&self) {
         (**self).fence();
@@ -106,11 +106,11 @@ impl<T: Words + ?Sized> Words for &T {
     fn light_fence(&self) {
         (**self).light_fence();
     }
-    fn barrier(&self) -> bool {
-        (**self).barrier()
+    fn heavy_fence(&self) -> bool {
+        (**self).heavy_fence()
     }
-    fn has_barrier(&self) -> bool {
-        (**self).has_barrier()
+    fn has_heavy_fence(&self) -> bool {
+        (**self).has_heavy_fence()
     }
 }
 

@@ -6,17 +6,17 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use isthmus_layout::arena::{self, GENERATION};
-use isthmus_layout::board::Place;
 use isthmus_layout::channel::{
-    BODY_BYTES_MAX, Direction, DirectionLayout, FIRST_BODY_WORDS, Geometry, HEAD, NEXT_BODY_WORDS, RecordHead,
-    SLAB_HEAD, SlabSize, empty, full,
+    BODY_BYTES_MAX, ChannelGeometry, Direction, DirectionLayout, FIRST_BODY_WORDS, HEAD, NEXT_BODY_WORDS, RecordHeader,
+    SLAB_HEAD, SlabSize, empty_stamp, full_stamp,
 };
-use isthmus_layout::limits::{BOARD_PLACES, RING_CELLS, SLAB_BYTES_MIN};
-use isthmus_layout::record::{BODY_WORDS_MAX, Piece};
+use isthmus_layout::limits::{READY_MAP_BITS, RING_CELLS, SLAB_BYTES_MIN};
+use isthmus_layout::ready_map::ReadyBit;
+use isthmus_layout::record::{BODY_WORDS_MAX, Fragment};
 use isthmus_shm::liar::Liar;
-use isthmus_shm::rehome::arena::Front;
+use isthmus_shm::regcache::arena::ArenaHeader;
 use isthmus_shm::{
-    Board, Consumer, Marker, PeerFault, Producer, PushError, RecordBuffer, SlabConsumer, SlabProducer, Words,
+    Consumer, PeerFault, PeerReadyBit, Producer, PushError, ReadyMap, RecordBuffer, SlabConsumer, SlabProducer, Words,
 };
 use proptest::prelude::*;
 use std::cell::RefCell;
@@ -25,8 +25,8 @@ use std::sync::atomic::Ordering;
 
 const SLAB: u32 = SLAB_BYTES_MIN;
 
-fn geometry() -> Geometry {
-    Geometry { slab: SlabSize::new(SLAB).unwrap() }
+fn geometry() -> ChannelGeometry {
+    ChannelGeometry { slab: SlabSize::new(SLAB).unwrap() }
 }
 
 fn at() -> DirectionLayout {
@@ -76,8 +76,8 @@ impl<M: Words> Words for Recorder<M> {
     fn or(&self, at: u32, bits: u32, order: Ordering) {
         self.memory.or(at, bits, order);
     }
-    fn replace(&self, at: u32, from: u32, to: u32, order: Ordering) -> bool {
-        self.memory.replace(at, from, to, order)
+    fn compare_exchange(&self, at: u32, from: u32, to: u32, order: Ordering) -> bool {
+        self.memory.compare_exchange(at, from, to, order)
     }
     fn fence(&self) {
         self.memory.fence();
@@ -105,7 +105,7 @@ fn word() -> impl Strategy<Value = u32> {
         4 => 0..4_u32,
         2 => 0..3 * RING_CELLS,
         2 => (any::<u8>(), 0..BODY_BYTES_MAX as u16 + 8)
-            .prop_map(|(kind, body_bytes)| RecordHead { kind, body_bytes }.emit()),
+            .prop_map(|(kind, body_bytes)| RecordHeader { kind, body_bytes }.emit()),
         2 => 0..2 * SLAB,
         1 => (0..2 * SLAB).prop_map(u32::wrapping_neg),
         1 => any::<u32>(),
@@ -124,14 +124,14 @@ fn believable(lengths: &[u16], lies: &[(u16, u32)]) -> Vec<u32> {
     let mut script = Vec::new();
     let mut position = 0;
     for (number, body_bytes) in lengths.iter().enumerate() {
-        let head = RecordHead { kind: KIND | number as u8, body_bytes: *body_bytes };
-        script.extend([full(position), head.emit()]);
+        let head = RecordHeader { kind: KIND | number as u8, body_bytes: *body_bytes };
+        script.extend([full_stamp(position), head.emit()]);
         // Cells are read whole.
         let words = FIRST_BODY_WORDS + (head.cells() - 1) * NEXT_BODY_WORDS;
         script.extend((0..words).map(|word| 1_000_000 + word));
         position += head.cells();
     }
-    script.push(empty(position));
+    script.push(empty_stamp(position));
     for (place, lie) in lies {
         let place = usize::from(*place) % script.len();
         script[place] = *lie;
@@ -153,7 +153,7 @@ proptest! {
     #![proptest_config(cases())]
 
     #[test]
-    fn pop_believes_no_more_than_it_must(
+    fn pop_reads_each_word_once(
         lengths in prop::collection::vec(0..=BODY_BYTES_MAX as u16, 0..affordable(200)),
         lies in prop::collection::vec((any::<u16>(), word()), 0..3),
         seed: u64,
@@ -168,7 +168,7 @@ proptest! {
     }
 
     #[test]
-    fn an_entry_of_an_arena_is_looked_at_once_and_lies_behind_the_front(
+    fn arena_entry_is_read_once_and_lies_behind_the_header(
         words in [any::<u32>(), any::<u32>(), any::<u32>()],
         pages in [0..80_u32, 0..80_u32],
         high in [0..20_u32, 0..20_u32],
@@ -186,7 +186,7 @@ proptest! {
             script[place] = lie;
         }
         let memory = liar(script, seed);
-        let found = Front::new(&memory).look(index);
+        let found = ArenaHeader::new(&memory).read_entry(index);
         let generations = memory.loads_of(arena::entry(index) + GENERATION);
         prop_assert!(generations <= 2, "it is looked at again on purpose");
         for word in GENERATION + 1..arena::ENTRY_WORDS {
@@ -194,7 +194,7 @@ proptest! {
         }
         if let Some((generation, entry)) = found {
             prop_assert!(generation % 2 == 1 && generations == 2);
-            prop_assert!(entry.start >= arena::FRONT.0 && entry.start % 4096 == 0);
+            prop_assert!(entry.start >= arena::HEADER.0 && entry.start % 4096 == 0);
             prop_assert!(entry.body % 4096 == 0 && (1..=64 << 30).contains(&entry.body));
         }
     }
@@ -207,10 +207,10 @@ proptest! {
             memory.forget();
             match step {
                 0..3 => drop(pop(&memory, &mut consumer)),
-                3 => drop(consumer.look()),
+                3 => drop(consumer.has_record()),
                 4 => drop(consumer.park()),
                 5 => drop(consumer.publish()),
-                _ => drop((consumer.counters(), consumer.owes(), consumer.unpark())),
+                _ => drop((consumer.counters(), consumer.needs_publish(), consumer.unpark())),
             }
             memory.words_loaded_once();
         }
@@ -249,18 +249,18 @@ proptest! {
     ) {
         let memory = liar(script, seed);
         let mut slab = SlabProducer::new(&memory, at(), geometry().slab);
-        for (step, least, len) in steps {
+        for (step, min_len, len) in steps {
             memory.forget();
             match step {
-                0..2 => if let Ok(Some(piece)) = slab.reserve(least, len) {
-                    prop_assert!(piece.offset + piece.len <= SLAB && piece.len <= SLAB / 4 && piece.len <= len);
-                    prop_assert!(slab.byte(piece) + u64::from(piece.len) <= geometry().size().0);
+                0..2 => if let Ok(Some(fragment)) = slab.reserve(min_len, len) {
+                    prop_assert!(fragment.offset + fragment.len <= SLAB && fragment.len <= SLAB / 4 && fragment.len <= len);
+                    prop_assert!(slab.region_offset(fragment) + u64::from(fragment.len) <= geometry().size().0);
                 },
                 2 => {
-                    let _ = slab.has_room(least);
+                    let _ = slab.has_room(min_len);
                     memory.words_loaded_once();
                 }
-                _ => if let Ok(Some((start, len))) = slab.idle_pages(least % SLAB) {
+                _ => if let Ok(Some((start, len))) = slab.idle_pages(min_len % SLAB) {
                     prop_assert!(start == at().slab && len <= u64::from(SLAB));
                 },
             }
@@ -270,17 +270,17 @@ proptest! {
     }
 
     #[test]
-    fn a_slab_consumer_hands_out_nothing_outside(pieces in prop::collection::vec((word(), word()), 1..affordable(200)), seed: u64) {
+    fn a_slab_consumer_hands_out_nothing_outside(fragments in prop::collection::vec((word(), word()), 1..affordable(200)), seed: u64) {
         let memory = liar(Vec::new(), seed);
         let mut slab = SlabConsumer::new(&memory, at(), geometry().slab);
-        for (offset, len) in pieces {
-            let piece = Piece { offset, len };
-            if let Ok(span) = slab.span(piece) {
+        for (offset, len) in fragments {
+            let fragment = Fragment { offset, len };
+            if let Ok(span) = slab.span(fragment) {
                 prop_assert!(span.start() >= at().slab);
                 prop_assert!(span.start() + span.len() <= at().slab + u64::from(SLAB));
                 prop_assert_eq!(span.len(), u64::from(len));
             }
-            if slab.give_back(piece) || slab.is_ahead() {
+            if slab.release(fragment) || slab.has_unpublished() {
                 slab.publish();
             }
         }
@@ -288,24 +288,24 @@ proptest! {
     }
 
     #[test]
-    fn a_board_names_each_place_once_at_most(script in scripts(), seed: u64) {
+    fn ready_map_drains_each_bit_at_most_once(script in scripts(), seed: u64) {
         let memory = liar(script, seed);
-        let board = Board::new(&memory);
-        let place = Place::new(BOARD_PLACES as u16 - 1).unwrap();
+        let ready_map = ReadyMap::new(&memory);
+        let last = ReadyBit::new(READY_MAP_BITS as u16 - 1).unwrap();
         for _ in 0..affordable(20) {
             let mut taken = Vec::new();
-            board.take(|place| taken.push(place));
-            prop_assert!(taken.len() <= BOARD_PLACES as usize && taken.is_sorted());
+            ready_map.drain(|bit| taken.push(bit));
+            prop_assert!(taken.len() <= READY_MAP_BITS as usize && taken.is_sorted());
             taken.dedup();
-            prop_assert!(taken.len() <= BOARD_PLACES as usize);
-            let _ = (board.any(), board.sleep(), Marker::new(&memory, place).mark());
-            board.wake();
+            prop_assert!(taken.len() <= READY_MAP_BITS as usize);
+            let _ = (ready_map.is_any_set(), ready_map.begin_sleep(), PeerReadyBit::new(&memory, last).set());
+            ready_map.end_sleep();
         }
     }
 }
 
 #[test]
-fn a_liar_that_tells_the_truth_is_believed() {
+fn consumer_accepts_a_liar_with_a_valid_script() {
     let lengths = [0, 4, 4 * FIRST_BODY_WORDS as u16, 4 * FIRST_BODY_WORDS as u16 + 1, BODY_BYTES_MAX as u16];
     let memory = liar(believable(&lengths, &[]), 1);
     let mut consumer = Consumer::new(&memory, at());

@@ -9,9 +9,9 @@
 //! | E, F | a parked consumer is woken or sees the record | neither |
 //! | G, H | a blocked producer is told or sees the room | neither |
 //! | I, J | slab bytes are not written again before they were copied | both at once |
-//! | K, L | whoever takes ANY sees all marks before it | a mark that nobody looks for |
-//! | M, N | whoever takes a mark sees what was published before it | old words are read |
-//! | O, P | a sleeping receiver is rung or sees the mark | neither |
+//! | K, L | a receiver that clears `SUMMARY` sees all bits set before it | a bit that is not looked for |
+//! | M, N | a receiver that clears a bit sees what was published before it | old words are read |
+//! | O, P | a sleeping receiver is rung or sees the bit | neither |
 //! | Q, R | an entry of an arena is whole when it is open | old words are read |
 //! | S, T | what is counted is open | it is not looked for again |
 //! | U, V | who writes is waited for, or sees that it is shut | both at once |

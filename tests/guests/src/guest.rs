@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use isthmus_netbed::Host;
+use isthmus_netns::Host;
 use isthmus_testbed::{Launch, Proc};
 
-use crate::kit::Kit;
-use crate::shell::{Done, Shell};
+use crate::guest_kit::GuestKit;
+use crate::shell::{CommandOutput, Shell};
 
 /// What the kernel is told: nothing that takes time where time is emulated, no word that nobody reads, and a panic ends QEMU.
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 nokaslr mitigations=off audit=0 apparmor=0 tsc=reliable \
@@ -43,21 +43,21 @@ impl Guest {
     }
 
     /// Switches it on, with these files and these devices.
-    pub(crate) fn boot(kit: &Kit, number: u32, files: &Path, devices: &[String]) -> Self {
+    pub(crate) fn boot(kit: &GuestKit, number: u32, files: &Path, devices: &[String]) -> Self {
         Self::boot_on(None, kit, number, files, devices)
     }
 
-    /// The same on a host of a bed, whose cards are the guest's to use.
-    pub(crate) fn boot_on(host: Option<&Host>, kit: &Kit, number: u32, files: &Path, devices: &[String]) -> Self {
-        Self::at_line(number, Self::switched_on(host, kit, files, devices))
+    /// The same on a host of a testbed, whose cards are the guest's to use.
+    pub(crate) fn boot_on(host: Option<&Host>, kit: &GuestKit, number: u32, files: &Path, devices: &[String]) -> Self {
+        Self::at_line(number, Self::start_qemu(host, kit, files, devices))
     }
 
     /// QEMU for such a guest.
-    fn switched_on(host: Option<&Host>, kit: &Kit, files: &Path, devices: &[String]) -> Proc {
+    fn start_qemu(host: Option<&Host>, kit: &GuestKit, files: &Path, devices: &[String]) -> Proc {
         // A processor of the kind "max" would copy memory by an instruction that is emulated byte by byte. Where there is no room for a
         // second one, barriers and atomic instructions are none, and whoever shares memory with others misses what they do. CMPXCHG16B without
         // LOCK leaves flags of chance in QEMU 7.2, by which many a start of Linux 6.12 ends in its allocator.
-        let launch = Launch::new("/usr/bin/nice").args(["-n", &kit.nice.to_string()]).arg(&kit.qemu).talking();
+        let launch = Launch::new("/usr/bin/nice").args(["-n", &kit.nice.to_string()]).arg(&kit.qemu).with_stdin();
         let launch = launch.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
         let launch = launch.args([
             "-accel",
@@ -80,8 +80,8 @@ impl Guest {
     }
 
     /// Goes on in another QEMU with these devices, which waits to be sent what is in this one. What is returned is this one.
-    pub(crate) fn move_to(&mut self, kit: &Kit, files: &Path, devices: &[String]) -> Proc {
-        self.shell.move_to(Self::switched_on(None, kit, files, devices))
+    pub(crate) fn move_to(&mut self, kit: &GuestKit, files: &Path, devices: &[String]) -> Proc {
+        self.shell.move_to(Self::start_qemu(None, kit, files, devices))
     }
 
     /// Waits until it has started, and says how many seconds that took by its own clock.
@@ -96,27 +96,27 @@ impl Guest {
 
     /// Gives an order. Only one at a time.
     #[track_caller]
-    pub fn begin(&mut self, order: &str) {
-        self.shell.begin(order);
+    pub fn start_command(&mut self, order: &str) {
+        self.shell.start_command(order);
     }
 
     /// Waits until that is done.
     #[track_caller]
-    pub fn end(&mut self) -> Done {
-        self.shell.end()
+    pub fn finish_command(&mut self) -> CommandOutput {
+        self.shell.finish_command()
     }
 
     /// Kills what serves, however that ends.
     #[track_caller]
     pub fn end_server(&mut self) {
-        self.begin("kill $served_pid; served");
-        self.end();
+        self.start_command("kill $served_pid; served");
+        self.finish_command();
     }
 
     /// Waits for a line of the present order that begins so, and returns the rest of it.
     #[track_caller]
-    pub fn hear(&mut self, prefix: &str) -> String {
-        self.shell.hear(prefix)
+    pub fn wait_for_line(&mut self, prefix: &str) -> String {
+        self.shell.wait_for_line(prefix)
     }
 
     /// Ends it as a power cut does.

@@ -8,18 +8,18 @@
 //!             └───────────── orders and what comes of them: Guest ───────────────┘
 //! ```
 //!
-//! A guest with a window (`Windowed`) has no card but a device, whose server is the test; `kmod/` is built for it, and its program is
+//! A guest with a window (`WindowGuest`) has no card but a device, whose server is the test; `kmod/` is built for it, and its program is
 //! `guest_half`.
 //!
-//! Guests of one host ([`Hosted`]) have both: a card with a daemon of their own behind it, and a window that the host's daemon serves.
+//! Guests of one host ([`TwoGuests`]) have both: a card with a daemon of their own behind it, and a window that the host's daemon serves.
 //!
 //! The same as libvirt makes them: [`Libvirt`].
 //!
-//! One in which the driver is not loaded ([`Driverless`]) has the window alone.
+//! One in which the driver is not loaded ([`DriverlessGuest`]) has the window alone.
 //!
-//! Where the host has a bridge and a wire to another host ([`Site`]), it takes root: those are in network namespaces.
+//! Where the host has a bridge and a wire to another host ([`GuestLab`]), it takes root: those are in network namespaces.
 //!
-//! And a machine with Xen: domain 0 and its guests, with what [`isthmus-side`](../xen_side/index.html) does in each ([`XenMachine`]).
+//! And a machine with Xen: domain 0 and its guests, with what [`isthmus-xen-test-agent`](../xen_test_agent/index.html) does in each ([`XenMachine`]).
 //!
 //! Processors are emulated: nothing of the host is needed but QEMU, no network of it is touched, and no privilege is used but for that. A guest's
 //! whole file system is an archive with our programs, so it starts in seconds. What it takes is in `target/guests`, fetched by
@@ -27,35 +27,35 @@
 
 #![forbid(unsafe_code)]
 
+mod connected_guests;
 mod cpio;
 mod driverless;
 mod guest;
-mod hosted;
-mod kit;
+mod guest_kit;
+mod guest_lab;
 mod libvirt;
 mod machine;
-mod pair;
-mod probe;
 mod qmp;
 mod shell;
-mod site;
 mod system;
-mod windowed;
+mod two_guests;
+mod window_guest;
+mod window_probe;
 mod xen;
-mod xen_bed;
+mod xen_testbed;
 
-pub use driverless::{Driverless, WINDOW};
+pub use connected_guests::ConnectedGuests;
+pub use driverless::{DriverlessGuest, WINDOW};
 pub use guest::Guest;
-pub use hosted::{Hosted, Monitors};
-pub use kit::Kit;
+pub use guest_kit::GuestKit;
+pub use guest_lab::GuestLab;
 pub use libvirt::Libvirt;
 pub use machine::Machine;
-pub use pair::Pair;
-pub use probe::Probe;
 pub use qmp::Monitor;
-pub use shell::{Done, patience};
-pub use site::Site;
+pub use shell::{CommandOutput, timeout};
 pub use system::{Extra, example};
-pub use windowed::{Parts, Windowed};
+pub use two_guests::{Monitors, TwoGuests};
+pub use window_guest::{GuestParts, WindowGuest};
+pub use window_probe::WindowProbe;
 pub use xen::{XenKit, XenMachine};
-pub use xen_bed::XenBed;
+pub use xen_testbed::XenTestbed;

@@ -11,15 +11,15 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use isthmus_testbed::{Daemon, Launch, Proc, Scratch};
+use isthmus_testbed::{DaemonProcess, Launch, Proc, Scratch};
 use rustix::fs::{CWD, FileType, Mode, Uid, chown, mknodat};
 
 use crate::guest::{Guest, kernel_line};
-use crate::hosted::{self, Hosted, window};
-use crate::kit::{Kit, QEMU, missing};
+use crate::guest_kit::{GuestKit, QEMU, missing};
 use crate::machine::Machine;
-use crate::shell::patience;
+use crate::shell::timeout;
 use crate::system::Extra;
+use crate::two_guests::{self, TwoGuests, window};
 
 const VIRSH: &str = "/usr/bin/virsh";
 
@@ -42,12 +42,12 @@ pub struct Libvirt {
     orders: u32,
     window: PathBuf,
     /// Guests and daemon.
-    pub hosted: Hosted,
+    pub hosted: TwoGuests,
 }
 
 impl Libvirt {
     /// Boots both; or says what is missing.
-    pub fn start(kit: &Kit) -> Result<Self, String> {
+    pub fn start(kit: &GuestKit) -> Result<Self, String> {
         if !Path::new(VIRSH).exists() {
             return Err(missing(Path::new(VIRSH)));
         }
@@ -55,7 +55,7 @@ impl Libvirt {
             return Err("QEMU as another user takes root".to_owned());
         }
         let scratch = Scratch::shared().unwrap_or_else(|error| panic!("{error}"));
-        hosted::pack(kit, &scratch, &Extra::default())?;
+        two_guests::pack(kit, &scratch, &Extra::default())?;
         let monitors = scratch.dir("monitors").expect("a folder in our folder");
         // QEMU's sockets get the folder's group, which is the daemon's, and under libvirt that may write them.
         chown(&monitors, Some(Uid::from_raw(USER)), None).expect("it is ours");
@@ -63,7 +63,7 @@ impl Libvirt {
         let daemon = daemon(&scratch, &monitors);
         let virsh = virsh(kit, &scratch);
         fs::copy(&kit.kernel, scratch.join("kernel")).expect("a file in our folder");
-        let printed = |arguments: &[&str]| hosted::isthmus(&daemon, &[&["guest", "xml"], arguments].concat());
+        let printed = |arguments: &[&str]| two_guests::isthmus(&daemon, &[&["guest", "xml"], arguments].concat());
         let printed = [printed(&["guest0"]), printed(&["guest1", "--ports", "1", "--index", "1"])];
         let [first, second] = printed.each_ref().map(|printed| Elements::of(printed));
         let domains = [
@@ -72,7 +72,7 @@ impl Libvirt {
         ];
         let window = scratch.write("window.xml", second.window).expect("a file in our folder");
         let guests = [0, 1].map(|number| Guest::at_line(number, serial(&line(&scratch, number))));
-        let hosted = Hosted::of(guests, daemon, [Machine::Pc, Machine::Q35], scratch);
+        let hosted = TwoGuests::of(guests, daemon, [Machine::Pc, Machine::Q35], scratch);
         let mut libvirt = Self { virsh, orders: 0, window, hosted };
         for domain in domains {
             libvirt.run(&format!("create {}", domain.display()));
@@ -103,11 +103,11 @@ impl Libvirt {
         self.orders += 1;
         let done = format!("@done {}", self.orders);
         for order in [order, &format!("echo {done}")] {
-            self.virsh.say(order).unwrap_or_else(|error| panic!("virsh: {order}: {error}"));
+            self.virsh.send_line(order).unwrap_or_else(|error| panic!("virsh: {order}: {error}"));
         }
         let mut said = Vec::new();
         loop {
-            let line = self.virsh.line(patience());
+            let line = self.virsh.line(timeout());
             let line = line.unwrap_or_else(|error| panic!("virsh: {order}: {}\n{error}", said.join("\n")));
             if line.trim_end() == done {
                 break;
@@ -140,11 +140,11 @@ const ROOT: &str = "<controller type='pci' index='0' model='pcie-root'/>\n";
 
 /// Writes the domain of a guest, of a kind of machine, with these devices and what is beside them.
 fn define(
-    (kit, scratch): (&Kit, &Scratch),
+    (kit, scratch): (&GuestKit, &Scratch),
     (number, machine): (u32, &str),
     (devices, beside): (&str, &str),
 ) -> PathBuf {
-    let [kernel, files, line] = [scratch.join("kernel"), hosted::files(kit, scratch), line(scratch, number)];
+    let [kernel, files, line] = [scratch.join("kernel"), two_guests::files(kit, scratch), line(scratch, number)];
     let [kernel, files, line] = [&kernel, &files, &line].map(|path| path.display());
     let domain = format!(
         "<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
@@ -169,17 +169,21 @@ fn line(scratch: &Scratch, number: u32) -> PathBuf {
     scratch.join(format!("line{number}"))
 }
 
-fn daemon(scratch: &Scratch, monitors: &Path) -> Daemon {
+fn daemon(scratch: &Scratch, monitors: &Path) -> DaemonProcess {
     let guest = |number| {
         let monitor = monitors.join(format!("guest{number}"));
         format!("{}qemu_user = {USER}\nmonitor = \"{}\"\n", window::config(number), monitor.display())
     };
     let config =
         format!("[daemon]\nsocket = \"{{socket}}\"\nruntime_dir = \"{{state}}\"\n{}", [0, 1].map(guest).concat());
-    Daemon::on(scratch).config(&config).kept().start(patience()).unwrap_or_else(|error| panic!("{error}"))
+    DaemonProcess::on(scratch)
+        .config(&config)
+        .with_fd_store()
+        .start(timeout())
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn virsh(kit: &Kit, scratch: &Scratch) -> Proc {
+fn virsh(kit: &GuestKit, scratch: &Scratch) -> Proc {
     let known = |file: &str, entry: String| {
         let all = fs::read_to_string(Path::new("/etc").join(file)).expect("every system has that");
         scratch.write(file, format!("{all}{entry}")).expect("a file in our folder");
@@ -191,7 +195,7 @@ fn virsh(kit: &Kit, scratch: &Scratch) -> Proc {
     fs::write(settings.join("qemu.conf"), QEMU_CONF).expect("a file in our folder");
     let launch = Launch::new("/usr/bin/nice").args(["-n", &kit.nice.to_string(), "/usr/bin/unshare"]);
     let launch = launch.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", START]);
-    launch.arg(scratch.path()).talking().spawn().unwrap_or_else(|error| panic!("{error}"))
+    launch.arg(scratch.path()).with_stdin().spawn().unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A guest's serial line: QEMU has the other ends of its two pipes.
@@ -202,7 +206,7 @@ fn serial(line: &Path) -> Proc {
         permit(&path, 0o666);
     }
     let both = Launch::new("/bin/sh").args(["-c", "cat \"$0.out\" & exec cat >\"$0.in\""]).arg(line);
-    both.talking().spawn().unwrap_or_else(|error| panic!("{error}"))
+    both.with_stdin().spawn().unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn permit(path: &Path, mode: u32) {

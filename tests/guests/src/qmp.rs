@@ -8,7 +8,7 @@ use std::time::Duration;
 use isthmus_testbed::eventually_some;
 use serde_json::{Value, json};
 
-use crate::shell::patience;
+use crate::shell::timeout;
 
 /// As long as anything may take.
 const LIMIT: Duration = Duration::from_secs(1800);
@@ -66,7 +66,7 @@ impl Monitor {
 
 /// A connection to a socket that QEMU makes when it starts.
 pub(crate) fn connect(path: &Path) -> UnixStream {
-    let found = eventually_some(patience(), || UnixStream::connect(path).ok());
+    let found = eventually_some(timeout(), || UnixStream::connect(path).ok());
     let socket = found.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     socket.set_read_timeout(Some(LIMIT)).expect("a duration that is not zero");
     socket

@@ -5,7 +5,7 @@ use std::time::Duration;
 use isthmus_testbed::{Deadline, Proc, ProcError};
 
 /// How long something may take that must happen, on a busy machine without hardware for it; it never judges speed.
-pub fn patience() -> Deadline {
+pub fn timeout() -> Deadline {
     Deadline::secs(180)
 }
 
@@ -15,15 +15,15 @@ pub(crate) struct Shell {
     name: String,
     qemu: Proc,
     orders: u32,
-    dozes: bool,
+    needs_keepalive: bool,
 }
 
 /// How long a machine that dozes is left alone.
-const ALONE: Duration = Duration::from_secs(5);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What came of an order.
 #[derive(Debug)]
-pub struct Done {
+pub struct CommandOutput {
     /// Its exit code.
     pub code: i32,
     /// What it said.
@@ -32,21 +32,21 @@ pub struct Done {
 
 impl Shell {
     pub(crate) fn new(name: String, qemu: Proc) -> Self {
-        Self { name, qemu, orders: 0, dozes: false }
+        Self { name, qemu, orders: 0, needs_keepalive: false }
     }
 
     /// Of a machine that may stop when it has nothing to do, with the clocks of all its domains, until somebody says something to it. Xen does, in
     /// QEMU 7.2: once no domain ran for 165 s, to Xen's own surprise ("Platform timer appears to have unexpectedly wrapped 4 times"), and all
     /// went on at the next order. So it hears a word now and then, which is no order.
-    pub(crate) fn dozing(self) -> Self {
-        Self { dozes: true, ..self }
+    pub(crate) fn with_keepalive(self) -> Self {
+        Self { needs_keepalive: true, ..self }
     }
 
     /// The next line.
     fn line(&mut self, deadline: Deadline) -> Result<String, ProcError> {
-        while self.dozes && deadline.remaining() > ALONE {
-            match self.qemu.line(Deadline::after(ALONE)) {
-                Err(ProcError::Late { .. }) => self.qemu.say("@")?,
+        while self.needs_keepalive && deadline.remaining() > KEEPALIVE_INTERVAL {
+            match self.qemu.line(Deadline::after(KEEPALIVE_INTERVAL)) {
+                Err(ProcError::TimedOut { .. }) => self.qemu.send_line("@")?,
                 line => return line,
             }
         }
@@ -56,22 +56,22 @@ impl Shell {
     /// Waits until it has started, and says how many seconds that took by its own clock.
     #[track_caller]
     pub(crate) fn ready(&mut self) -> String {
-        let line = self.qemu.wait_prefix("@ready ", patience()).unwrap_or_else(|error| panic!("{error}"));
+        let line = self.qemu.wait_prefix("@ready ", timeout()).unwrap_or_else(|error| panic!("{error}"));
         line.trim().to_owned()
     }
 
     /// Gives an order. Only one at a time.
     #[track_caller]
-    pub(crate) fn begin(&mut self, order: &str) {
+    pub(crate) fn start_command(&mut self, order: &str) {
         self.orders += 1;
         let order = format!("{} {order}", self.orders);
-        self.qemu.say(&order).unwrap_or_else(|error| panic!("{}: {order}: {error}", self.name));
+        self.qemu.send_line(&order).unwrap_or_else(|error| panic!("{}: {order}: {error}", self.name));
     }
 
     /// Waits until that is done.
     #[track_caller]
-    pub(crate) fn end(&mut self) -> Done {
-        let (deadline, mark) = (patience(), format!("@done {} ", self.orders));
+    pub(crate) fn finish_command(&mut self) -> CommandOutput {
+        let (deadline, mark) = (timeout(), format!("@done {} ", self.orders));
         let mut lines = Vec::new();
         loop {
             let line = self.line(deadline);
@@ -79,7 +79,7 @@ impl Shell {
             let line = line.trim_end();
             if let Some(code) = line.strip_prefix(&mark) {
                 let code = code.parse().unwrap_or_else(|_| panic!("{}: {line}", self.name));
-                return Done { code, lines };
+                return CommandOutput { code, lines };
             }
             if !line.is_empty() {
                 lines.push(line.to_owned());
@@ -89,8 +89,8 @@ impl Shell {
 
     /// Waits for a line of the present order that begins so, and returns the rest of it.
     #[track_caller]
-    pub(crate) fn hear(&mut self, prefix: &str) -> String {
-        let heard = self.qemu.wait_prefix(prefix, patience());
+    pub(crate) fn wait_for_line(&mut self, prefix: &str) -> String {
+        let heard = self.qemu.wait_prefix(prefix, timeout());
         heard.unwrap_or_else(|error| panic!("{}: {error}", self.name)).trim_end().to_owned()
     }
 
@@ -107,12 +107,12 @@ impl Shell {
     /// Gives an order that has to end well, and returns what it says.
     #[track_caller]
     pub(crate) fn run(&mut self, order: &str) -> Vec<String> {
-        self.begin(order);
-        self.end().expect_success(order)
+        self.start_command(order);
+        self.finish_command().expect_success(order)
     }
 }
 
-impl Done {
+impl CommandOutput {
     /// What was said, if it ended well.
     #[track_caller]
     pub fn expect_success(self, order: &str) -> Vec<String> {

@@ -13,7 +13,7 @@ use isthmus_mx_tests::build;
 use isthmus_testbed::binary;
 
 use crate::cpio::Archive;
-use crate::kit::Kit;
+use crate::guest_kit::GuestKit;
 
 /// The C programs that guests run.
 const EXAMPLES: [&str; 3] = ["mx_measure", "mx_pingpong", "mx_stream"];
@@ -45,7 +45,7 @@ pub struct Extra {
 }
 
 /// Writes the archive that the kernel unpacks. `folder` is for what is on the way.
-pub(crate) fn write(kit: &Kit, content: &Content<'_>, folder: &Path, to: &Path) {
+pub(crate) fn write(kit: &GuestKit, content: &Content<'_>, folder: &Path, to: &Path) {
     let mut archive = Archive::default();
     for path in ["bin", "lib", "lib64", "modules", "etc"] {
         archive.folder(path);

@@ -3,9 +3,9 @@
 //! ```text
 //!  ┌ QEMU ─────────────────────────────────────────────────────────┐
 //!  │ ┌ domain 0 ─────────────────┐  ┌ a ────────┐  ┌ b ────────┐   │
-//!  │ │ xl, xenstored             │  │ xen-side  │  │ xen-side  │   │
+//!  │ │ xl, xenstored             │  │ xen-test-agent  │  │ xen-test-agent  │   │
 //!  │ │ isthmusd, mx_…            │  │ isthmusd, mx_…           │   │
-//!  │ │ xen-side      consoles ───┼──┤ hvc0      │  │           │   │
+//!  │ │ xen-test-agent      consoles ───┼──┤ hvc0      │  │           │   │
 //!  │ └───────▲───────────────────┘  └───────────┘  └───────────┘   │
 //!  │         │ second serial line        Xen                       │
 //!  └─────────┼─────────────────────────────────────────────────────┘
@@ -24,8 +24,8 @@ use isthmus_mx_tests::build;
 use isthmus_testbed::{Launch, Scratch};
 
 use crate::cpio::Archive;
-use crate::kit::{self, missing};
-use crate::shell::{Done, Shell};
+use crate::guest_kit::{self, missing};
+use crate::shell::{CommandOutput, Shell};
 use crate::system::{loaded, name, programs, read, stripped};
 
 /// Modules that each domain needs, in the order in which it loads them.
@@ -89,7 +89,7 @@ impl XenKit {
         let folder = build::root().join("target/guests");
         let needed = |path: PathBuf| if path.is_file() { Ok(path) } else { Err(missing(&path)) };
         let (packages, kernel) = (folder.join("xen"), folder.join("xen-kernel"));
-        let qemu = needed(kit::QEMU.into())?;
+        let qemu = needed(guest_kit::QEMU.into())?;
         let busybox = needed(folder.join("busybox/bin/busybox"))?;
         let xen = needed(packages.join("boot/xen"))?;
         let modules = only_folder(&kernel.join("lib/modules"))?;
@@ -102,8 +102,8 @@ impl XenKit {
         let tools = TOOLS.iter().map(tool).collect::<Result<_, _>>()?;
         let libraries = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"].map(|path| packages.join(path));
         let versions = format!("{}, Linux {}", name(&version), name(&modules));
-        let cards = [kit::modules(&modules, &BRIDGE)?, kit::modules(&modules, &CARD)?];
-        let modules = kit::modules(&modules, &MODULES)?;
+        let cards = [guest_kit::modules(&modules, &BRIDGE)?, guest_kit::modules(&modules, &CARD)?];
+        let modules = guest_kit::modules(&modules, &MODULES)?;
         let kernel = needed(kernel.join("boot/vmlinux"))?;
         let (programs, processors, eager) = (Vec::new(), 1, false);
         Ok(Self { qemu, xen, kernel, busybox, modules, cards, tools, libraries, programs, processors, eager, versions })
@@ -125,7 +125,7 @@ impl XenKit {
         format!(
             "{} in {}, TCG, {processors} processors phenom; PV, 192 MiB each",
             self.versions,
-            kit::version(&self.qemu)
+            guest_kit::version(&self.qemu)
         )
     }
 
@@ -133,10 +133,10 @@ impl XenKit {
     fn write(&self, folder: &Path) -> PathBuf {
         let ours = programs();
         let (statics, ours) = match self.eager {
-            true => (linked_statically(&["isthmus-side"]), ours),
+            true => (linked_statically(&["isthmus-xen-test-agent"]), ours),
             false => {
                 // As they are packaged for guests.
-                let statics = linked_statically(&["isthmus-side", "isthmusd", "isthmus"]);
+                let statics = linked_statically(&["isthmus-xen-test-agent", "isthmusd", "isthmus"]);
                 let packaged = |program: PathBuf| match statics.join(name(&program)) {
                     found if found.is_file() => found,
                     _ => program,
@@ -145,7 +145,7 @@ impl XenKit {
                 (statics, ours)
             }
         };
-        let side = stripped(&statics.join("xen-side"), folder);
+        let side = stripped(&statics.join("xen-test-agent"), folder);
         let common = |init: &[u8], cards: &[PathBuf]| {
             let mut archive = Archive::default();
             for path in ["bin", "lib", "lib64", "modules", "guest", "etc", "etc/xen", "var", "var/lib", "var/log"] {
@@ -155,7 +155,7 @@ impl XenKit {
             archive.file("init", init);
             archive.file("orders", include_bytes!("../guest/xen-orders"));
             archive.file("bin/busybox", &read(&self.busybox));
-            archive.file("bin/xen-side", &side);
+            archive.file("bin/xen-test-agent", &side);
             let mut order = String::new();
             for module in &self.modules {
                 archive.file(&format!("modules/{}", name(module)), &read(module));
@@ -289,7 +289,7 @@ impl XenMachine {
         let scratch = Scratch::new().unwrap_or_else(|error| panic!("{error}"));
         let (files, console) = (kit.write(scratch.path()), scratch.path().join("console"));
         let launch =
-            Launch::new("/usr/bin/nice").args(["-n", if kit.eager { "0" } else { "10" }]).arg(&kit.qemu).talking();
+            Launch::new("/usr/bin/nice").args(["-n", if kit.eager { "0" } else { "10" }]).arg(&kit.qemu).with_stdin();
         let launch =
             launch.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "pc"]);
         let launch = launch.args(["-accel", "tcg,thread=multi", "-cpu", CPU, "-m", "1536"]);
@@ -298,16 +298,17 @@ impl XenMachine {
         let launch = launch.arg("-kernel").arg(&kit.xen).args(["-append", XEN, "-initrd"]);
         let launch = launch.arg(format!("{} {DOM0},{}", kit.kernel.display(), files.display()));
         let qemu = launch.spawn().unwrap_or_else(|error| panic!("{error}"));
-        let mut machine = Self { shell: Shell::new("domain 0".to_owned(), qemu).dozing(), console, _scratch: scratch };
+        let mut machine =
+            Self { shell: Shell::new("domain 0".to_owned(), qemu).with_keepalive(), console, _scratch: scratch };
         println!("# domain 0 is up after {} s of its time", machine.shell.ready());
         machine
     }
 
     /// Has domain 0 do something, and says what came of it.
     #[track_caller]
-    pub fn done(&mut self, order: &str) -> Done {
-        self.shell.begin(order);
-        self.shell.end()
+    pub fn done(&mut self, order: &str) -> CommandOutput {
+        self.shell.start_command(order);
+        self.shell.finish_command()
     }
 
     /// Has domain 0 do something that has to end well, and returns what it says.
@@ -318,7 +319,7 @@ impl XenMachine {
 
     /// The same of something that says one line.
     #[track_caller]
-    pub fn say(&mut self, order: &str) -> String {
+    pub fn run_for_line(&mut self, order: &str) -> String {
         let lines = self.run(order);
         assert_eq!(lines.len(), 1, "{order}: {lines:?}");
         lines.into_iter().next().unwrap_or_default()
@@ -333,7 +334,7 @@ impl XenMachine {
     /// The same with one more line in its configuration.
     #[track_caller]
     pub fn create_with(&mut self, name: &str, kind: &str, line: &str) -> u16 {
-        let number = self.say(&format!("create {name} {kind} '{line}'"));
+        let number = self.run_for_line(&format!("create {name} {kind} '{line}'"));
         number.parse().unwrap_or_else(|_| panic!("{number}"))
     }
 
@@ -351,34 +352,34 @@ impl XenMachine {
         let guests: String = guests.iter().map(guest).collect();
         // Emulated domains stand still for a second now and then.
         let limits = "[limits]\\nhandshake_timeout_ms = 60000";
-        self.on(backend, &format!("printf \"{limits}\\n{head}\\n{guests}\" >/tmp/isthmusd.toml"));
+        self.run_in_guest(backend, &format!("printf \"{limits}\\n{head}\\n{guests}\" >/tmp/isthmusd.toml"));
     }
 
     /// Lets a guest grant as many pages as windows have.
     #[track_caller]
     pub fn may_grant(&mut self, name: &str) {
-        self.on(name, "echo 30000 >/sys/module/xen_gntalloc/parameters/limit");
+        self.run_in_guest(name, "echo 30000 >/sys/module/xen_gntalloc/parameters/limit");
     }
 
     /// Has a guest do something, or domain 0, which is called `dom0`, and says what it says.
     #[track_caller]
-    pub fn on(&mut self, name: &str, order: &str) -> Vec<String> {
+    pub fn run_in_guest(&mut self, name: &str, order: &str) -> Vec<String> {
         match name {
             "dom0" => self.run(order),
-            _ => self.run(&on(name, order)),
+            _ => self.run(&run_in_guest(name, order)),
         }
     }
 
-    /// Has a guest begin something; it is waited for by [`Self::end`], and nothing else is done meanwhile.
+    /// Has a guest begin something; it is waited for by [`Self::finish_command`], and nothing else is done meanwhile.
     #[track_caller]
-    pub fn begin(&mut self, name: &str, order: &str) {
-        self.shell.begin(&on(name, order));
+    pub fn start_command(&mut self, name: &str, order: &str) {
+        self.shell.start_command(&run_in_guest(name, order));
     }
 
     /// What came of it.
     #[track_caller]
-    pub fn end(&mut self) -> Done {
-        self.shell.end()
+    pub fn finish_command(&mut self) -> CommandOutput {
+        self.shell.finish_command()
     }
 
     /// How many pages of each domain are mapped by others, as Xen counts them: those of consoles and stores are always there.
@@ -411,7 +412,7 @@ impl XenMachine {
 }
 
 /// What domain 0 is told so that a guest is told this.
-fn on(name: &str, order: &str) -> String {
+fn run_in_guest(name: &str, order: &str) -> String {
     format!("on {name} '{}'", order.replace('\'', r"'\''"))
 }
 

@@ -3,14 +3,14 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use isthmus_guests::{Done, Guest, Kit, Pair};
+use isthmus_guests::{CommandOutput, ConnectedGuests, Guest, GuestKit};
 use isthmus_testbed::binary;
 
 /// Guests of one test at a time: an emulated processor takes a whole one.
 static MACHINE: Mutex<()> = Mutex::new(());
 
-fn kit() -> Option<(Kit, MutexGuard<'static, ()>)> {
-    match Kit::find() {
+fn kit() -> Option<(GuestKit, MutexGuard<'static, ()>)> {
+    match GuestKit::find() {
         Ok(kit) => Some((kit, MACHINE.lock().unwrap_or_else(PoisonError::into_inner))),
         Err(why) => {
             println!("skipped: {why}");
@@ -21,7 +21,7 @@ fn kit() -> Option<(Kit, MutexGuard<'static, ()>)> {
 
 /// A program's two sides: serving on one guest, and what the other one says of it.
 #[track_caller]
-fn both(pair: &mut Pair, name: &str, arguments: &str) -> Vec<String> {
+fn both(pair: &mut ConnectedGuests, name: &str, arguments: &str) -> Vec<String> {
     let [client, server] = &mut pair.guests;
     let order = call(server, name, arguments);
     let lines = client.run(&order);
@@ -38,7 +38,7 @@ fn call(server: &mut Guest, name: &str, arguments: &str) -> String {
 }
 
 /// What the kernels' own protocols make of the same cards, for comparison.
-fn baseline(pair: &mut Pair) {
+fn baseline(pair: &mut ConnectedGuests) {
     let [client, server] = &mut pair.guests;
     let ping = client.run("ping -q -c 50 -A -s 8 10.86.223.2");
     println!("# ICMP echo, 8 bytes: {}", ping.last().unwrap());
@@ -50,9 +50,9 @@ fn baseline(pair: &mut Pair) {
 }
 
 #[test]
-fn every_byte_comes_between_two_guests() {
+fn every_byte_arrives_between_two_guests() {
     let Some((kit, _alone)) = kit() else { return };
-    let mut pair = Pair::start(&kit, 9000, "");
+    let mut pair = ConnectedGuests::start(&kit, 9000, "");
     println!("# bridged: virtio-net, MTU 9000, Linux {}, emulated processors, both sides sleeping", kit.release());
     println!("# {}", binary("isthmusd", "isthmusd").unwrap().display());
     let lines = both(&mut pair, "mx_pingpong", "-n 5 -W 3 -v -S 0 -E 1048576");
@@ -69,13 +69,13 @@ fn every_byte_comes_between_two_guests() {
 #[test]
 fn guests_speak_as_myricoms_hosts_do() {
     let Some((kit, _alone)) = kit() else { return };
-    let mut pair = Pair::start(&kit, 9000, "dialect = \"mx\"\n");
+    let mut pair = ConnectedGuests::start(&kit, 9000, "dialect = \"mx\"\n");
     let lines = both(&mut pair, "mx_pingpong", "-n 1 -W 1 -v -S 1 -E 1048576");
     assert_eq!(lines.len(), 1 + 21, "{lines:?}");
 }
 
 /// Whether a program was told that the other side is gone.
-fn unreachable(done: &Done) -> bool {
+fn unreachable(done: &CommandOutput) -> bool {
     done.lines.iter().any(|line| line.ends_with("the endpoint cannot be reached"))
 }
 
@@ -83,22 +83,22 @@ fn unreachable(done: &Done) -> bool {
 fn a_killed_daemon_is_an_error_on_the_other_guest() {
     const LONG: u32 = 64 << 20;
     let Some((kit, _alone)) = kit() else { return };
-    let mut pair = Pair::start(&kit, 1500, "resend_ms = 100\ngive_up_s = 5\n");
+    let mut pair = ConnectedGuests::start(&kit, 1500, "resend_ms = 100\ngive_up_s = 5\n");
     let [client, server] = &mut pair.guests;
     // Whose daemon is gone waits for the next one; whose peer is gone hears of it when it has been silent for give_up_s.
     let order = call(server, "mx_pingpong", &format!("-n 100 -W 0 -S {LONG} -E {LONG}"));
-    client.begin(&format!("clock '{order}'"));
-    server.begin(&format!("strike {}", LONG / 8));
-    assert_eq!(server.end().code, 128 + 9);
-    let done = client.end();
+    client.start_command(&format!("clock '{order}'"));
+    server.start_command(&format!("strike {}", LONG / 8));
+    assert_eq!(server.finish_command().code, 128 + 9);
+    let done = client.finish_command();
     println!("{}", done.lines.join("\n"));
     assert_ne!(done.code, 0);
     assert!(unreachable(&done), "{:?}", done.lines);
     server.run("daemon");
-    pair.meet();
+    pair.wait_for_peers();
     let [_, server] = &mut pair.guests;
-    server.begin("served");
-    let served = server.end();
+    server.start_command("served");
+    let served = server.finish_command();
     println!("{}", served.lines.join("\n"));
     assert_ne!(served.code, 0);
     assert!(unreachable(&served), "{:?}", served.lines);

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use isthmus_guests::{Extra, Hosted, Kit, Machine, Monitors};
+use isthmus_guests::{Extra, GuestKit, Machine, Monitors, TwoGuests};
 use isthmus_mx_tests::build;
 
 /// Guests of one test at a time: an emulated processor takes a whole one.
@@ -13,16 +13,16 @@ static MACHINE: Mutex<()> = Mutex::new(());
 const WINDOW_MIB: u32 = 32;
 
 /// `guest0` has Debian's own kernel, `guest1` that of backports in a machine with root ports, as `isthmus guest xml` prints them.
-fn hosted() -> Option<(Kit, Hosted, MutexGuard<'static, ()>)> {
+fn hosted() -> Option<(GuestKit, TwoGuests, MutexGuard<'static, ()>)> {
     let alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let program = build::compiled(&Path::new(env!("CARGO_MANIFEST_DIR")).join("guest/regions.c"));
     let extra = Extra { programs: vec![program], ..Extra::default() };
-    let start = |own: Kit, newer: Kit| {
+    let start = |own: GuestKit, newer: GuestKit| {
         let parts = [(&own, Machine::Pc), (&newer, Machine::Q35)];
-        let hosted = Hosted::start_of(parts, (Monitors::Both, WINDOW_MIB), &extra)?;
+        let hosted = TwoGuests::start_of(parts, (Monitors::Both, WINDOW_MIB), &extra)?;
         Ok((newer, hosted))
     };
-    match Kit::find().and_then(|own| start(own, Kit::backported()?)) {
+    match GuestKit::find().and_then(|own| start(own, GuestKit::backported()?)) {
         Ok((newer, mut hosted)) => {
             for guest in &mut hosted.guests {
                 let release = guest.run("by window; uname -r").concat();
@@ -38,7 +38,7 @@ fn hosted() -> Option<(Kit, Hosted, MutexGuard<'static, ()>)> {
 }
 
 /// Round trips between a program of each guest, every byte looked at.
-fn round_trips(hosted: &mut Hosted, how: &str, [server, client]: [usize; 2]) {
+fn round_trips(hosted: &mut TwoGuests, how: &str, [server, client]: [usize; 2]) {
     let endpoint = hosted.guests[server].serve(&format!("mx_pingpong {how}"));
     let lines = hosted.guests[client].run(&format!("mx_pingpong {how} -r {endpoint} -n 5 -W 3 -v -S 0 -E 1048576"));
     println!("# guest{client} to guest{server} {how}\n{}", lines.join("\n"));
@@ -47,7 +47,7 @@ fn round_trips(hosted: &mut Hosted, how: &str, [server, client]: [usize; 2]) {
 }
 
 /// Everything that happens to memory of programs whose buffers are in the window, between programs of these guests.
-fn buffers(hosted: &mut Hosted, [server, client]: [usize; 2]) {
+fn buffers(hosted: &mut TwoGuests, [server, client]: [usize; 2]) {
     let endpoint = hosted.guests[server].serve("env MX_RCACHE=1 regions");
     let said = hosted.guests[client].run(&format!("MX_RCACHE=1 regions -r {endpoint}"));
     said.iter().for_each(|line| println!("# {line}"));
@@ -57,7 +57,7 @@ fn buffers(hosted: &mut Hosted, [server, client]: [usize; 2]) {
 }
 
 #[test]
-fn guests_of_both_kernels_meet_and_the_newer_one_loses_its_window_and_gets_another() {
+fn guests_with_different_kernels_communicate_and_replace_a_window() {
     let Some((newer, mut hosted, _alone)) = hosted() else { return };
     hosted.guests[1].run("grep 'isthmus0: a window of .* write-back' /tmp/window.log");
     // By the host's daemon at first, then by a window of theirs.
@@ -74,9 +74,9 @@ fn guests_of_both_kernels_meet_and_the_newer_one_loses_its_window_and_gets_anoth
     hosted.unplug(1);
     hosted.expect_error();
     hosted.guests[0].end_server();
-    hosted.row_until(1, |row| row["state"] == "absent" && row["domains"] == 0);
+    hosted.row_until(1, |row| row["state"] == "no device" && row["domains"] == 0);
     hosted.guests[1].run("while test -e /dev/isthmus0 || test -e /dev/isthmus1; do usleep 20000; done");
-    hosted.guests[1].run("until isthmus status 2>&1 | grep host-silent; do usleep 100000; done");
+    hosted.guests[1].run("until isthmus status 2>&1 | grep host-daemon-unreachable; do usleep 100000; done");
     hosted.guests[0].run("while test -e /dev/isthmus1; do usleep 20000; done");
     // QEMU may crash if it goes on without its doorbells.
     hosted.migrate(&newer, 1);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use isthmus_guests::{Extra, Kit, Site};
+use isthmus_guests::{Extra, GuestKit, GuestLab};
 use isthmus_mx_tests::build;
 use isthmus_testbed::Scratch;
 
@@ -80,14 +80,14 @@ fn provider(folder: &Path) -> PathBuf {
 
 /// Runs a program with a rank in each guest: what all of it said.
 #[track_caller]
-fn job(site: &mut Site, program: &str) -> Vec<String> {
+fn job(site: &mut GuestLab, program: &str) -> Vec<String> {
     let [first, second] = &mut site.guests[..] else { panic!("there are two guests") };
     let passed = "-x FI_PROVIDER_PATH -x ISTHMUS_SOCKET -x ISTHMUS_AUTOSTART -x LD_LIBRARY_PATH -x PATH";
     let order = format!("mpirun.openmpi --host guest0,guest1 -n 2 {SETTINGS} {passed} {program}");
-    first.begin(&format!("by window; export SHELL=/bin/sh FI_PROVIDER_PATH=/provider; {order}"));
-    let order = first.hear("launch ");
+    first.start_command(&format!("by window; export SHELL=/bin/sh FI_PROVIDER_PATH=/provider; {order}"));
+    let order = first.wait_for_line("launch ");
     second.run(&order);
-    let said = first.end().expect_success(program);
+    let said = first.finish_command().expect_success(program);
     let ranks = said.iter().filter(|line| line.contains(PROOF)).count();
     assert_eq!(ranks, 2, "{}", said.join("\n"));
     said
@@ -97,7 +97,7 @@ fn job(site: &mut Site, program: &str) -> Vec<String> {
 fn a_stock_job_has_a_rank_in_each_guest() {
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let scratch = Scratch::new().unwrap();
-    let found = open_mpi(scratch.path()).and_then(|extra| Site::start(&Kit::find()?, 2, 2, &extra));
+    let found = open_mpi(scratch.path()).and_then(|extra| GuestLab::start(&GuestKit::find()?, 2, 2, &extra));
     let mut site = match found {
         Ok(site) => site,
         Err(why) => return println!("skipped: {why}"),

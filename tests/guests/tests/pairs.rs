@@ -1,17 +1,17 @@
-//! Two guests with a window in common: their programs talk past the host's daemon.
+//! Two guests with a pair window: their programs talk past the host's daemon.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use isthmus_guests::{Hosted, Kit, Monitors};
+use isthmus_guests::{GuestKit, Monitors, TwoGuests};
 use serde_json::Value;
 
 /// Guests of one test at a time: an emulated processor takes a whole one.
 static MACHINE: Mutex<()> = Mutex::new(());
 
-fn hosted(monitors: Monitors) -> Option<(Hosted, MutexGuard<'static, ()>)> {
+fn hosted(monitors: Monitors) -> Option<(TwoGuests, MutexGuard<'static, ()>)> {
     let alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    match Kit::find().and_then(|kit| Hosted::start_with(&kit, monitors)) {
+    match GuestKit::find().and_then(|kit| TwoGuests::start_with(&kit, monitors)) {
         Ok(mut hosted) => {
             hosted.guests.iter_mut().for_each(|guest| drop(guest.run("by window")));
             Some((hosted, alone))
@@ -44,13 +44,13 @@ fn path(listed: &str) -> Option<(String, String)> {
 }
 
 /// The server ends, and the client with an error.
-fn end_both(hosted: &mut Hosted) {
+fn end_both(hosted: &mut TwoGuests) {
     hosted.guests[0].end_server();
-    assert_ne!(hosted.guests[1].end().code, 0);
+    assert_ne!(hosted.guests[1].finish_command().code, 0);
 }
 
 /// Round trips between the guests, each size's bytes looked at.
-fn measure(hosted: &mut Hosted, how: &str, through: &str) -> Vec<String> {
+fn measure(hosted: &mut TwoGuests, how: &str, through: &str) -> Vec<String> {
     let endpoint = hosted.guests[0].serve(&format!("mx_pingpong {how}"));
     let client = &mut hosted.guests[1];
     let lines = client.run(&format!("mx_pingpong {how} {through} -r {endpoint} -n 50 -W 10 -v -S 0 -E 65536"));
@@ -59,14 +59,14 @@ fn measure(hosted: &mut Hosted, how: &str, through: &str) -> Vec<String> {
     lines
 }
 
-const MANNERS: [(&str, &str); 2] = [("", "both sides polling"), ("-w", "both sides sleeping")];
+const WAIT_MODES: [(&str, &str); 2] = [("", "both sides polling"), ("-w", "both sides sleeping")];
 
 #[test]
 fn programs_of_two_guests_talk_past_the_daemon() {
     let Some((mut hosted, _alone)) = hosted(Monitors::Both) else { return };
     hosted.transfer_by_channel();
     end_both(&mut hosted);
-    let common = MANNERS.map(|(how, manner)| {
+    let common = WAIT_MODES.map(|(how, manner)| {
         let lines = measure(&mut hosted, how, "");
         print(&format!("guest to guest by a window of theirs, {manner}"), &lines);
         lines
@@ -78,7 +78,7 @@ fn programs_of_two_guests_talk_past_the_daemon() {
         guest.run("by isthmus && daemon");
     }
     client.run("until isthmus peer list | grep -q guest0:0; do usleep 20000; done");
-    for ((how, manner), common) in MANNERS.into_iter().zip(common) {
+    for ((how, manner), common) in WAIT_MODES.into_iter().zip(common) {
         let bridged = measure(&mut hosted, how, "-d guest0:0");
         print(&format!("guest to guest by virtio-net, a daemon in each, {manner}"), &bridged);
         let (ours, theirs) = (half_us(&common, "8"), half_us(&bridged, "8"));
@@ -87,11 +87,11 @@ fn programs_of_two_guests_talk_past_the_daemon() {
 }
 
 #[test]
-fn a_guest_that_is_switched_off_takes_the_window_with_it_and_the_other_one_goes_on() {
+fn pair_window_closes_when_one_guest_is_switched_off() {
     let Some((mut hosted, _alone)) = hosted(Monitors::Both) else { return };
     hosted.transfer_by_channel();
     hosted.guests[0].kill();
-    let done = hosted.guests[1].end();
+    let done = hosted.guests[1].finish_command();
     print("the survivor", &done.lines);
     assert_ne!(done.code, 0);
     let survivor = &mut hosted.guests[1];
@@ -105,17 +105,17 @@ fn a_guest_that_is_switched_off_takes_the_window_with_it_and_the_other_one_goes_
 }
 
 #[test]
-fn without_a_monitor_that_answers_messages_go_through_the_daemon_and_it_is_said_why() {
+fn unresponsive_monitor_falls_back_to_the_daemon_path_with_a_reason() {
     let Some((mut hosted, _alone)) = hosted(Monitors::OneAndAnEmptyPlace) else { return };
     let endpoint = hosted.guests[0].serve("mx_stream -w");
-    hosted.guests[1].begin(&format!("mx_stream -w -r {endpoint} -s 65536 -N 10000000"));
+    hosted.guests[1].start_command(&format!("mx_stream -w -r {endpoint} -s 65536 -N 10000000"));
     hosted.isthmus_until(&["channel", "list", "--json"], |listed| {
-        path(listed).is_some_and(|(path, reason)| path == "ordinary" && reason == "window-refused")
+        path(listed).is_some_and(|(path, reason)| path == "daemon" && reason == "pair-window-refused")
     });
     // Who has not begun to send waits for an answer, and nobody says that there will be none.
     hosted.isthmus_until(&["domain", "list", "--json"], |listed| {
         let listed: Value = serde_json::from_str(listed).unwrap();
-        let sent = |domain: &Value| domain["ordinary_sent_bytes"].as_u64();
+        let sent = |domain: &Value| domain["daemon_path_sent_bytes"].as_u64();
         listed["domains"].as_array().unwrap().iter().filter_map(sent).sum::<u64>() > 1 << 20
     });
     end_both(&mut hosted);

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use isthmus_guests::{Extra, Hosted, Kit, Monitors};
+use isthmus_guests::{Extra, GuestKit, Monitors, TwoGuests};
 use isthmus_mx_tests::build;
 use serde_json::Value;
 
@@ -14,11 +14,11 @@ static MACHINE: Mutex<()> = Mutex::new(());
 /// Firmware puts a window of this size above 4 GiB, where a processor may cache it.
 const CACHED_MIB: u32 = 4096;
 
-fn hosted(monitors: Monitors, window_mib: u32) -> Option<(Hosted, MutexGuard<'static, ()>)> {
+fn hosted(monitors: Monitors, window_mib: u32) -> Option<(TwoGuests, MutexGuard<'static, ()>)> {
     let alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     let program = build::compiled(&Path::new(env!("CARGO_MANIFEST_DIR")).join("guest/regions.c"));
     let extra = Extra { programs: vec![program], ..Extra::default() };
-    match Kit::find().and_then(|kit| Hosted::start_as(&kit, (monitors, window_mib), &extra)) {
+    match GuestKit::find().and_then(|kit| TwoGuests::start_as(&kit, (monitors, window_mib), &extra)) {
         Ok(mut hosted) => {
             hosted.guests.iter_mut().for_each(|guest| drop(guest.run("by window; export MX_RCACHE=1")));
             Some((hosted, alone))
@@ -31,17 +31,17 @@ fn hosted(monitors: Monitors, window_mib: u32) -> Option<(Hosted, MutexGuard<'st
 }
 
 /// Whether the one pair of domains sends long messages in pieces for this reason.
-fn in_pieces_for(listed: &str, reason: &str) -> bool {
+fn has_fragment_reason(listed: &str, reason: &str) -> bool {
     let listed: Value = serde_json::from_str(listed).unwrap();
     let directions = listed["pairs"][0]["channel"]["directions"].as_array();
-    directions.into_iter().flatten().any(|direction| direction["in_pieces"]["reason"] == reason)
+    directions.into_iter().flatten().any(|direction| direction["fragmented"]["reason"] == reason)
 }
 
 /// Everything that happens to memory of programs, between a program of `server` and one of `client`.
-fn everything(hosted: &mut Hosted, (server, client): (usize, usize)) {
+fn run_memory_suite(hosted: &mut TwoGuests, (server, client): (usize, usize)) {
     let endpoint = hosted.guests[server].serve("regions");
-    hosted.guests[client].begin(&format!("regions -r {endpoint}"));
-    let done = hosted.guests[client].end();
+    hosted.guests[client].start_command(&format!("regions -r {endpoint}"));
+    let done = hosted.guests[client].finish_command();
     done.lines.iter().for_each(|line| println!("# {line}"));
     let served = hosted.guests[server].run("served");
     assert_eq!((done.code, done.lines.last().map(String::as_str)), (0, Some("all is well")), "{served:?}");
@@ -51,63 +51,63 @@ fn everything(hosted: &mut Hosted, (server, client): (usize, usize)) {
     assert!(done.lines.iter().any(|line| line == "DONTNEED Invalid argument"), "old bytes would pass for zeroes");
 }
 
-/// Has programs of both talk until they have a window in common.
-fn until_channel(hosted: &mut Hosted) {
+/// Has programs of both talk until they have a pair window.
+fn until_channel(hosted: &mut TwoGuests) {
     hosted.transfer_by_channel();
     hosted.guests[0].end_server();
-    assert_ne!(hosted.guests[1].end().code, 0);
+    assert_ne!(hosted.guests[1].finish_command().code, 0);
 }
 
-fn complaints(hosted: &mut Hosted) -> Vec<String> {
+fn complaints(hosted: &mut TwoGuests) -> Vec<String> {
     hosted.guests.iter_mut().flat_map(|guest| guest.complaints()).collect()
 }
 
 #[test]
-fn programs_of_two_guests_send_from_a_window_of_theirs() {
+fn programs_of_two_guests_send_from_their_pair_window() {
     let Some((mut hosted, _alone)) = hosted(Monitors::Both, 32) else { return };
     until_channel(&mut hosted);
-    everything(&mut hosted, (0, 1));
+    run_memory_suite(&mut hosted, (0, 1));
     assert_eq!(complaints(&mut hosted), [""; 0]);
 }
 
 #[test]
 fn programs_of_one_guest_send_from_its_window() {
     let Some((mut hosted, _alone)) = hosted(Monitors::Nobodys, CACHED_MIB) else { return };
-    everything(&mut hosted, (0, 0));
+    run_memory_suite(&mut hosted, (0, 0));
     assert_eq!(complaints(&mut hosted), [""; 0]);
 }
 
 #[test]
-fn buffers_stay_where_they_are_unless_that_is_wanted_and_the_window_is_fit_for_it() {
+fn buffers_move_only_when_enabled_and_the_window_is_cached() {
     let Some((mut hosted, _alone)) = hosted(Monitors::Nobodys, 32) else { return };
     let ways = [
-        ("unset MX_RCACHE", "buffer-guest-off"),
-        ("export MX_RCACHE=0", "buffer-cache-off"),
+        ("unset MX_RCACHE", "buffer-cache-guest-default"),
+        ("export MX_RCACHE=0", "buffer-cache-disabled"),
         // This window was there when the guest started.
         ("export MX_RCACHE=1", "buffer-uncached"),
     ];
     for (setting, reason) in ways {
         let endpoint = hosted.guests[0].serve("regions");
         hosted.guests[0].run(&format!("{setting}; regions -r {endpoint} on >/tmp/sender 2>&1 & sender=$!"));
-        hosted.isthmus_until(&["channel", "list", "--json"], |listed| in_pieces_for(listed, reason));
+        hosted.isthmus_until(&["channel", "list", "--json"], |listed| has_fragment_reason(listed, reason));
         hosted.guests[0].run("kill $sender $served_pid; wait $sender; ! served");
     }
 }
 
 /// A program whose buffer is in use, and what it says when that is over.
-fn hold(hosted: &mut Hosted, (server, client): (usize, usize), meanwhile: impl FnOnce(&mut Hosted)) {
+fn hold(hosted: &mut TwoGuests, (server, client): (usize, usize), meanwhile: impl FnOnce(&mut TwoGuests)) {
     let endpoint = hosted.guests[server].serve("regions");
     let order =
         format!("regions -r {endpoint} hold >/tmp/holder 2>&1 & until grep holds /tmp/holder; do usleep 20000; done");
     hosted.guests[client].run(&format!("{order}; holder=$!; grep homes /tmp/holder"));
     meanwhile(hosted);
-    hosted.guests[client].begin("touch /tmp/go; wait $holder; cat /tmp/holder; rm /tmp/go /tmp/holder");
-    let said = hosted.guests[client].end().lines;
+    hosted.guests[client].start_command("touch /tmp/go; wait $holder; cat /tmp/holder; rm /tmp/go /tmp/holder");
+    let said = hosted.guests[client].finish_command().lines;
     assert_eq!(said.last().map(String::as_str), Some("all is well"), "{said:?}");
 }
 
 #[test]
-fn memory_stays_when_its_window_goes() {
+fn memory_survives_the_closing_of_its_window() {
     let Some((mut hosted, _alone)) = hosted(Monitors::Both, CACHED_MIB) else { return };
     // The guest's daemon, which has made the pieces.
     hold(&mut hosted, (1, 1), |hosted| {

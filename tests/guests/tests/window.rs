@@ -7,12 +7,12 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use isthmus_guests::{Kit, Monitor, Parts, Windowed, patience};
+use isthmus_guests::{GuestKit, GuestParts, Monitor, WindowGuest, timeout};
 use isthmus_layout::RegionSize;
 use isthmus_platform::Listen;
-use isthmus_platform::conformance::{Side, check_side};
-use isthmus_platform_kvm::{ConnectError, Departure, Event, Guest, IvshmemServer, Kvm, Shape};
-use isthmus_shm::{Access, Payload, Window};
+use isthmus_platform::conformance::{CheckRole, check_side};
+use isthmus_platform_kvm::{AcceptError, CloseReason, DeviceLayout, IvshmemServer, Kvm, ServerEvent, ServerGuest};
+use isthmus_shm::{Access, Payload, SharedMapping};
 use isthmus_testbed::eventually_some;
 use rustix::event::{PollFd, PollFlags};
 use serde_json::json;
@@ -20,8 +20,8 @@ use serde_json::json;
 /// Guests of one test at a time: an emulated processor takes a whole one.
 static MACHINE: Mutex<()> = Mutex::new(());
 
-fn parts(kit: Result<Kit, String>) -> Option<(Kit, Parts, MutexGuard<'static, ()>)> {
-    let found = kit.and_then(|kit| Parts::build(&kit).map(|parts| (kit, parts)));
+fn parts(kit: Result<GuestKit, String>) -> Option<(GuestKit, GuestParts, MutexGuard<'static, ()>)> {
+    let found = kit.and_then(|kit| GuestParts::build(&kit).map(|parts| (kit, parts)));
     match found {
         Ok((kit, parts)) => Some((kit, parts, MACHINE.lock().unwrap_or_else(PoisonError::into_inner))),
         Err(why) => {
@@ -40,14 +40,14 @@ const SMALL: RegionSize = RegionSize(16 << 20);
 const VECTORS: u16 = 4;
 
 /// A guest, the server of its device, and the host's half of that.
-fn start(kit: &Kit, parts: Parts, window: RegionSize) -> (Windowed, IvshmemServer, Guest) {
+fn start(kit: &GuestKit, parts: GuestParts, window: RegionSize) -> (WindowGuest, IvshmemServer, ServerGuest) {
     let path = parts.socket();
-    let mut server = IvshmemServer::listen(&path, None, Shape::new(window, VECTORS, VECTORS).unwrap()).unwrap();
+    let mut server = IvshmemServer::listen(&path, None, DeviceLayout::new(window, VECTORS, VECTORS).unwrap()).unwrap();
     let socket = format!("socket,id=window,path={}", path.display());
     let device = format!("ivshmem-doorbell,chardev=window,vectors={VECTORS}");
     let mut windowed = parts.boot(kit, &["-chardev", &socket, "-device", &device]);
     let guest = match next(&mut server) {
-        Event::Connected(guest) => guest,
+        ServerEvent::Connected(guest) => guest,
         other => panic!("{other:?}"),
     };
     windowed.ready();
@@ -55,9 +55,9 @@ fn start(kit: &Kit, parts: Parts, window: RegionSize) -> (Windowed, IvshmemServe
 }
 
 /// The same, where the device is plugged into a guest that runs.
-fn plug(kit: &Kit, parts: Parts, window: RegionSize) -> (Windowed, IvshmemServer, Guest) {
+fn plug(kit: &GuestKit, parts: GuestParts, window: RegionSize) -> (WindowGuest, IvshmemServer, ServerGuest) {
     let path = parts.socket();
-    let mut server = IvshmemServer::listen(&path, None, Shape::new(window, VECTORS, VECTORS).unwrap()).unwrap();
+    let mut server = IvshmemServer::listen(&path, None, DeviceLayout::new(window, VECTORS, VECTORS).unwrap()).unwrap();
     let mut windowed = parts.boot(kit, &[]);
     windowed.ready();
     let mut monitor = windowed.monitor();
@@ -70,14 +70,14 @@ fn plug(kit: &Kit, parts: Parts, window: RegionSize) -> (Windowed, IvshmemServer
         scope.spawn(|| monitor.command("device_add", &device));
         next(&mut server)
     });
-    let Event::Connected(guest) = event else { panic!("{event:?}") };
+    let ServerEvent::Connected(guest) = event else { panic!("{event:?}") };
     windowed.guest.run("until test -c /dev/isthmus0; do usleep 20000; done");
     (windowed, server, guest)
 }
 
 /// What happens next.
-fn next(server: &mut IvshmemServer) -> Event {
-    let event = eventually_some(patience(), || {
+fn next(server: &mut IvshmemServer) -> ServerEvent {
+    let event = eventually_some(timeout(), || {
         let mut fds = [PollFd::new(&*server, PollFlags::IN)];
         rustix::event::poll(&mut fds, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 10_000_000 })).unwrap();
         server.poll()
@@ -85,39 +85,39 @@ fn next(server: &mut IvshmemServer) -> Event {
     event.unwrap_or_else(|late| panic!("the server: {late}"))
 }
 
-/// Strangers at the socket of a guest that is there.
-fn disturb(server: &mut IvshmemServer, path: &Path) {
+/// Connects other clients to the socket of a guest that is connected.
+fn send_bad_connections(server: &mut IvshmemServer, path: &Path) {
     for said in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", &[0xff; 4096]] {
-        let mut stranger = UnixStream::connect(path).unwrap();
-        stranger.write_all(said).unwrap();
+        let mut other_client = UnixStream::connect(path).unwrap();
+        other_client.write_all(said).unwrap();
         let event = next(server);
-        assert!(matches!(event, Event::Failed { why: ConnectError::Occupied, .. }), "{event:?}");
+        assert!(matches!(event, ServerEvent::Failed { error: AcceptError::AlreadyConnected, .. }), "{event:?}");
         drop(event);
         // Nothing was told to it.
-        assert_eq!(stranger.read(&mut [0; 8]).unwrap_or(0), 0);
+        assert_eq!(other_client.read(&mut [0; 8]).unwrap_or(0), 0);
     }
 }
 
 /// The suite of all platforms, between the guest and its host.
-fn suite(windowed: &mut Windowed, kvm: &Kvm<Guest>) {
+fn suite(windowed: &mut WindowGuest, kvm: &Kvm<ServerGuest>) {
     let mut line = windowed.line("stty -F /dev/ttyS1 raw -echo && guest_half suite /dev/isthmus0 /dev/ttyS1");
     let mut passed = 0;
-    check_side(Side::One, kvm, &(), &mut line, &mut |_| passed += 1);
-    let done = windowed.guest.end().expect_success("the suite");
+    check_side(CheckRole::One, kvm, &(), &mut line, &mut |_| passed += 1);
+    let done = windowed.guest.finish_command().expect_success("the suite");
     print(&done);
     assert_eq!(done.iter().filter(|line| line.starts_with("ok ")).count(), passed);
     assert!(done.contains(&"memory type write-back, seen in a mapping: true".to_owned()), "{done:?}");
 }
 
 /// Takes a device without doorbells away from who uses it, so often, and each time gives the guest another one.
-fn unplug(windowed: &mut Windowed, node: &str, times: u32) {
+fn unplug(windowed: &mut WindowGuest, node: &str, times: u32) {
     let mut monitor = windowed.monitor();
     for time in 1..=times {
-        windowed.guest.begin(&format!("guest_half unplug {node}"));
-        windowed.guest.hear("mapped");
+        windowed.guest.start_command(&format!("guest_half unplug {node}"));
+        windowed.guest.wait_for_line("mapped");
         monitor.command("device_del", &json!({ "id": "window" }));
         monitor.wait("DEVICE_DELETED", "window");
-        let lines = windowed.guest.end().expect_success("unplug");
+        let lines = windowed.guest.finish_command().expect_success("unplug");
         assert!(lines.iter().any(|line| line == "gone"), "{lines:?}");
         windowed.guest.run(&format!("! test -e {node}"));
         plug_plain(windowed, &mut monitor, &format!("memory{time}"), node);
@@ -125,7 +125,7 @@ fn unplug(windowed: &mut Windowed, node: &str, times: u32) {
 }
 
 /// Gives the guest a device without doorbells, with a memory of its own: QEMU aborts where one is shown by a second device.
-fn plug_plain(windowed: &mut Windowed, monitor: &mut Monitor, memory: &str, node: &str) {
+fn plug_plain(windowed: &mut WindowGuest, monitor: &mut Monitor, memory: &str, node: &str) {
     let object = json!({ "qom-type": "memory-backend-memfd", "id": memory, "share": true, "size": SMALL.0 });
     monitor.command("object-add", &object);
     let device = json!({ "driver": "ivshmem-plain", "id": "window", "memdev": memory });
@@ -139,13 +139,13 @@ fn print(lines: &[String]) {
 
 #[test]
 fn a_guest_and_its_host_pass_the_suite() {
-    let Some((kit, parts, _alone)) = parts(Kit::find()) else { return };
+    let Some((kit, parts, _alone)) = parts(GuestKit::find()) else { return };
     let path = parts.socket();
     let (mut windowed, mut server, guest) = start(&kit, parts, LARGE);
-    disturb(&mut server, &path);
+    send_bad_connections(&mut server, &path);
     let kvm = Kvm::new(guest);
     suite(&mut windowed, &kvm);
-    let (bell, word) = windowed.bounce(kvm.half(), 300, 10_000);
+    let (bell, word) = windowed.bounce(kvm.device_side(), 300, 10_000);
     println!("# doorbell, both sides sleeping: {bell:?} there and back (median)");
     println!("# window, both sides polling: {word:?} there and back (median)");
     assert_eq!(windowed.guest.complaints(), [""; 0]);
@@ -153,23 +153,23 @@ fn a_guest_and_its_host_pass_the_suite() {
     // A power cut.
     windowed.guest.kill();
     let event = next(&mut server);
-    assert!(matches!(event, Event::Gone { how: Departure::Closed, .. }), "{event:?}");
+    assert!(matches!(event, ServerEvent::Disconnected { reason: CloseReason::Closed, .. }), "{event:?}");
 }
 
 #[test]
-fn the_driver_refuses_what_it_must() {
-    let Some((kit, parts, _alone)) = parts(Kit::find()) else { return };
+fn driver_refuses_invalid_requests() {
+    let Some((kit, parts, _alone)) = parts(GuestKit::find()) else { return };
     let (mut windowed, _server, guest) = plug(&kit, parts, SMALL);
     let lines = windowed.guest.run("guest_half driver /dev/isthmus0");
     print(&lines);
-    windowed.guest.begin("guest_half bare");
-    assert_ne!(windowed.guest.end().code, 0, "the driver has the device");
+    windowed.guest.start_command("guest_half bare");
+    assert_ne!(windowed.guest.finish_command().code, 0, "the driver has the device");
     // Without it there is less.
     let listener = guest.listener(2).unwrap().unwrap();
     listener.clear();
     print(&windowed.guest.run("rmmod isthmus && guest_half bare"));
     assert!(listener.wait(Duration::from_secs(60)));
-    let seen = Window::new(guest.map(1 << 19, RegionSize(8192), Access::Read).unwrap());
+    let seen = SharedMapping::new(guest.map(1 << 19, RegionSize(8192), Access::Read).unwrap());
     let mut bytes = [0; 18];
     seen.copy_out(4096, &mut bytes);
     assert_eq!(&bytes, b"without the driver");
@@ -178,8 +178,8 @@ fn the_driver_refuses_what_it_must() {
 }
 
 #[test]
-fn a_window_that_is_unplugged_ends_nobody() {
-    let Some((kit, parts, _alone)) = parts(Kit::find()) else { return };
+fn unplugging_a_window_ends_no_process() {
+    let Some((kit, parts, _alone)) = parts(GuestKit::find()) else { return };
     // Without doorbells: QEMU itself may crash after a device with doorbells was unplugged, where processors are emulated.
     let memory = format!("memory-backend-memfd,id=memory,share=on,size={}", SMALL.0);
     // With two processors: what is taken away is in use on the other one.
@@ -193,8 +193,8 @@ fn a_window_that_is_unplugged_ends_nobody() {
 }
 
 #[test]
-fn all_of_that_is_so_with_the_kernel_of_backports() {
-    let Some((kit, parts, _alone)) = parts(Kit::backported()) else { return };
+fn suite_passes_with_the_backports_kernel() {
+    let Some((kit, parts, _alone)) = parts(GuestKit::backported()) else { return };
     println!("# Linux {}", kit.release());
     let (mut windowed, mut server, guest) = start(&kit, parts, LARGE);
     suite(&mut windowed, &Kvm::new(guest));

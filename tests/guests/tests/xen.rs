@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use isthmus_guests::{XenKit, XenMachine, patience};
+use isthmus_guests::{XenKit, XenMachine, timeout};
 use isthmus_mx_tests::build;
 use isthmus_testbed::eventually;
 
@@ -20,43 +20,43 @@ fn domains_of_xen() {
         Err(why) => return println!("skipped: {why}"),
     };
     println!("# {}, emulated processors", kit.versions);
-    let mut bed = Bed { xen: XenMachine::boot(&kit), a: 0, b: 0 };
-    bed.a = bed.create("a", "pv");
-    bed.b = bed.create("b", "pv");
-    let at_first = bed.xen.grants();
-    bed.check("the conformance suite, domain 0 and a guest", |bed| bed.suite("dom0", "a"));
-    bed.check("the conformance suite, two guests", |bed| bed.suite("a", "b"));
-    bed.check("more pages than the kernel grants are refused, with the reason", too_many);
-    bed.check("a region of many pages, by lists of references", many_pages);
-    bed.check("a mapper that is killed says farewell", killed_mapper);
-    bed.check("an owner that is killed says farewell, and its pages stay", killed_owner);
-    bed.check("pages that a kernel's node grants are no memory for a program's buffers", no_memory_of_programs);
-    bed.check("nothing that was granted so far is left", |bed| assert_eq!(bed.xen.grants(), at_first));
-    bed.check("a guest is allowed what it may, by domain 0", allowed);
-    bed.check("guests are seen to come, start again and fall silent", presence);
-    bed.check("a guest that is destroyed is missed by all, and goes when its pages do", destroyed);
-    bed.check("after that, everything works with the next guest", |bed| {
-        bed.b = bed.create("b", "pv");
-        bed.suite("a", "b");
-        let now: Vec<usize> = bed.xen.grants().into_values().collect();
+    let mut xen_pair = XenPair { xen: XenMachine::boot(&kit), a: 0, b: 0 };
+    xen_pair.a = xen_pair.create("a", "pv");
+    xen_pair.b = xen_pair.create("b", "pv");
+    let at_first = xen_pair.xen.grants();
+    xen_pair.check("the conformance suite, domain 0 and a guest", |xen_pair| xen_pair.run_conformance("dom0", "a"));
+    xen_pair.check("the conformance suite, two guests", |xen_pair| xen_pair.run_conformance("a", "b"));
+    xen_pair.check("more pages than the kernel grants are refused, with the reason", too_many);
+    xen_pair.check("a region of many pages, by lists of references", many_pages);
+    xen_pair.check("the unmap notification of a killed mapper arrives", killed_mapper);
+    xen_pair.check("the unmap notification of a killed owner arrives, and its pages stay", killed_owner);
+    xen_pair.check("pages that a kernel's node grants are no memory for a program's buffers", no_memory_of_programs);
+    xen_pair.check("nothing that was granted so far is left", |xen_pair| assert_eq!(xen_pair.xen.grants(), at_first));
+    xen_pair.check("a guest is allowed what it may, by domain 0", allowed);
+    xen_pair.check("guests are seen to come, start again and fall silent", presence_watch);
+    xen_pair.check("a guest that is destroyed is missed by all, and goes when its pages do", destroyed);
+    xen_pair.check("after that, everything works with the next guest", |xen_pair| {
+        xen_pair.b = xen_pair.create("b", "pv");
+        xen_pair.run_conformance("a", "b");
+        let now: Vec<usize> = xen_pair.xen.grants().into_values().collect();
         let then: Vec<usize> = at_first.values().copied().collect();
         assert_eq!(now, then, "pages are left over");
     });
-    if bed.xen.done("xl info | grep -q virt_caps.*hvm").code == 0 {
-        bed.check("the same with a PVH guest", hardware);
+    if xen_pair.xen.done("xl info | grep -q virt_caps.*hvm").code == 0 {
+        xen_pair.check("the same with a PVH guest", hardware);
     } else {
         println!("SKIP the same with a PVH guest: this QEMU's processor cannot run any");
     }
 }
 
 /// The machine, and the numbers of its guests a and b.
-struct Bed {
+struct XenPair {
     xen: XenMachine,
     a: u16,
     b: u16,
 }
 
-impl Bed {
+impl XenPair {
     fn check(&mut self, what: &str, check: impl FnOnce(&mut Self)) {
         println!("# {what} …");
         check(self);
@@ -67,7 +67,7 @@ impl Bed {
         self.xen.create(name, kind)
     }
 
-    fn suite(&mut self, one: &str, other: &str) {
+    fn run_conformance(&mut self, one: &str, other: &str) {
         let said = self.xen.run(&format!("suite {one} {other}"));
         let passed = said.iter().filter(|line| line.starts_with("passed: ")).count();
         println!("#   {passed} halves of checks passed");
@@ -75,21 +75,21 @@ impl Bed {
     }
 
     #[track_caller]
-    fn on(&mut self, name: &str, order: &str) -> Vec<String> {
-        self.xen.on(name, order)
+    fn run_in_guest(&mut self, name: &str, order: &str) -> Vec<String> {
+        self.xen.run_in_guest(name, order)
     }
 
     /// One lets another one into so many pages, who comes.
     #[track_caller]
-    fn share(&mut self, owner: &str, mapper: &str, pages: u32) {
+    fn map_pages(&mut self, owner: &str, mapper: &str, pages: u32) {
         println!("#   {mapper} is let into {pages} pages of {owner}");
         let to = self.number(mapper);
-        self.on(owner, &format!("begin offer xen-side offer {to} {pages}"));
-        let offer = self.on(owner, "await offer offer");
+        self.run_in_guest(owner, &format!("begin offer xen-test-agent grant-pages {to} {pages}"));
+        let offer = self.run_in_guest(owner, "await offer offer");
         let keys = offer.iter().find_map(|line| line.strip_prefix("offer "));
         let keys = keys.unwrap_or_else(|| panic!("{offer:?}")).to_owned();
-        self.on(mapper, &format!("begin enter xen-side enter {keys}"));
-        assert_eq!(self.on(mapper, "await enter inside"), [format!("inside {pages}")]);
+        self.run_in_guest(mapper, &format!("begin enter xen-test-agent map-grant {keys}"));
+        assert_eq!(self.run_in_guest(mapper, "await enter inside"), [format!("inside {pages}")]);
     }
 
     fn number(&self, name: &str) -> u16 {
@@ -101,46 +101,46 @@ impl Bed {
     }
 }
 
-fn too_many(bed: &mut Bed) {
-    let done = bed.xen.done(&format!("on a 'xen-side offer 0 {MANY}'"));
+fn too_many(xen_pair: &mut XenPair) {
+    let done = xen_pair.xen.done(&format!("on a 'xen-test-agent grant-pages 0 {MANY}'"));
     assert_ne!(done.code, 0);
     let why = done.lines.join("\n");
     assert!(why.contains("granting pages (see the module parameter limit of xen_gntalloc)"), "{why}");
-    bed.on("a", "echo 100000 >/sys/module/xen_gntalloc/parameters/limit");
+    xen_pair.run_in_guest("a", "echo 100000 >/sys/module/xen_gntalloc/parameters/limit");
 }
 
-fn many_pages(bed: &mut Bed) {
-    bed.share("a", "b", MANY);
-    bed.on("b", "tell enter look");
-    bed.on("b", "await enter there");
-    bed.on("b", "tell enter end");
-    bed.on("a", "await offer farewell");
-    assert_eq!(bed.on("a", "await offer answered"), [format!("answered {MANY}")]);
+fn many_pages(xen_pair: &mut XenPair) {
+    xen_pair.map_pages("a", "b", MANY);
+    xen_pair.run_in_guest("b", "tell enter look");
+    xen_pair.run_in_guest("b", "await enter there");
+    xen_pair.run_in_guest("b", "tell enter end");
+    xen_pair.run_in_guest("a", "await offer unmapped");
+    assert_eq!(xen_pair.run_in_guest("a", "await offer answered"), [format!("answered {MANY}")]);
 }
 
-fn killed_mapper(bed: &mut Bed) {
+fn killed_mapper(xen_pair: &mut XenPair) {
     for [owner, mapper] in [["a", "b"], ["dom0", "a"], ["a", "dom0"]] {
-        bed.share(owner, mapper, PAGES);
-        bed.on(mapper, "strike enter");
-        bed.on(owner, "await offer farewell");
-        assert_eq!(bed.on(owner, "await offer answered"), [format!("answered {PAGES}")]);
+        xen_pair.map_pages(owner, mapper, PAGES);
+        xen_pair.run_in_guest(mapper, "strike enter");
+        xen_pair.run_in_guest(owner, "await offer unmapped");
+        assert_eq!(xen_pair.run_in_guest(owner, "await offer answered"), [format!("answered {PAGES}")]);
     }
 }
 
-fn killed_owner(bed: &mut Bed) {
+fn killed_owner(xen_pair: &mut XenPair) {
     for [owner, mapper] in [["a", "b"], ["dom0", "a"], ["a", "dom0"]] {
-        bed.share(owner, mapper, PAGES);
-        bed.on(owner, "strike offer");
-        bed.on(mapper, "await enter farewell");
-        bed.on(mapper, "tell enter look");
-        bed.on(mapper, "await enter there");
-        bed.on(mapper, "tell enter end");
+        xen_pair.map_pages(owner, mapper, PAGES);
+        xen_pair.run_in_guest(owner, "strike offer");
+        xen_pair.run_in_guest(mapper, "await enter unmapped");
+        xen_pair.run_in_guest(mapper, "tell enter look");
+        xen_pair.run_in_guest(mapper, "await enter there");
+        xen_pair.run_in_guest(mapper, "tell enter end");
     }
 }
 
 /// What decision 18 stands on (docs/decisions): where one of these comes out otherwise, there may be another choice.
-fn no_memory_of_programs(bed: &mut Bed) {
-    let to = bed.b;
+fn no_memory_of_programs(xen_pair: &mut XenPair) {
+    let to = xen_pair.b;
     let expected = [
         "a private mapping: EINVAL",
         "what a child writes: seen",
@@ -149,91 +149,99 @@ fn no_memory_of_programs(bed: &mut Bed) {
         "a touch after that: BUS",
         "granting pages of others: ENOTTY",
     ];
-    assert_eq!(bed.on("a", &format!("granted {to}")), expected);
+    assert_eq!(xen_pair.run_in_guest("a", &format!("granted {to}")), expected);
 }
 
 /// Guest b may attach to guest a, and then may not.
-fn allowed(bed: &mut Bed) {
-    let (a, b) = (bed.a, bed.b);
-    let admitted =
-        |bed: &mut Bed| [bed.on("a", "xen-side admitted").remove(1), bed.on("b", "xen-side admitted").remove(0)];
-    assert_eq!(admitted(bed), ["guests:", "backends:"]);
-    println!("#   {}", bed.on("dom0", "isthmus guest allow b --backend a").join("; "));
-    assert_eq!(admitted(bed), [format!("guests: {b}"), format!("backends: {a}")]);
-    bed.on("dom0", &format!("isthmus guest forbid {b}"));
-    assert_eq!(admitted(bed), ["guests:", "backends:"]);
-    let unknown = bed.xen.done("isthmus guest allow c");
+fn allowed(xen_pair: &mut XenPair) {
+    let (a, b) = (xen_pair.a, xen_pair.b);
+    let admitted = |xen_pair: &mut XenPair| {
+        [
+            xen_pair.run_in_guest("a", "xen-test-agent show-admission").remove(1),
+            xen_pair.run_in_guest("b", "xen-test-agent show-admission").remove(0),
+        ]
+    };
+    assert_eq!(admitted(xen_pair), ["guests:", "backends:"]);
+    println!("#   {}", xen_pair.run_in_guest("dom0", "isthmus guest allow b --backend a").join("; "));
+    assert_eq!(admitted(xen_pair), [format!("guests: {b}"), format!("backends: {a}")]);
+    xen_pair.run_in_guest("dom0", &format!("isthmus guest deny {b}"));
+    assert_eq!(admitted(xen_pair), ["guests:", "backends:"]);
+    let unknown = xen_pair.xen.done("isthmus guest allow c");
     assert!(unknown.code == 1 && unknown.lines.join(" ").contains("no domain of this host"), "{unknown:?}");
 }
 
 /// Guest b looks out for guest a, which lets it, and domain 0 for all.
-fn presence(bed: &mut Bed) {
-    let (a, b) = (bed.a, bed.b);
-    bed.on("dom0", "begin lookout xen-side lookout all");
-    bed.on("b", &format!("begin lookout xen-side lookout {a}"));
-    bed.on("a", &format!("begin announce xen-side announce 1 {b}"));
+fn presence_watch(xen_pair: &mut XenPair) {
+    let (a, b) = (xen_pair.a, xen_pair.b);
+    xen_pair.run_in_guest("dom0", "begin lookout xen-test-agent watch-presence all");
+    xen_pair.run_in_guest("b", &format!("begin lookout xen-test-agent watch-presence {a}"));
+    xen_pair.run_in_guest("a", &format!("begin announce xen-test-agent advertise 1 {b}"));
     for who in ["dom0", "b"] {
-        bed.on(who, &format!("await lookout came {a} as 1"));
+        xen_pair.run_in_guest(who, &format!("await lookout came {a} as 1"));
     }
-    bed.on("a", "strike announce");
-    bed.on("a", &format!("begin announce xen-side announce 2 {b}"));
+    xen_pair.run_in_guest("a", "strike announce");
+    xen_pair.run_in_guest("a", &format!("begin announce xen-test-agent advertise 2 {b}"));
     for who in ["dom0", "b"] {
-        bed.on(who, &format!("await lookout went {a}: it has started again"));
-        bed.on(who, &format!("await lookout came {a} as 2"));
+        xen_pair.run_in_guest(who, &format!("await lookout went {a}: it has started again"));
+        xen_pair.run_in_guest(who, &format!("await lookout came {a} as 2"));
     }
-    bed.on("a", "strike announce");
+    xen_pair.run_in_guest("a", "strike announce");
     for who in ["dom0", "b"] {
-        bed.on(who, &format!("await lookout went {a}: it was silent"));
+        xen_pair.run_in_guest(who, &format!("await lookout went {a}: it was silent"));
     }
 }
 
 /// Guest b, of which a has pages mapped and which has pages of a mapped, is there no more.
-fn destroyed(bed: &mut Bed) {
-    let (a, b) = (bed.a, bed.b);
-    bed.share("a", "b", PAGES);
-    bed.share("b", "a", PAGES);
-    bed.on("a", &format!("begin lookout xen-side lookout {b}"));
-    bed.on("b", &format!("begin announce xen-side announce 3 {a}"));
+fn destroyed(xen_pair: &mut XenPair) {
+    let (a, b) = (xen_pair.a, xen_pair.b);
+    xen_pair.map_pages("a", "b", PAGES);
+    xen_pair.map_pages("b", "a", PAGES);
+    xen_pair.run_in_guest("a", &format!("begin lookout xen-test-agent watch-presence {b}"));
+    xen_pair.run_in_guest("b", &format!("begin announce xen-test-agent advertise 3 {a}"));
     for who in ["dom0", "a"] {
-        bed.on(who, &format!("await lookout came {b} as 3"));
+        xen_pair.run_in_guest(who, &format!("await lookout came {b} as 3"));
     }
-    bed.xen.run("xl destroy b");
+    xen_pair.xen.run("xl destroy b");
     for who in ["dom0", "a"] {
-        println!("#   {who}: {}", bed.on(who, &format!("await lookout went {b}")).remove(0));
+        println!("#   {who}: {}", xen_pair.run_in_guest(who, &format!("await lookout went {b}")).remove(0));
     }
     // Nothing else says so: a's windows are as they were.
-    bed.on("a", "tell enter look");
-    bed.on("a", "await enter there");
-    assert_eq!(bed.on("a", "last offer").remove(0).split(' ').next(), Some("offer"), "it said farewell");
+    xen_pair.run_in_guest("a", "tell enter look");
+    xen_pair.run_in_guest("a", "await enter there");
+    assert_eq!(
+        xen_pair.run_in_guest("a", "last offer").remove(0).split(' ').next(),
+        Some("offer"),
+        "it sent an unmap notification"
+    );
     // As long as a has a window of its pages, there is something left of b.
-    assert!(bed.domains().contains(&b), "b has gone, and its pages with it");
-    bed.on("a", "tell enter end");
-    eventually(patience(), || !bed.domains().contains(&b)).expect("b goes with the last window of its pages");
-    bed.on("a", "strike offer");
-    bed.on("a", "strike lookout");
-    assert_eq!(bed.on("a", "dmesg | grep -c leaking; true"), ["0"], "a could not take its pages back");
+    assert!(xen_pair.domains().contains(&b), "b has gone, and its pages with it");
+    xen_pair.run_in_guest("a", "tell enter end");
+    eventually(timeout(), || !xen_pair.domains().contains(&b)).expect("b goes with the last window of its pages");
+    xen_pair.run_in_guest("a", "strike offer");
+    xen_pair.run_in_guest("a", "strike lookout");
+    assert_eq!(xen_pair.run_in_guest("a", "dmesg | grep -c leaking; true"), ["0"], "a could not take its pages back");
 }
 
 /// Guest b again, of the kind that runs on the processor's own virtualization.
-fn hardware(bed: &mut Bed) {
-    bed.xen.run("xl destroy b");
-    bed.b = bed.create("b", "pvh");
-    bed.suite("dom0", "b");
-    bed.suite("a", "b");
+fn hardware(xen_pair: &mut XenPair) {
+    xen_pair.xen.run("xl destroy b");
+    xen_pair.b = xen_pair.create("b", "pvh");
+    xen_pair.run_conformance("dom0", "b");
+    xen_pair.run_conformance("a", "b");
     for who in ["dom0", "b"] {
-        bed.on(who, "echo 100000 >/sys/module/xen_gntalloc/parameters/limit");
+        xen_pair.run_in_guest(who, "echo 100000 >/sys/module/xen_gntalloc/parameters/limit");
     }
-    killed_mapper(bed);
-    killed_owner(bed);
+    killed_mapper(xen_pair);
+    killed_owner(xen_pair);
     for [owner, mapper] in [["b", "a"], ["dom0", "b"]] {
-        bed.share(owner, mapper, MANY);
-        bed.on(mapper, "tell enter end");
-        bed.on(owner, "await offer farewell");
+        xen_pair.map_pages(owner, mapper, MANY);
+        xen_pair.run_in_guest(mapper, "tell enter end");
+        xen_pair.run_in_guest(owner, "await offer unmapped");
     }
-    destroyed(bed);
+    destroyed(xen_pair);
 }
 
-impl Bed {
+impl XenPair {
     /// The numbers of all domains, of those too that are dying.
     fn domains(&mut self) -> Vec<u16> {
         let listed = self.xen.run("xl list");

@@ -1,8 +1,8 @@
 //! Programs of Xen's domains: unchanged MX programs in guests and in domain 0 meet at the daemon of domain 0.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use isthmus_guests::{XenBed, XenKit, XenMachine, patience};
-use isthmus_layout::limits::ORDINARY_CREDIT_BYTES;
+use isthmus_guests::{XenKit, XenMachine, XenTestbed, timeout};
+use isthmus_layout::limits::DAEMON_PATH_CREDIT_BYTES;
 use isthmus_testbed::eventually;
 
 /// Sizes to 1 MiB, every byte looked at.
@@ -23,7 +23,7 @@ fn programs_of_domains_of_xen() {
         Err(why) => return println!("skipped: {why}"),
     };
     println!("# {}, emulated processors", kit.versions);
-    let mut bed = XenBed { xen: XenMachine::boot(&kit), backend: "dom0", channels: true };
+    let mut bed = XenTestbed { xen: XenMachine::boot(&kit), backend: "dom0", channels: true };
     let kind = match bed.xen.done("xl info | grep -q virt_caps.*hvm").code {
         0 => "pvh",
         _ => {
@@ -31,7 +31,7 @@ fn programs_of_domains_of_xen() {
             "pv"
         }
     };
-    bed.xen.configure("dom0", "[xen]\\ncommon_idle_s = 5", &["a", "b"]);
+    bed.xen.configure("dom0", "[xen]\\npair_window_idle_s = 5", &["a", "b"]);
     for (name, kind) in [("a", "pv"), ("b", kind)] {
         bed.xen.create(name, kind);
         bed.xen.run(&format!("isthmus guest allow {name}"));
@@ -40,7 +40,7 @@ fn programs_of_domains_of_xen() {
     let before = bed.xen.grants();
     bed.xen.run("backend");
     for guest in ["a", "b"] {
-        bed.xen.on(guest, "frontend");
+        bed.xen.run_in_guest(guest, "frontend");
     }
     bed.check("the backend shows its guests", |bed| {
         for guest in ["a", "b"] {
@@ -56,119 +56,119 @@ fn programs_of_domains_of_xen() {
         ("two programs of the other guest meet, by a channel", "b", "b", SHORT),
     ] {
         bed.check(what, |bed| {
-            let said = bed.meet(client, server, "mx_pingpong", sizes);
+            let said = bed.connect_programs(client, server, "mx_pingpong", sizes);
             said.iter().for_each(|line| println!("{line}"));
             assert!(sizes != EVERY_SIZE || said.len() == LINES, "{said:?}");
         });
     }
     for [client, server] in [["dom0", "b"], ["b", "a"]] {
         bed.check("many messages under way at once come whole and in order", |bed| {
-            let said = bed.meet(client, server, "mx_stream", "-s 40000 -N 20 -q 5 -v");
+            let said = bed.connect_programs(client, server, "mx_stream", "-s 40000 -N 20 -q 5 -v");
             said.iter().for_each(|line| println!("{line}"));
         });
     }
-    bed.check("programs of two guests talk past the backend", past_the_backend);
+    bed.check("programs of two guests talk past the backend", direct_path);
     bed.check("they wake each other while both daemons are stopped", without_daemons);
     bed.check("what two guests have in common goes when nobody uses it", |bed| {
         let gone =
-            |bed: &mut XenBed| bed.xen.done("grep -q \"common window goes: nobody uses it\" /tmp/backend").code == 0;
-        eventually(patience(), || gone(bed)).expect("it stays");
+            |bed: &mut XenTestbed| bed.xen.done("grep -q \"pair window goes: nobody uses it\" /tmp/backend").code == 0;
+        eventually(timeout(), || gone(bed)).expect("it stays");
     });
-    bed.check("a guest's daemon that is killed ends its channels, and nothing else", |bed| killed_neighbour(bed, "b"));
-    bed.check("so does the other one's", |bed| killed_neighbour(bed, "a"));
+    bed.check("a guest's daemon that is killed ends its channels, and nothing else", |bed| killed_peer_guest(bed, "b"));
+    bed.check("so does the other one's", |bed| killed_peer_guest(bed, "a"));
     bed.check("a guest's daemon that is killed comes back", killed_frontend);
     bed.check("a backend that is killed comes back", killed_backend);
-    bed.check("whatever stands in a guest's node, the others go on", garbled);
+    bed.check("whatever stands in a guest's node, the others go on", corrupted_messages);
     bed.check("a guest that is destroyed is an error for its peers and nothing else", destroyed);
     bed.check("nothing that was granted is left", |bed| {
-        bed.xen.on("a", "strike frontend");
+        bed.xen.run_in_guest("a", "strike frontend");
         let a = bed.number("a");
         let then = before[&a];
-        eventually(patience(), || bed.xen.grants().get(&a) == Some(&then)).expect("pages of a are mapped");
+        eventually(timeout(), || bed.xen.grants().get(&a) == Some(&then)).expect("pages of a are mapped");
     });
 }
 
 /// A program of `client` sends to one of `server`; once it does, by a channel between guests, that happens; and the survivor is told.
-fn struck(bed: &mut XenBed, client: &str, server: &str, strike: impl FnOnce(&mut XenBed)) {
-    bed.talk(client, server);
+fn kill_during_transfer(bed: &mut XenTestbed, client: &str, server: &str, strike: impl FnOnce(&mut XenTestbed)) {
+    bed.start_stream(client, server);
     match client {
-        "dom0" => bed.passes_on(1 << 20),
+        "dom0" => bed.expect_forwarded(1 << 20),
         _ => bed.until_channel(),
     }
     strike(bed);
-    bed.lose(client);
+    bed.expect_peer_gone(client);
 }
 
-fn past_the_backend(bed: &mut XenBed) {
-    bed.begin("b", "a", "mx_pingpong", MANY);
+fn direct_path(bed: &mut XenTestbed) {
+    bed.start_programs("b", "a", "mx_pingpong", MANY);
     bed.until_channel();
-    let first = bed.passed_on();
+    let first = bed.forwarded_bytes();
     // As long as both are there.
     let mut last = first;
     while bed.paths() == ["channel"] {
-        last = last.max(bed.passed_on());
+        last = last.max(bed.forwarded_bytes());
     }
-    bed.xen.on("b", "ended client").iter().for_each(|line| println!("{line}"));
-    bed.xen.on("a", "ended server");
+    bed.xen.run_in_guest("b", "ended client").iter().for_each(|line| println!("{line}"));
+    bed.xen.run_in_guest("a", "ended server");
     println!("# through the backend: {first} bytes before there was a channel, {} after", last - first);
     // What was on its way there when the channel came, both ways, and nothing else.
-    assert!(last - first <= 2 * u64::from(ORDINARY_CREDIT_BYTES));
+    assert!(last - first <= 2 * u64::from(DAEMON_PATH_CREDIT_BYTES));
 }
 
 /// Sizes, and the last of them as the client's line begins.
 const TO_64K: &str = "-n 200 -W 0 -v -S 1 -E 65536";
 const LAST: &str = "       65536 ";
 
-fn without_daemons(bed: &mut XenBed) {
-    bed.begin("b", "a", "mx_pingpong", TO_64K);
-    bed.until_past_the_daemons("b");
-    bed.xen.on("a", "kill -STOP $(cat /tmp/frontend.pid)");
-    bed.xen.on("b", &format!("kill -STOP $(cat /tmp/frontend.pid); ! grep -q '^{LAST}' /tmp/client"));
-    bed.xen.on("b", &format!("await client '{LAST}'"));
+fn without_daemons(bed: &mut XenTestbed) {
+    bed.start_programs("b", "a", "mx_pingpong", TO_64K);
+    bed.until_direct_path("b");
+    bed.xen.run_in_guest("a", "kill -STOP $(cat /tmp/frontend.pid)");
+    bed.xen.run_in_guest("b", &format!("kill -STOP $(cat /tmp/frontend.pid); ! grep -q '^{LAST}' /tmp/client"));
+    bed.xen.run_in_guest("b", &format!("await client '{LAST}'"));
     for guest in ["a", "b"] {
-        bed.xen.on(guest, "kill -CONT $(cat /tmp/frontend.pid)");
+        bed.xen.run_in_guest(guest, "kill -CONT $(cat /tmp/frontend.pid)");
     }
-    bed.xen.on("b", "ended client").iter().for_each(|line| println!("{line}"));
-    bed.xen.on("a", "ended server");
+    bed.xen.run_in_guest("b", "ended client").iter().for_each(|line| println!("{line}"));
+    bed.xen.run_in_guest("a", "ended server");
     for guest in ["a", "b"] {
-        bed.is(guest, "there");
+        bed.expect_state(guest, "attached");
     }
 }
 
-fn killed_neighbour(bed: &mut XenBed, whose: &str) {
+fn killed_peer_guest(bed: &mut XenTestbed, whose: &str) {
     let other = if whose == "a" { "b" } else { "a" };
-    struck(bed, other, whose, |bed| drop(bed.xen.on(whose, "strike frontend")));
-    bed.xen.on(whose, "strike server; frontend");
+    kill_during_transfer(bed, other, whose, |bed| drop(bed.xen.run_in_guest(whose, "strike frontend")));
+    bed.xen.run_in_guest(whose, "strike server; frontend");
     bed.pingpong(other, whose);
 }
 
-fn killed_frontend(bed: &mut XenBed) {
-    struck(bed, "dom0", "a", |bed| drop(bed.xen.on("a", "strike frontend")));
-    bed.xen.on("a", "strike server; frontend");
+fn killed_frontend(bed: &mut XenTestbed) {
+    kill_during_transfer(bed, "dom0", "a", |bed| drop(bed.xen.run_in_guest("a", "strike frontend")));
+    bed.xen.run_in_guest("a", "strike server; frontend");
     bed.pingpong("dom0", "a");
 }
 
-fn killed_backend(bed: &mut XenBed) {
+fn killed_backend(bed: &mut XenTestbed) {
     bed.xen.run("strike backend; backend");
     for guest in ["a", "b"] {
-        bed.xen.on(guest, "answers frontend");
+        bed.xen.run_in_guest(guest, "answers frontend");
     }
     bed.pingpong("b", "a");
 }
 
-fn garbled(bed: &mut XenBed) {
+fn corrupted_messages(bed: &mut XenTestbed) {
     let b = bed.number("b");
-    bed.xen.on("b", "strike frontend");
+    bed.xen.run_in_guest("b", "strike frontend");
     for value in ["", "isthmus", "isthmus 1 0000000000000001 1 5701", "isthmus 1 ffffffffffffffff 4294967295"] {
         bed.xen.run(&format!("xenstore-write /local/domain/{b}/data/isthmus \"{value}\""));
     }
     bed.pingpong("dom0", "a");
-    bed.xen.on("b", "frontend");
+    bed.xen.run_in_guest("b", "frontend");
 }
 
-fn destroyed(bed: &mut XenBed) {
-    struck(bed, "a", "b", |bed| drop(bed.xen.run("xl destroy b")));
-    eventually(patience(), || bed.xen.run("xl list").len() == 3).expect("b goes, and its pages with it");
+fn destroyed(bed: &mut XenTestbed) {
+    kill_during_transfer(bed, "a", "b", |bed| drop(bed.xen.run("xl destroy b")));
+    eventually(timeout(), || bed.xen.run("xl list").len() == 3).expect("b goes, and its pages with it");
     let shown = bed.guest("b");
     assert!(shown["daemon"] == false && shown["used_bytes"].is_null(), "{shown}");
     bed.pingpong("dom0", "a");

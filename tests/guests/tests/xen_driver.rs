@@ -6,7 +6,7 @@
 //! ```
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use isthmus_guests::{XenBed, XenKit, XenMachine, patience};
+use isthmus_guests::{XenKit, XenMachine, XenTestbed, timeout};
 use isthmus_testbed::eventually;
 
 /// The driver domain's.
@@ -24,7 +24,7 @@ fn two_backends_serve_guests() {
         Err(why) => return println!("skipped: {why}"),
     };
     println!("# {}, emulated processors", kit.versions);
-    let mut bed = XenBed { xen: XenMachine::boot(&kit), backend: "driver", channels: false };
+    let mut bed = XenTestbed { xen: XenMachine::boot(&kit), backend: "driver", channels: false };
     bed.xen.run("bridge 1500 && ip link set br0 address 00:16:3e:86:df:00");
     for name in ALL {
         bed.xen.create(name, "pv");
@@ -35,7 +35,7 @@ fn two_backends_serve_guests() {
     for name in ALL {
         bed.frontend(name);
     }
-    bed.check("each backend shows its guests, by their names", are_there);
+    bed.check("each backend shows its guests, by their names", check_attached);
     bed.check("programs of two guests of the driver domain meet", |bed| bed.pingpong("b", "a"));
     bed.check_long("programs of a guest and of the driver domain meet", |bed| bed.pingpong("driver", "a"));
     bed.check_long("programs of domain 0 and of its guest meet", |bed| bed.pingpong("dom0", "c"));
@@ -49,16 +49,16 @@ fn two_backends_serve_guests() {
     bed.check_long("a guest moves from one backend to the other", |bed| moved(bed, "dom0"));
     bed.check_long("and back", |bed| moved(bed, "driver"));
     bed.check("a guest that is forbidden is gone", |bed| {
-        bed.xen.run("isthmus guest forbid a");
-        ask(bed, "driver").is("a", "absent");
+        bed.xen.run("isthmus guest deny a");
+        ask(bed, "driver").expect_state("a", "no device");
     });
     bed.check("nothing that was granted is left", |bed| {
         for guest in ["b", "c"] {
-            bed.xen.on(guest, "strike frontend");
+            bed.xen.run_in_guest(guest, "strike frontend");
         }
         let numbers = ALL.map(|guest| bed.number(guest));
         let is_ours = |pages: usize| pages > 2; // The others are the console's and the store's.
-        eventually(patience(), || {
+        eventually(timeout(), || {
             let grants = bed.xen.grants();
             !numbers.iter().any(|guest| is_ours(grants[guest]))
         })
@@ -72,96 +72,96 @@ fn board(name: &str, interface: &str) -> String {
 }
 
 /// Starts a driver domain, whose number is another one each time, and allows its guests to attach there and nowhere else.
-fn start(bed: &mut XenBed) {
+fn start(bed: &mut XenTestbed) {
     bed.xen.create_with("driver", "pv", "vif = [ \"mac=00:16:3e:86:df:01,bridge=br0,script=/bin/vif\" ]");
-    bed.xen.on("driver", "card && ip link set eth0 up");
+    bed.xen.run_in_guest("driver", "card && ip link set eth0 up");
     bed.xen.configure("driver", &board("driver", "eth0"), &ALL);
     for guest in GUESTS {
         bed.xen.run(&format!("isthmus guest allow {guest} --backend driver"));
     }
-    bed.xen.on("driver", "backend");
+    bed.xen.run_in_guest("driver", "backend");
 }
 
 /// Has this one say what is so from now on.
-fn ask<'a>(bed: &'a mut XenBed, backend: &'static str) -> &'a mut XenBed {
+fn ask<'a>(bed: &'a mut XenTestbed, backend: &'static str) -> &'a mut XenTestbed {
     bed.backend = backend;
     bed
 }
 
 /// Which guests which backend has.
-fn are_there(bed: &mut XenBed) {
+fn check_attached(bed: &mut XenTestbed) {
     for (backend, there, absent) in [("dom0", ["c"].as_slice(), GUESTS.as_slice()), ("driver", &GUESTS, &["c"])] {
         let bed = ask(bed, backend);
-        there.iter().for_each(|guest| bed.is(guest, "there"));
-        absent.iter().for_each(|guest| bed.is(guest, "absent"));
+        there.iter().for_each(|guest| bed.expect_state(guest, "attached"));
+        absent.iter().for_each(|guest| bed.expect_state(guest, "no device"));
     }
 }
 
-fn by_wire(bed: &mut XenBed) {
+fn by_wire(bed: &mut XenTestbed) {
     for (backend, other) in [("dom0", "driver:0"), ("driver", "zero:0")] {
-        bed.xen.on(backend, &format!("until isthmus peer list | grep -q {other}; do usleep 20000; done"));
+        bed.xen.run_in_guest(backend, &format!("until isthmus peer list | grep -q {other}; do usleep 20000; done"));
     }
-    bed.meet("c", "a", "mx_pingpong", BY_WIRE).iter().for_each(|line| println!("{line}"));
+    bed.connect_programs("c", "a", "mx_pingpong", BY_WIRE).iter().for_each(|line| println!("{line}"));
 }
 
 /// A guest of the driver domain's talks to another one, and one of domain 0's to domain 0.
-fn both_talk(bed: &mut XenBed) {
-    bed.talk("a", "b");
-    bed.talk("c", "dom0");
+fn exchange_all(bed: &mut XenTestbed) {
+    bed.start_stream("a", "b");
+    bed.start_stream("c", "dom0");
     for backend in ["driver", "dom0"] {
-        ask(bed, backend).passes_on(1 << 20);
+        ask(bed, backend).expect_forwarded(1 << 20);
     }
 }
 
 /// The programs that remain are ended.
-fn silence(bed: &mut XenBed, client: &str, servers: &[&str]) {
-    bed.xen.on(client, "strike client");
+fn end_programs(bed: &mut XenTestbed, client: &str, servers: &[&str]) {
+    bed.xen.run_in_guest(client, "strike client");
     for server in servers {
-        bed.xen.on(server, "strike server");
+        bed.xen.run_in_guest(server, "strike server");
     }
 }
 
-fn destroyed(bed: &mut XenBed) {
-    both_talk(bed);
+fn destroyed(bed: &mut XenTestbed) {
+    exchange_all(bed);
     bed.xen.run("xl destroy driver");
-    bed.lose("a");
-    ask(bed, "dom0").passes_on(1 << 20);
+    bed.expect_peer_gone("a");
+    ask(bed, "dom0").expect_forwarded(1 << 20);
     start(bed);
-    are_there(bed);
-    ask(bed, "dom0").passes_on(1 << 20);
-    silence(bed, "c", &["b", "dom0"]);
+    check_attached(bed);
+    ask(bed, "dom0").expect_forwarded(1 << 20);
+    end_programs(bed, "c", &["b", "dom0"]);
     bed.pingpong("b", "a");
 }
 
-fn killed(bed: &mut XenBed) {
-    both_talk(bed);
+fn killed(bed: &mut XenTestbed) {
+    exchange_all(bed);
     bed.xen.run("strike backend");
-    bed.lose("c");
-    ask(bed, "driver").passes_on(1 << 20);
+    bed.expect_peer_gone("c");
+    ask(bed, "driver").expect_forwarded(1 << 20);
     bed.xen.run("strike server; backend");
-    are_there(bed);
-    ask(bed, "driver").passes_on(1 << 20);
-    silence(bed, "a", &["b"]);
+    check_attached(bed);
+    ask(bed, "driver").expect_forwarded(1 << 20);
+    end_programs(bed, "a", &["b"]);
     bed.pingpong("dom0", "c");
 }
 
 /// `b`, from one of the two to this one, while a program of it talks to one of the guest that stays.
-fn moved(bed: &mut XenBed, to: &'static str) {
+fn moved(bed: &mut XenTestbed, to: &'static str) {
     let (from, stays, comes) = if to == "dom0" { ("driver", "a", "c") } else { ("dom0", "c", "a") };
-    bed.talk(stays, "b");
-    ask(bed, from).passes_on(1 << 20);
+    bed.start_stream(stays, "b");
+    ask(bed, from).expect_forwarded(1 << 20);
     let numbers = ["b", from, to].map(|name| bed.number(name));
     for line in bed.xen.run(&format!("isthmus guest allow b --backend {}", numbers[2])) {
         println!("#   {line}");
     }
-    bed.lose(stays);
-    bed.xen.on("b", "strike server");
-    ask(bed, to).is("b", "there");
-    ask(bed, from).is("b", "absent");
+    bed.expect_peer_gone(stays);
+    bed.xen.run_in_guest("b", "strike server");
+    ask(bed, to).expect_state("b", "attached");
+    ask(bed, from).expect_state("b", "no device");
     let [b, from, _] = numbers;
     let kept = if from == 0 { 2 } else { 0 }; // The console and the store.
-    let has_let_go = |bed: &mut XenBed| bed.xen.grants_to().get(&(b, from)).is_none_or(|pages| *pages <= kept);
-    eventually(patience(), || has_let_go(bed)).expect("the backend before has pages of the guest");
+    let has_let_go = |bed: &mut XenTestbed| bed.xen.grants_to().get(&(b, from)).is_none_or(|pages| *pages <= kept);
+    eventually(timeout(), || has_let_go(bed)).expect("the backend before has pages of the guest");
     bed.pingpong("b", comes);
     bed.pingpong(comes, "b");
 }

@@ -1,23 +1,23 @@
-//! MX between hosts: real daemons on hosts of a bed (network namespaces), with real wires and MX programs on them.
+//! MX between hosts: real daemons on hosts of a testbed (network namespaces), with real wires and MX programs on them.
 //!
 //! ```text
-//!   Party ══ orders ══ c/party.c ── libmyriexpress ── isthmusd ── wire0 ── isthmusd ── libmyriexpress ── c/party.c ══ Party
-//!                                       Side a          cable, or a wire that loses, doubles, delays      Side b
+//!   MxProgram ══ orders ══ c/mx_program.c ── libmyriexpress ── isthmusd ── wire0 ── isthmusd ── libmyriexpress ── c/mx_program.c ══ MxProgram
+//!                                               TestHost a          cable, or a wire that loses, doubles, delays      TestHost b
 //! ```
 //!
-//! A [`Side`] is a host with its daemon, a [`Party`] a program on it, [`flow`](Flow) what programs send each other: messages of which
-//! everything follows from a stream and a number, so that each has to come once, in order, with every byte right. [`lan`] is
+//! A [`TestHost`] is a host with its daemon, a [`MxProgram`] a program on it, [`flow`](Flow) what programs send each other: messages of which
+//! everything follows from a stream and a number, so that each has to come once, in order, with every byte right. [`spoofing`] is
 //! somebody else on the wire.
 //!
-//! It needs what [`isthmus_netbed::Bed`] needs; without, tests say `skipped: why`.
+//! It needs what [`isthmus_netns::Testbed`] needs; without, tests say `skipped: why`.
 
 #![forbid(unsafe_code)]
 
-pub mod lan;
-mod party;
-mod side;
-mod world;
+mod mx_program;
+pub mod spoofing;
+mod test_host;
+mod two_hosts;
 
-pub use party::{Flow, Party, code, program as party_program};
-pub use side::{Side, patience};
-pub use world::{World, bed, wired};
+pub use mx_program::{Flow, MxProgram, code, program as program_path};
+pub use test_host::{TestHost, timeout};
+pub use two_hosts::{TwoHosts, board_on_wire, testbed};

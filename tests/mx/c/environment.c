@@ -134,7 +134,7 @@ static void move_large_ones(void)
         FILE *maps = fopen("/proc/self/maps", "r");
         CHECK(maps != NULL);
         while (fgets(line, sizeof line, maps) != NULL)
-            moved |= strstr(line, "isthmus-rehomed") != NULL;
+            moved |= strstr(line, "isthmus-migrated") != NULL;
         fclose(maps);
         EQUAL(atoi(getenv("MX_TEST_MOVED")), moved);
     }

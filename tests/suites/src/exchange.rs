@@ -96,7 +96,7 @@ impl Exchange {
     }
 
     /// After a failure: takes receives back, and waits until every send is over. An error says what is left.
-    pub fn settle(&mut self, domain: &mut Domain, limit: Duration) -> Result<(), String> {
+    pub fn drain(&mut self, domain: &mut Domain, limit: Duration) -> Result<(), String> {
         let deadline = Instant::now() + limit;
         for &token in self.receiving.keys() {
             domain.cancel(self.at, token);

@@ -2,8 +2,8 @@
 //! is not needed any more.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use isthmus_suites::actor::program;
-use isthmus_suites::{Actor, PATIENCE};
+use isthmus_suites::test_program::program;
+use isthmus_suites::{TIMEOUT_S, TestProgram};
 use isthmus_testbed::{Deadline, Launch, Scratch, View, binary, eventually};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -22,15 +22,15 @@ fn daemon_of(socket: &Path) -> i32 {
 }
 
 #[test]
-fn racing_libraries_start_one_daemon_and_it_leaves_nothing_behind() {
+fn racing_libraries_start_one_daemon() {
     if Path::new(SYSTEM_SOCKET).exists() {
         return println!("skipped: a daemon serves all users of this machine, at {SYSTEM_SOCKET}");
     }
     binary("isthmusd", "isthmusd").unwrap();
     let runtime = Scratch::new().unwrap();
-    let mut actors: Vec<_> = (0..4).map(|_| Actor::start(launch(runtime.path()))).collect();
+    let mut actors: Vec<_> = (0..4).map(|_| TestProgram::start(launch(runtime.path()))).collect();
     for (number, actor) in actors.iter_mut().enumerate() {
-        actor.say(&format!("attach name=actor{number}"));
+        actor.send_line(&format!("attach name=actor{number}"));
     }
     for actor in &mut actors {
         let answer = actor.answer();
@@ -55,7 +55,7 @@ fn racing_libraries_start_one_daemon_and_it_leaves_nothing_behind() {
         assert_eq!(std::fs::read_to_string(children).unwrap_or_default(), "");
     }
     drop(actors);
-    let gone = eventually(Deadline::secs(PATIENCE), || !socket.exists() && daemon.status("Name").is_err());
+    let gone = eventually(Deadline::secs(TIMEOUT_S), || !socket.exists() && daemon.status("Name").is_err());
     gone.unwrap_or_else(|late| panic!("the daemon stays: {late}"));
     let left: Vec<_> = runtime.content().unwrap().into_iter().filter(|path| !path.is_dir()).collect();
     assert!(left.is_empty(), "{left:?}");
@@ -67,7 +67,7 @@ fn no_daemon_is_started_where_that_is_switched_off() {
         return println!("skipped: a daemon serves all users of this machine, at {SYSTEM_SOCKET}");
     }
     let runtime = Scratch::new().unwrap();
-    let mut actor = Actor::start(launch(runtime.path()).env("ISTHMUS_AUTOSTART", "0"));
+    let mut actor = TestProgram::start(launch(runtime.path()).env("ISTHMUS_AUTOSTART", "0"));
     let answer = actor.ask("attach");
     assert!(answer.starts_with("refused ") && answer.ends_with("[daemon-unreachable]"), "{answer}");
     assert!(runtime.content().unwrap().is_empty());
@@ -82,15 +82,15 @@ fn a_place_that_others_can_write_to_is_not_trusted() {
     let folder = runtime.dir("isthmus").unwrap();
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
     for autostart in ["0", "1"] {
-        let mut actor = Actor::start(launch(runtime.path()).env("ISTHMUS_AUTOSTART", autostart));
+        let mut actor = TestProgram::start(launch(runtime.path()).env("ISTHMUS_AUTOSTART", autostart));
         let answer = actor.ask("attach");
         assert!(answer.starts_with("refused "), "{answer}");
         assert!(answer.contains("socket-untrusted"), "{autostart}: {answer}");
     }
 }
 
-/// The actor in a folder of its own, where no daemon lies beside it.
-fn alone(folder: &Scratch) -> Launch {
+/// The test program in a folder of its own, where no daemon lies beside it.
+fn without_nearby_daemon(folder: &Scratch) -> Launch {
     let copy = folder.join("actor");
     // By a process of its own: another test that forks meanwhile would have the copy open for writing, and it could not be started.
     let copied = std::process::Command::new("cp").arg(program()).arg(&copy).status().unwrap();
@@ -104,27 +104,29 @@ fn a_daemon_that_cannot_be_started_is_named() {
         return println!("skipped: a daemon serves all users of this machine, at {SYSTEM_SOCKET}");
     }
     let (runtime, folder) = (Scratch::new().unwrap(), Scratch::new().unwrap());
-    let mut actor = Actor::start(alone(&folder).env("XDG_RUNTIME_DIR", runtime.path()).env("PATH", "/nonexistent"));
+    let mut actor = TestProgram::start(
+        without_nearby_daemon(&folder).env("XDG_RUNTIME_DIR", runtime.path()).env("PATH", "/nonexistent"),
+    );
     let answer = actor.ask("attach");
     assert!(answer.contains("isthmusd: No such file") && answer.ends_with("[daemon-not-started]"), "{answer}");
 }
 
 #[test]
 fn a_socket_that_is_closed_to_this_user_is_named() {
-    const SOMEBODY: u32 = 4321;
+    const OTHER_UID: u32 = 4321;
     if !rustix::process::geteuid().is_root() {
         return println!("skipped: only root can be two users");
     }
     let (shared, folder) = (Scratch::shared().unwrap(), Scratch::shared().unwrap());
     let daemon = isthmus_suites::daemon(&shared, "");
     std::fs::set_permissions(daemon.run_dir(), std::fs::Permissions::from_mode(0o700)).unwrap();
-    let launch = alone(&folder).env("ISTHMUS_SOCKET", daemon.socket()).owner(SOMEBODY);
-    let answer = Actor::start(launch).ask("attach");
+    let launch = without_nearby_daemon(&folder).env("ISTHMUS_SOCKET", daemon.socket()).owner(OTHER_UID);
+    let answer = TestProgram::start(launch).ask("attach");
     assert!(answer.contains("Permission denied") && answer.ends_with("[socket-denied]"), "{answer}");
 }
 
 #[test]
-fn who_only_asks_hears_that_the_daemon_leaves() {
+fn query_connection_is_told_that_the_idle_daemon_exits() {
     use isthmus_layout::control::{ToClient, ToDaemon};
     use std::os::fd::AsFd;
     let scratch = Scratch::new().unwrap();
@@ -132,18 +134,18 @@ fn who_only_asks_hears_that_the_daemon_leaves() {
     let socket = isthmus_platform::seqpacket::connect(&daemon.socket()).unwrap();
     let hello = isthmus_layout::control::Hello {
         magic: isthmus_layout::control::Magic,
-        spoken: isthmus_layout::control::Spoken::CURRENT,
+        versions: isthmus_layout::control::VersionRange::CURRENT,
         library: isthmus_layout::control::Name::new("asker").unwrap(),
     };
     let serial = isthmus_layout::control::RequestSerial::new(1);
     isthmus_platform::seqpacket::send(&socket, &ToDaemon::from(hello).emit(serial), &[]).unwrap();
     let (mut bytes, mut fds, mut last) = (vec![0; 16384], Vec::new(), None);
     loop {
-        Deadline::secs(PATIENCE).readable([socket.as_fd()]).unwrap();
+        Deadline::secs(TIMEOUT_S).readable([socket.as_fd()]).unwrap();
         let Ok(len) = isthmus_platform::seqpacket::receive(&socket, &mut bytes, &mut fds, false) else { break };
         last = Some(ToClient::parse(&bytes[..len], fds.len()).unwrap().1);
     }
     let Some(ToClient::Refused(refused)) = last else { panic!("{last:?}") };
     assert_eq!(refused.reason.name(), "daemon-idle");
-    assert!(daemon.proc().wait(Deadline::secs(PATIENCE)).unwrap().success());
+    assert!(daemon.proc().wait(Deadline::secs(TIMEOUT_S)).unwrap().success());
 }

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use isthmus_client::{Inquirer, Options, Topic};
+use isthmus_client::{Options, QueryClient, Topic};
 use isthmus_mx_tests::build;
-use isthmus_netbed::{Bed, Host, Wire};
-use isthmus_suites::PATIENCE;
-use isthmus_testbed::{Daemon, Deadline, Proc, Scratch, binary, eventually, eventually_some};
+use isthmus_netns::{Host, Testbed, Wire};
+use isthmus_suites::TIMEOUT_S;
+use isthmus_testbed::{DaemonProcess, Deadline, Proc, Scratch, binary, eventually, eventually_some};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ use serde_json::Value;
 const NAMES: [&str; 6] = ["CONNECT", "TINY", "RNDV", "PULL", "PULL_REPLY", "NOTIFY"];
 
 fn patience() -> Deadline {
-    Deadline::secs(PATIENCE)
+    Deadline::secs(TIMEOUT_S)
 }
 
 fn isthmus() -> PathBuf {
@@ -25,25 +25,25 @@ fn isthmus() -> PathBuf {
 }
 
 /// A host with its daemon, whose one board has one link.
-struct Side {
-    daemon: Daemon,
+struct CaptureHost {
+    daemon: DaemonProcess,
     scratch: Scratch,
 }
 
-impl Side {
+impl CaptureHost {
     fn start(host: &Host, board: &str) -> Self {
         let scratch = Scratch::new().unwrap();
         let config = format!(
             "[daemon]\nsocket = \"{{socket}}\"\nruntime_dir = \"{{state}}\"\n\
              [[mx.board]]\nname = \"{board}\"\nlinks = [{{ interface = \"wire0\" }}]\n"
         );
-        let daemon = Daemon::on(&scratch).config(&config).host(host).start(patience()).unwrap();
+        let daemon = DaemonProcess::on(&scratch).config(&config).host(host).start(patience()).unwrap();
         Self { daemon, scratch }
     }
 
     fn ask(&self, topic: Topic) -> Value {
         let options = Options { socket: Some(self.daemon.socket()), no_autostart: true, ..Options::default() };
-        serde_json::from_str(&Inquirer::connect(&options).unwrap().ask(topic, &[]).unwrap()).unwrap()
+        serde_json::from_str(&QueryClient::connect(&options).unwrap().query(topic, &[]).unwrap()).unwrap()
     }
 
     fn await_peer(&self, name: &str) {
@@ -57,7 +57,8 @@ impl Side {
     /// A running `isthmus capture`, and its file.
     fn capture(&self, name: &str, arguments: &[&str]) -> (Proc, PathBuf) {
         let file = self.scratch.join(name);
-        let capture = self.daemon.beside(isthmus()).args(["capture", "-w"]).arg(&file).args(arguments).spawn().unwrap();
+        let capture =
+            self.daemon.launch_on_host(isthmus()).args(["capture", "-w"]).arg(&file).args(arguments).spawn().unwrap();
         // Its beginning is written when frames are seen.
         let begun = || std::fs::metadata(&file).is_ok_and(|file| file.len() > 100);
         eventually(patience(), begun).unwrap();
@@ -67,7 +68,7 @@ impl Side {
     fn example(&self, name: &str, arguments: &[&str]) -> Proc {
         let is_ours = |name: &str| name.starts_with("MX_") || name.starts_with("OMX_");
         let set = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(|name| is_ours(name));
-        let launch = set.fold(self.daemon.beside(build::example(name)), isthmus_testbed::Launch::env_remove);
+        let launch = set.fold(self.daemon.launch_on_host(build::example(name)), isthmus_testbed::Launch::env_remove);
         launch.args(arguments).spawn().unwrap()
     }
 }
@@ -109,8 +110,8 @@ fn words(rows: &[[String; 4]]) -> BTreeSet<&str> {
 }
 
 #[test]
-fn wireshark_names_what_two_hosts_say_to_each_other() {
-    let made = Bed::new().and_then(|mut bed| Ok((bed.host("a")?, bed.host("b")?, bed)));
+fn wireshark_dissects_the_traffic_of_two_hosts() {
+    let made = Testbed::new().and_then(|mut bed| Ok((bed.host("a")?, bed.host("b")?, bed)));
     let (a, b, mut bed) = match made {
         Ok(made) => made,
         Err(why) => return eprintln!("skipped: {why}"),
@@ -121,7 +122,7 @@ fn wireshark_names_what_two_hosts_say_to_each_other() {
     let _cable = bed.link(&a, &b, &Wire::mtu(9000)).unwrap();
     build::example("mx_pingpong"); // Compiled before anybody has patience; and so are these.
     drop((isthmus(), binary("isthmusd", "isthmusd").unwrap()));
-    let (a, b) = (Side::start(&a, "a:0"), Side::start(&b, "b:0"));
+    let (a, b) = (CaptureHost::start(&a, "a:0"), CaptureHost::start(&b, "b:0"));
     a.await_peer("b:0");
     b.await_peer("a:0");
 

@@ -5,10 +5,10 @@
 use isthmus_client::{AttachError, Domain, Options, Reason, Topic};
 use isthmus_control::config::{self, ConfigFile, Inputs, Role};
 use isthmus_control::daemon as control;
-use isthmus_layout::control::{Attach, Name, RequestSerial, Spoken, ToClient, ToDaemon, Version};
+use isthmus_layout::control::{Attach, Name, RequestSerial, ToClient, ToDaemon, Version, VersionRange};
 use isthmus_layout::limits::CONTROL_BYTES_MAX;
 use isthmus_platform::seqpacket;
-use isthmus_suites::{PATIENCE, daemon};
+use isthmus_suites::{TIMEOUT_S, daemon};
 use isthmus_testbed::{Deadline, Scratch};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -38,7 +38,7 @@ fn recordings() -> Vec<Recording> {
 
 fn receive(socket: &OwnedFd) -> (Option<RequestSerial>, ToClient) {
     let (mut bytes, mut fds) = (vec![0; CONTROL_BYTES_MAX], Vec::new());
-    Deadline::secs(PATIENCE).readable([socket.as_fd()]).unwrap();
+    Deadline::secs(TIMEOUT_S).readable([socket.as_fd()]).unwrap();
     let len = seqpacket::receive(socket, &mut bytes, &mut fds, false).unwrap();
     ToClient::parse(&bytes[..len], fds.len()).unwrap()
 }
@@ -46,14 +46,14 @@ fn receive(socket: &OwnedFd) -> (Option<RequestSerial>, ToClient) {
 /// What matters of an answer.
 fn outcome(answer: &ToClient) -> Result<Version, Reason> {
     match answer {
-        ToClient::HelloBack(back) => Ok(Version { major: back.major, minor: back.minor }),
+        ToClient::HelloReply(back) => Ok(Version { major: back.major, minor: back.minor }),
         ToClient::Refused(refused) => Err(refused.reason),
         other => panic!("{} is no answer to a handshake", other.name()),
     }
 }
 
 fn today() -> Version {
-    Spoken::CURRENT.version()
+    VersionRange::CURRENT.version()
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_running_daemon_answers_libraries_of_other_versions_as_recorded() {
             assert!(matches!(answer, ToClient::Welcome(_)), "{}: {}", recording.name, answer.name());
             attached.push((recording.name, version, socket));
         } else {
-            let ended = Deadline::secs(PATIENCE).readable([socket.as_fd()]);
+            let ended = Deadline::secs(TIMEOUT_S).readable([socket.as_fd()]);
             assert!(ended.is_ok(), "{}: refused, and kept open", recording.name);
         }
     }
@@ -103,11 +103,11 @@ fn a_library_takes_daemons_of_other_versions_as_recorded() {
         let listener = seqpacket::listen(&path, 1).unwrap();
         let error = std::thread::scope(|scope| {
             scope.spawn(|| {
-                Deadline::secs(PATIENCE).readable([listener.as_fd()]).unwrap();
+                Deadline::secs(TIMEOUT_S).readable([listener.as_fd()]).unwrap();
                 let socket = seqpacket::accept(&listener).unwrap();
                 let (mut bytes, mut fds) = (vec![0; CONTROL_BYTES_MAX], Vec::new());
                 for answer in [Some(&recording.daemon), None] {
-                    Deadline::secs(PATIENCE).readable([socket.as_fd()]).unwrap();
+                    Deadline::secs(TIMEOUT_S).readable([socket.as_fd()]).unwrap();
                     let asked = seqpacket::receive(&socket, &mut bytes, &mut fds, false);
                     let (Ok(_), Some(answer)) = (asked, answer) else { break };
                     seqpacket::send(&socket, answer, &[]).unwrap();
@@ -118,7 +118,7 @@ fn a_library_takes_daemons_of_other_versions_as_recorded() {
         });
         let AttachError::Refused(refusal) = error else { panic!("{name}: {error}") };
         // One that is accepted asks to attach, and is hung up on.
-        assert_eq!(refusal.reason, reason.unwrap_or(Reason::DaemonGone), "{name}: {refusal}");
+        assert_eq!(refusal.reason, reason.unwrap_or(Reason::DaemonConnectionLost), "{name}: {refusal}");
         if reason == Some(Reason::VersionTooOld) || reason == Some(Reason::VersionOtherMajor) {
             assert!(refusal.detail.contains(&today().to_string()), "the text names both versions: {refusal}");
         }
@@ -134,10 +134,10 @@ fn a_daemon_of_the_version_before_serves_todays_programs() {
     let uid = rustix::process::geteuid().as_raw();
     let loaded = config::load(&Inputs { file, uid, ..Inputs::bare(Role::User) }).unwrap();
     let before = Version { minor: today().minor - 1, ..today() };
-    let spoken = Spoken::new(before, before.minor - 1).unwrap();
+    let versions = VersionRange::new(before, before.minor - 1).unwrap();
     let (told, stop) = std::sync::mpsc::channel();
     let serving = std::thread::spawn(move || {
-        let options = control::Options { spoken, signals: false, ..control::Options::new(loaded) };
+        let options = control::DaemonOptions { versions, signals: false, ..control::DaemonOptions::new(loaded) };
         let daemon = control::Daemon::open(options).unwrap();
         let stop = daemon.stop();
         daemon.run(move || told.send(stop).unwrap()).unwrap()

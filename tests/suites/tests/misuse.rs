@@ -2,11 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use isthmus_client::{Domain, EndpointAddress, EndpointIndex, Options, Outcome};
-use isthmus_suites::{Actor, PATIENCE, daemon, pattern};
-use isthmus_testbed::{Daemon, Deadline, Scratch, eventually};
+use isthmus_suites::{TIMEOUT_S, TestProgram, daemon, pattern};
+use isthmus_testbed::{DaemonProcess, Deadline, Scratch, eventually};
 
 /// A domain in this process.
-fn attach(daemon: &Daemon, name: &str) -> Domain {
+fn attach(daemon: &DaemonProcess, name: &str) -> Domain {
     let name = isthmus_layout::control::Name::new(name).expect("a valid name");
     let options = Options { name: Some(name), socket: Some(daemon.socket()), no_autostart: true, ..Options::default() };
     Domain::attach_with(&options).unwrap_or_else(|error| panic!("{error}"))
@@ -20,7 +20,7 @@ fn endpoint(domain: &mut Domain) -> EndpointAddress {
 /// Lets two domains of one thread go on until `done`.
 #[track_caller]
 fn until(a: &mut Domain, b: &mut Domain, mut done: impl FnMut(&mut Domain, &mut Domain) -> bool) {
-    let both = eventually(Deadline::secs(PATIENCE), || {
+    let both = eventually(Deadline::secs(TIMEOUT_S), || {
         for _ in 0..1000 {
             if done(a, b) {
                 return true;
@@ -32,7 +32,7 @@ fn until(a: &mut Domain, b: &mut Domain, mut done: impl FnMut(&mut Domain, &mut 
 }
 
 #[test]
-fn a_message_to_oneself_needs_nobody() {
+fn self_message_needs_no_daemon() {
     let scratch = Scratch::new().unwrap();
     let daemon = daemon(&scratch, "");
     let mut domain = attach(&daemon, "self");
@@ -56,11 +56,11 @@ fn memory_around_a_receive_is_left_alone() {
     let daemon = daemon(&scratch, "");
     let mut b = attach(&daemon, "b");
     let to = endpoint(&mut b);
-    let mut a = Actor::beside(&daemon, "a");
+    let mut a = TestProgram::launch_on_host(&daemon, "a");
     let lengths = [0, 1, 40, 41, 127, 128, 129, 2047, 2049, 8193, 32768, 32769, 100_001, 1_048_577];
     let list = lengths.map(|len| len.to_string()).join(",");
     for less in [0, 1, 17] {
-        a.say(&format!("exchange 0 {to} 50 {list} 0 - window=1 buffers=reused"));
+        a.send_line(&format!("exchange 0 {to} 50 {list} 0 - window=1 buffers=reused"));
         for (number, len) in lengths.into_iter().enumerate() {
             let room = usize::saturating_sub(len, less);
             let mut around = vec![pattern::GUARD; 64 + room + 64];
@@ -74,7 +74,7 @@ fn memory_around_a_receive_is_left_alone() {
 }
 
 #[test]
-fn a_closed_endpoint_is_an_error_and_never_a_hang() {
+fn send_to_a_closed_endpoint_fails() {
     let scratch = Scratch::new().unwrap();
     let daemon = daemon(&scratch, "");
     let (mut a, mut b) = (attach(&daemon, "a"), attach(&daemon, "b"));
@@ -152,9 +152,10 @@ fn a_receive_is_cancelled_once_and_only_before_it_began() {
 fn detaching_with_requests_pending_gives_every_buffer_back() {
     let scratch = Scratch::new().unwrap();
     let daemon = daemon(&scratch, "");
-    let mut b = Actor::beside(&daemon, "b");
+    let mut b = TestProgram::launch_on_host(&daemon, "b");
     for (config, limit) in [("", 0), ("", 200), ("channels=no", 200)] {
-        let mut a = Actor::attached(daemon.beside(isthmus_suites::actor::program()), "a", config);
+        let mut a =
+            TestProgram::start_attached(daemon.launch_on_host(isthmus_suites::test_program::program()), "a", config);
         for order in ["receive 0 100", "receive 0 1000000", "send 0 b.e0 50000 1", "send 0 b.e0 8 2", "send 0 a.e0 3 4"]
         {
             assert!(a.ask(order).starts_with("posted "));
@@ -162,7 +163,7 @@ fn detaching_with_requests_pending_gives_every_buffer_back() {
         // The message to itself took the first receive; the rest comes back now, the large one unsent.
         let answer = a.ask(&format!("detach {limit}"));
         assert!(answer.starts_with("detached 5 "), "{answer}");
-        assert_eq!(a.ask("poll"), "what? not attached");
+        assert_eq!(a.ask("poll"), "invalid order: not attached");
         let again = a.ask("attach name=a");
         assert!(again.starts_with("attached "), "{again}");
         b.expect("lookup a", &format!("found {}", again.split(' ').nth(1).unwrap()));
@@ -170,21 +171,26 @@ fn detaching_with_requests_pending_gives_every_buffer_back() {
 }
 
 #[test]
-fn what_was_sent_before_detaching_arrives() {
+fn messages_sent_before_detach_arrive() {
     let scratch = Scratch::new().unwrap();
     let daemon = daemon(&scratch, "");
     for options in ["", "channels=no"] {
-        let mut b = Actor::attached(daemon.beside(isthmus_suites::actor::program()), "b", options);
+        let mut b =
+            TestProgram::start_attached(daemon.launch_on_host(isthmus_suites::test_program::program()), "b", options);
         for round in 0..5 {
-            let mut a = Actor::attached(daemon.beside(isthmus_suites::actor::program()), "a", options);
+            let mut a = TestProgram::start_attached(
+                daemon.launch_on_host(isthmus_suites::test_program::program()),
+                "a",
+                options,
+            );
             let address = a.ask("lookup a").replace("found ", "");
-            b.say(&format!("exchange 0 {address}.e0 0 - 100 200x8,10x20000,3x100000,5x8 window=300 ms=20000"));
+            b.send_line(&format!("exchange 0 {address}.e0 0 - 100 200x8,10x20000,3x100000,5x8 window=300 ms=20000"));
             let list = "200x8,10x20000,3x100000,5x8";
             let mut tag = 100;
             for part in list.split(',') {
                 let (times, len) = part.split_once('x').unwrap();
                 for _ in 0..times.parse::<usize>().unwrap() {
-                    a.say(&format!("send 0 b.e0 {len} {tag}"));
+                    a.send_line(&format!("send 0 b.e0 {len} {tag}"));
                     tag += 1;
                 }
             }
@@ -204,14 +210,14 @@ fn a_descriptor_in_an_event_loop_wakes_for_messages_and_not_otherwise() {
     let scratch = Scratch::new().unwrap();
     let daemon = daemon(&scratch, "");
     for options in ["", "channels=no"] {
-        let program = isthmus_suites::actor::program;
-        let mut a = Actor::attached(daemon.beside(program()), "a", options);
-        let mut b = Actor::attached(daemon.beside(program()), "b", options);
+        let program = isthmus_suites::test_program::program;
+        let mut a = TestProgram::start_attached(daemon.launch_on_host(program()), "a", options);
+        let mut b = TestProgram::start_attached(daemon.launch_on_host(program()), "b", options);
         for tag in 0..200 {
             let len = [8, 5000, 100_000][tag % 3];
-            b.say(&format!("receive 0 {len}"));
+            b.send_line(&format!("receive 0 {len}"));
             assert!(b.answer().starts_with("posted"));
-            b.say("sleep-on-fd 20000");
+            b.send_line("sleep-on-fd 20000");
             assert!(a.ask(&format!("send 0 b.e0 {len} {tag}")).starts_with("posted"));
             a.expect("wait 20000", &format!("sent {}", tag + 1));
             let woken = b.answer();
@@ -229,33 +235,35 @@ fn a_message_to_a_domain_that_is_not_there_fails_with_the_reason() {
     let scratch = Scratch::new().unwrap();
     let daemon = daemon(&scratch, "");
     for options in ["", "channels=no"] {
-        let mut a = Actor::attached(daemon.beside(isthmus_suites::actor::program()), "a", options);
+        let mut a =
+            TestProgram::start_attached(daemon.launch_on_host(isthmus_suites::test_program::program()), "a", options);
         assert!(a.ask("lookup nobody").contains("[no-such-domain]"));
         for (len, token) in [(8, 1), (5000, 2), (100_000, 3)] {
             assert_eq!(a.ask(&format!("send 0 d4000.e0 {len} 1")), format!("posted {token}"));
             a.expect("wait 10000", &format!("failed {token} no-such-domain"));
         }
-        let b = Actor::attached(daemon.beside(isthmus_suites::actor::program()), "b", options);
+        let b =
+            TestProgram::start_attached(daemon.launch_on_host(isthmus_suites::test_program::program()), "b", options);
         let address = a.ask("lookup b").replace("found ", "");
         b.kill();
         a.ask(&format!("send 0 {address}.e0 100000 1"));
         let failed = a.ask("wait 10000");
         assert!(failed.starts_with("failed 4 no-such-domain") || failed.starts_with("failed 4 peer-"), "{failed}");
         let channels = a.ask("channels");
-        assert!(channels.contains("d4000 ordinary ") && !channels.contains("queued 1"), "{channels}");
+        assert!(channels.contains("d4000 daemon ") && !channels.contains("queued 1"), "{channels}");
     }
 }
 
 /// Numbers of the upper half stand for those whom the daemon reaches on other hosts.
 #[test]
-fn nobody_on_another_host_gets_a_channel() {
+fn remote_peer_gets_no_channel() {
     let scratch = Scratch::new().unwrap();
     let daemon = daemon(&scratch, "");
-    let mut a = Actor::attached(daemon.beside(isthmus_suites::actor::program()), "a", "");
+    let mut a = TestProgram::start_attached(daemon.launch_on_host(isthmus_suites::test_program::program()), "a", "");
     assert_eq!(a.ask(&format!("send 0 d{}.e0 100000 1", 5_u32 | 1 << 31)), "posted 1");
     a.expect("wait 10000", "failed 1 no-such-domain");
     let channels = a.ask("channels");
-    assert!(channels.contains("r5 ordinary other-host"), "{channels}");
+    assert!(channels.contains("r5 daemon other-host"), "{channels}");
 }
 
 #[test]
@@ -292,14 +300,14 @@ fn thirty_two_endpoints_keep_their_messages_apart() {
 }
 
 #[test]
-fn nothing_runs_in_the_program_but_the_program() {
+fn library_adds_no_thread_or_signal_handler() {
     let scratch = Scratch::new().unwrap();
     let daemon = daemon(&scratch, "");
-    let mut idle = Actor::start(daemon.beside(isthmus_suites::actor::program()));
+    let mut idle = TestProgram::start(daemon.launch_on_host(isthmus_suites::test_program::program()));
     idle.ask("spin 0"); // It answers, so its runtime has installed what it installs in any program.
     let signals = idle.view().caught_signals().unwrap();
-    let (mut a, mut b) = (Actor::beside(&daemon, "a"), Actor::beside(&daemon, "b"));
-    a.say("exchange 0 b.e0 1 20x8,5x20000,9x400000 1 20x8 buffers=reused");
+    let (mut a, mut b) = (TestProgram::launch_on_host(&daemon, "a"), TestProgram::launch_on_host(&daemon, "b"));
+    a.send_line("exchange 0 b.e0 1 20x8,5x20000,9x400000 1 20x8 buffers=reused");
     b.expect("exchange 0 a.e0 1 20x8 1 20x8,5x20000,9x400000", "exchanged sent 20 of 20 received 34 of 34");
     a.answer();
     for actor in [&a, &b] {

@@ -1,9 +1,9 @@
 //! Messages of every length class, by every path, arrive whole and in order and touch nothing else.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use isthmus_suites::actor::program;
-use isthmus_suites::{Actor, PATIENCE, daemon};
-use isthmus_testbed::{Daemon, Deadline, Mapping, Schedule, Scratch, Signal};
+use isthmus_suites::test_program::program;
+use isthmus_suites::{TIMEOUT_S, TestProgram, daemon};
+use isthmus_testbed::{DaemonProcess, Deadline, ProcMapping, Scratch, SeededRandom, Signal};
 use std::time::Duration;
 
 /// Every border of the ways a message can go: in the record, through the slab, announced.
@@ -15,39 +15,39 @@ const SHORTER: &str = "0-140,2047-2049,8191-8193,32767-32769,2x65536,300001";
 
 const NO_CHANNELS: &str = "policy.channels = false\n";
 
-struct Bed {
-    a: Actor,
-    b: Actor,
-    daemon: Daemon,
+struct PathPair {
+    a: TestProgram,
+    b: TestProgram,
+    daemon: DaemonProcess,
     scratch: Scratch,
 }
 
-impl Bed {
+impl PathPair {
     fn new(config: &str, options: &str) -> Self {
         let scratch = Scratch::new().expect("a folder of our own");
         let daemon = daemon(&scratch, config);
-        let a = Actor::attached(daemon.beside(program()), "a", options);
-        let b = Actor::attached(daemon.beside(program()), "b", options);
+        let a = TestProgram::start_attached(daemon.launch_on_host(program()), "a", options);
+        let b = TestProgram::start_attached(daemon.launch_on_host(program()), "b", options);
         Self { a, b, daemon, scratch }
     }
 
     /// The first messages make the channel.
     fn connected(config: &str, options: &str) -> Self {
-        let mut bed = Self::new(config, options);
+        let mut path_pair = Self::new(config, options);
         for round in 0.. {
-            bed.both("2x8", "2x8", "");
-            if bed.a.ask("channels").contains(" channel ") && bed.b.ask("channels").contains(" channel ") {
-                return bed;
+            path_pair.exchange_both("2x8", "2x8", "");
+            if path_pair.a.ask("channels").contains(" channel ") && path_pair.b.ask("channels").contains(" channel ") {
+                return path_pair;
             }
-            assert!(round < 1000, "no channel: {} {}", bed.a.ask("channels"), bed.b.ask("channels"));
+            assert!(round < 1000, "no channel: {} {}", path_pair.a.ask("channels"), path_pair.b.ask("channels"));
         }
         unreachable!()
     }
 
     /// Both sides send at once.
-    fn both(&mut self, from_a: &str, from_b: &str, options: &str) {
-        self.a.say(&format!("exchange 0 b.e0 1000 {from_a} 500000 {from_b} {options}"));
-        self.b.say(&format!("exchange 0 a.e0 500000 {from_b} 1000 {from_a} {options}"));
+    fn exchange_both(&mut self, from_a: &str, from_b: &str, options: &str) {
+        self.a.send_line(&format!("exchange 0 b.e0 1000 {from_a} 500000 {from_b} {options}"));
+        self.b.send_line(&format!("exchange 0 a.e0 500000 {from_b} 1000 {from_a} {options}"));
         let answers = [self.a.answer(), self.b.answer()];
         assert!(answers.iter().all(|answer| answer.starts_with("exchanged ")), "{options}: {answers:#?}");
     }
@@ -59,65 +59,69 @@ impl Bed {
 
 #[test]
 fn every_length_arrives_by_channel() {
-    let mut bed = Bed::connected("", "");
-    for options in ["window=1", "window=4", "window=4 room=more", "window=4 room=less", "window=16 buffers=reused"] {
-        bed.both(LENGTHS, LENGTHS, options);
+    let mut path_pair = PathPair::connected("", "");
+    for options in
+        ["window=1", "window=4", "window=4 buffer-size=more", "window=4 buffer-size=less", "window=16 buffers=reused"]
+    {
+        path_pair.exchange_both(LENGTHS, LENGTHS, options);
     }
-    bed.both(LENGTHS, "-", "window=3");
-    bed.both("-", LENGTHS, "window=3");
-    assert!(bed.path().iter().all(|path| path.contains(" channel ")));
+    path_pair.exchange_both(LENGTHS, "-", "window=3");
+    path_pair.exchange_both("-", LENGTHS, "window=3");
+    assert!(path_pair.path().iter().all(|path| path.contains(" channel ")));
 }
 
 #[test]
-fn every_length_arrives_through_the_daemon_where_the_library_wants_it() {
-    let mut bed = Bed::new("", "channels=no");
-    for options in ["window=1", "window=4 room=more", "window=16 room=less"] {
-        bed.both(LENGTHS, LENGTHS, options);
+fn every_length_arrives_by_daemon_path_when_the_library_disables_channels() {
+    let mut path_pair = PathPair::new("", "channels=no");
+    for options in ["window=1", "window=4 buffer-size=more", "window=16 buffer-size=less"] {
+        path_pair.exchange_both(LENGTHS, LENGTHS, options);
     }
-    assert!(bed.path().iter().all(|path| path.contains("ordinary channels-switched-off")), "{:?}", bed.path());
+    assert!(path_pair.path().iter().all(|path| path.contains("daemon channels-disabled")), "{:?}", path_pair.path());
 }
 
 #[test]
-fn every_length_arrives_through_the_daemon_where_policy_wants_it() {
-    let mut bed = Bed::new(NO_CHANNELS, "");
-    bed.both(LENGTHS, LENGTHS, "window=4");
-    assert!(bed.path().iter().all(|path| path.contains("ordinary channels-forbidden")), "{:?}", bed.path());
+fn every_length_arrives_by_daemon_path_when_policy_forbids_channels() {
+    let mut path_pair = PathPair::new(NO_CHANNELS, "");
+    path_pair.exchange_both(LENGTHS, LENGTHS, "window=4");
+    assert!(path_pair.path().iter().all(|path| path.contains("daemon channels-forbidden")), "{:?}", path_pair.path());
 }
 
 #[test]
-fn nothing_is_lost_or_overtaken_when_the_path_changes() {
+fn path_change_neither_loses_nor_reorders_messages() {
     for round in 0..12 {
-        let mut bed = Bed::new("", "");
+        let mut path_pair = PathPair::new("", "");
         match round % 3 {
-            0 => bed.both(SHORTER, SHORTER, "window=8 ms=20000"),
-            1 => bed.both(SHORTER, "-", "window=32 ms=20000"),
-            _ => bed.both("400x8,40x40000,400x3000", "1x0", "window=300 ms=20000"),
+            0 => path_pair.exchange_both(SHORTER, SHORTER, "window=8 ms=20000"),
+            1 => path_pair.exchange_both(SHORTER, "-", "window=32 ms=20000"),
+            _ => path_pair.exchange_both("400x8,40x40000,400x3000", "1x0", "window=300 ms=20000"),
         }
-        bed.both(SHORTER, SHORTER, "window=8");
+        path_pair.exchange_both(SHORTER, SHORTER, "window=8");
     }
 }
 
 #[test]
-fn waiting_asleep_and_spinning_lose_nothing() {
+fn all_wait_modes_lose_no_message() {
     for wait in ["wait=sleep", "wait=spin"] {
-        let mut bed = Bed::connected("", wait);
-        bed.both(SHORTER, SHORTER, "window=4");
-        bed.both("2000x8", "2000x100", "window=1");
-        let mut bed = Bed::new(NO_CHANNELS, wait);
-        bed.both(SHORTER, SHORTER, "window=4");
-        bed.both("500x8", "500x100", "window=1");
+        let mut path_pair = PathPair::connected("", wait);
+        path_pair.exchange_both(SHORTER, SHORTER, "window=4");
+        path_pair.exchange_both("2000x8", "2000x100", "window=1");
+        let mut path_pair = PathPair::new(NO_CHANNELS, wait);
+        path_pair.exchange_both(SHORTER, SHORTER, "window=4");
+        path_pair.exchange_both("500x8", "500x100", "window=1");
     }
 }
 
 #[test]
-fn messages_nobody_waits_for_yet_are_kept() {
+fn unexpected_messages_are_kept() {
     for config in ["", NO_CHANNELS] {
-        let mut bed = Bed::new(config, "");
+        let mut path_pair = PathPair::new(config, "");
         for lengths in ["0-130,2048,8192,32768", "32769,65536,1048576", "3x0,1048576,8,40000,2x5242883,1"] {
-            bed.a.say(&format!("exchange 0 b.e0 77 {lengths} 1 - window=200"));
-            bed.b.expect("tend 30", "tended");
-            bed.b.expect(&format!("exchange 0 a.e0 1 - 77 {lengths} room=more window=1"), &received(lengths));
-            assert!(bed.a.answer().starts_with("exchanged "));
+            path_pair.a.send_line(&format!("exchange 0 b.e0 77 {lengths} 1 - window=200"));
+            path_pair.b.expect("poll 30", "polled");
+            path_pair
+                .b
+                .expect(&format!("exchange 0 a.e0 1 - 77 {lengths} buffer-size=more window=1"), &received(lengths));
+            assert!(path_pair.a.answer().starts_with("exchanged "));
         }
     }
 }
@@ -128,71 +132,71 @@ fn received(lengths: &str) -> String {
 }
 
 /// Mappings of other domains' buffers.
-fn peer_regions(actor: &Actor) -> usize {
-    let region = |map: &&Mapping| map.name.contains("isthmus-rehomed") && !map.is_writable();
+fn peer_regions(actor: &TestProgram) -> usize {
+    let region = |map: &&ProcMapping| map.name.contains("isthmus-migrated") && !map.is_writable();
     actor.view().shared_maps().expect("the process is there").iter().filter(region).count()
 }
 
 #[test]
 fn large_messages_from_the_same_buffer_are_copied_out_of_its_pages() {
-    let mut bed = Bed::connected("", "");
-    bed.both("12x1000001", "-", "window=1 buffers=reused");
-    assert_eq!((peer_regions(&bed.a), peer_regions(&bed.b)), (0, 1));
-    bed.both("-", "12x300000", "window=2 buffers=reused room=more");
-    assert!(peer_regions(&bed.a) > 0);
+    let mut path_pair = PathPair::connected("", "");
+    path_pair.exchange_both("12x1000001", "-", "window=1 buffers=reused");
+    assert_eq!((peer_regions(&path_pair.a), peer_regions(&path_pair.b)), (0, 1));
+    path_pair.exchange_both("-", "12x300000", "window=2 buffers=reused buffer-size=more");
+    assert!(peer_regions(&path_pair.a) > 0);
 }
 
 #[test]
 fn no_buffer_is_moved_where_that_is_switched_off() {
-    let mut bed = Bed::connected("", "rehoming=no");
-    bed.both("12x1000001", "12x300000", "window=2 buffers=reused");
-    for actor in [&bed.a, &bed.b] {
+    let mut path_pair = PathPair::connected("", "migrate=no");
+    path_pair.exchange_both("12x1000001", "12x300000", "window=2 buffers=reused");
+    for actor in [&path_pair.a, &path_pair.b] {
         let fds = actor.view().fds().unwrap();
-        assert!(fds.iter().all(|fd| !fd.target.contains("rehomed")), "{fds:?}");
+        assert!(fds.iter().all(|fd| !fd.target.contains("isthmus-migrated")), "{fds:?}");
     }
-    bed.a.expect("pieces", "pieces d2 buffer-cache-off");
+    path_pair.a.expect("fragments", "fragments d2 buffer-cache-disabled");
     // The other switch: the daemon's policy.
-    let mut bed = Bed::connected("policy.grants = \"never\"\n", "");
-    bed.both("12x1000001", "12x300000", "window=2 buffers=reused");
-    assert_eq!((peer_regions(&bed.a), peer_regions(&bed.b)), (0, 0));
-    let deadline = Deadline::secs(PATIENCE);
-    while bed.b.ask("pieces") != "pieces d1 grants-forbidden" {
-        assert!(!deadline.passed(), "{}", bed.b.ask("pieces"));
-        bed.both("8", "12x300000", "window=2 buffers=reused"); // The daemon may take longer than messages do.
+    let mut path_pair = PathPair::connected("policy.grants = \"never\"\n", "");
+    path_pair.exchange_both("12x1000001", "12x300000", "window=2 buffers=reused");
+    assert_eq!((peer_regions(&path_pair.a), peer_regions(&path_pair.b)), (0, 0));
+    let deadline = Deadline::secs(TIMEOUT_S);
+    while path_pair.b.ask("fragments") != "fragments d1 grants-forbidden" {
+        assert!(!deadline.has_passed(), "{}", path_pair.b.ask("fragments"));
+        path_pair.exchange_both("8", "12x300000", "window=2 buffers=reused"); // The daemon may take longer than messages do.
     }
 }
 
 #[test]
-fn memory_given_back_and_got_again_never_delivers_what_was_there_before() {
-    let mut bed = Bed::connected("", "");
+fn reused_addresses_never_deliver_stale_memory() {
+    let mut path_pair = PathPair::connected("", "");
     // Vectors of these lengths are mapped and unmapped one by one: the next one is at the same addresses.
-    bed.both("60x1000000", "60x200000", "window=1 buffers=fresh");
-    bed.both("40x300000,40x299999,40x1048576", "20x1048576", "window=3 buffers=fresh");
-    bed.both("10x1000000", "10x1000000", "window=2 buffers=reused");
-    bed.both("10x1000000", "10x1000000", "window=2 buffers=fresh");
+    path_pair.exchange_both("60x1000000", "60x200000", "window=1 buffers=fresh");
+    path_pair.exchange_both("40x300000,40x299999,40x1048576", "20x1048576", "window=3 buffers=fresh");
+    path_pair.exchange_both("10x1000000", "10x1000000", "window=2 buffers=reused");
+    path_pair.exchange_both("10x1000000", "10x1000000", "window=2 buffers=fresh");
 }
 
 #[test]
-fn a_policy_that_ends_channels_loses_nothing() {
-    let mut schedule = Schedule::new();
+fn policy_change_that_closes_channels_loses_no_message() {
+    let mut schedule = SeededRandom::new();
     for round in 0..10 {
         let messages = ["3000x8,300x3000,30x40000,3000x16", "10x1000000,20x300000"][round % 2];
-        let mut bed = if round < 6 { Bed::connected("", "") } else { Bed::new("", "") };
-        bed.a.say(&format!("exchange 0 d2.e0 1 {messages} 500000 {messages} window=8 buffers=reused"));
-        bed.b.say(&format!("exchange 0 d1.e0 500000 {messages} 1 {messages} window=8 buffers=reused"));
-        let file = bed.scratch.join("isthmusd.toml");
+        let mut path_pair = if round < 6 { PathPair::connected("", "") } else { PathPair::new("", "") };
+        path_pair.a.send_line(&format!("exchange 0 d2.e0 1 {messages} 500000 {messages} window=8 buffers=reused"));
+        path_pair.b.send_line(&format!("exchange 0 d1.e0 500000 {messages} 1 {messages} window=8 buffers=reused"));
+        let file = path_pair.scratch.join("isthmusd.toml");
         let before = std::fs::read_to_string(&file).unwrap();
         std::fs::write(&file, format!("{before}{NO_CHANNELS}")).unwrap();
-        schedule.loiter(Duration::from_millis(10));
-        bed.daemon.proc().signal(Signal::HUP).unwrap();
-        let answers = [bed.a.answer(), bed.b.answer()];
+        schedule.sleep_random(Duration::from_millis(10));
+        path_pair.daemon.proc().signal(Signal::HUP).unwrap();
+        let answers = [path_pair.a.answer(), path_pair.b.answer()];
         assert!(
             answers.iter().all(|answer| answer.starts_with("exchanged ")),
             "{round}: {answers:#?} {:?}",
-            bed.path()
+            path_pair.path()
         );
-        bed.both(SHORTER, SHORTER, "window=8");
-        let paths = bed.path();
-        assert!(paths.iter().all(|path| path.contains("ordinary channels-forbidden")), "{round}: {paths:?}");
+        path_pair.exchange_both(SHORTER, SHORTER, "window=8");
+        let paths = path_pair.path();
+        assert!(paths.iter().all(|path| path.contains("daemon channels-forbidden")), "{round}: {paths:?}");
     }
 }

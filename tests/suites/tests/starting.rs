@@ -8,8 +8,8 @@ use std::process::{Command, Output};
 use isthmus_client::{Domain, Options};
 use isthmus_layout::control::Name;
 use isthmus_platform::seqpacket;
-use isthmus_suites::PATIENCE;
-use isthmus_testbed::{Deadline, Launch, Notify, Scratch, Signal, binary};
+use isthmus_suites::TIMEOUT_S;
+use isthmus_testbed::{Deadline, Launch, NotifySocket, Scratch, Signal, binary};
 
 fn program() -> PathBuf {
     binary("isthmusd", "isthmusd").unwrap()
@@ -39,7 +39,7 @@ fn text(path: &Path) -> &str {
 }
 
 #[test]
-fn check_prints_what_is_in_force_and_starts_nothing() {
+fn check_prints_the_configuration_and_starts_nothing() {
     let scratch = Scratch::new().unwrap();
     let socket = scratch.join("isthmus.sock");
     let file = scratch.write("isthmus.toml", format!("[daemon]\nsocket = {socket:?}\n\n[wait]\nspin_us = 7\n"));
@@ -60,7 +60,7 @@ fn check_prints_what_is_in_force_and_starts_nothing() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_line_and_what_was_meant_whether_it_is_asked_or_started() {
+fn config_errors_name_the_line_and_a_suggestion() {
     let scratch = Scratch::new().unwrap();
     for (wrong, line, meant) in [
         ("[wait]\nspin_us = 7\n\n[polcy]\ntalk = \"all\"\n", ":4", "policy"),
@@ -104,7 +104,7 @@ fn units_start_the_daemon_with_options_that_it_has() {
 }
 
 #[test]
-fn systemd_finds_nothing_wrong_with_the_units() {
+fn systemd_verifies_the_units() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
         return println!("skipped: systemd-analyze is not installed");
     }
@@ -129,7 +129,7 @@ fn a_socket_that_was_opened_for_the_daemon_is_served_and_left() {
     let scratch = Scratch::new().unwrap();
     let path = scratch.join("isthmus.sock");
     let listener = seqpacket::listen(&path, 16).unwrap();
-    let mut notify = Notify::listen(scratch.join("notify")).unwrap();
+    let mut notify = NotifySocket::listen(scratch.join("notify")).unwrap();
     let name = Name::new("served").ok();
     let options = Options { name, socket: Some(path.clone()), no_autostart: true, ..Options::default() };
     for _ in 0..2 {
@@ -142,12 +142,12 @@ fn a_socket_that_was_opened_for_the_daemon_is_served_and_left() {
         let launch = launch.env("LISTEN_FDS", "1").env("NOTIFY_SOCKET", notify.path()).fd(3, inherited);
         notify.forget().unwrap();
         let mut daemon = launch.spawn().unwrap();
-        notify.wait("READY=1", daemon.life(), Deadline::secs(PATIENCE)).unwrap();
+        notify.wait("READY=1", daemon.pidfd(), Deadline::secs(TIMEOUT_S)).unwrap();
         let mut domain = Domain::attach_with(&options).unwrap();
         assert_eq!(domain.lookup("served").ok(), Some(domain.id()));
         drop(domain);
         daemon.signal(Signal::TERM).unwrap();
-        assert!(daemon.wait(Deadline::secs(PATIENCE)).unwrap().success());
+        assert!(daemon.wait(Deadline::secs(TIMEOUT_S)).unwrap().success());
         assert!(path.exists(), "whose socket it is takes it away");
     }
 }

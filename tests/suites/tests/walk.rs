@@ -29,21 +29,21 @@ fn a_message_takes_the_steps_of_the_document() {
     // The first message makes the channel; both send by it when both say so.
     a.send(from.endpoint, to, 0, vec![0; 8].into()).unwrap();
     let uses_it = |domain: &mut Domain| domain.channels().iter().any(|peer| matches!(peer.path, PathKind::Channel(_)));
-    let made = eventually(Deadline::secs(isthmus_suites::PATIENCE), || {
+    let made = eventually(Deadline::secs(isthmus_suites::TIMEOUT_S), || {
         (a.poll(), b.poll());
         uses_it(&mut a) && uses_it(&mut b)
     });
     made.unwrap();
     b.receive(to.endpoint, vec![0; 8].into()).unwrap();
     let mut first = None;
-    eventually(Deadline::secs(isthmus_suites::PATIENCE), || {
+    eventually(Deadline::secs(isthmus_suites::TIMEOUT_S), || {
         a.poll();
         first = first.take().or_else(|| b.poll());
         first.is_some() && b.arm()
     })
     .unwrap();
     b.receive(to.endpoint, vec![0; 8].into()).unwrap();
-    eventually(Deadline::secs(isthmus_suites::PATIENCE), || b.arm()).unwrap();
+    eventually(Deadline::secs(isthmus_suites::TIMEOUT_S), || b.arm()).unwrap();
 
     isthmus_shm::step::take();
     a.send(from.endpoint, to, 7, vec![9; 8].into()).unwrap();

@@ -12,13 +12,13 @@ use std::io;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 
-use isthmus_netbed::Host;
+use isthmus_netns::Host;
 use rustix::process::Signal;
 
 use crate::binary::{BinaryError, binary};
 use crate::deadline::Deadline;
 use crate::launch::{Launch, LaunchError};
-use crate::notify::{Notify, NotifyError};
+use crate::notify::{NotifyError, NotifySocket};
 use crate::proc::{Exit, Proc, ProcError};
 use crate::sandbox::Sandbox;
 use crate::scratch::Scratch;
@@ -38,14 +38,14 @@ pub struct DaemonPlan {
     env: Vec<(OsString, OsString)>,
     owner: Option<u32>,
     host: Option<Host>,
-    keeps: bool,
+    has_fd_store: bool,
 }
 
 /// A running daemon that has said READY=1; killed when dropped.
 #[derive(Debug)]
-pub struct Daemon {
+pub struct DaemonProcess {
     plan: DaemonPlan,
-    notify: Notify,
+    notify: NotifySocket,
     proc: Proc,
 }
 
@@ -61,7 +61,7 @@ pub struct StoppedDaemon {
 
 /// A daemon did not do what was asked.
 #[derive(Debug, thiserror::Error)]
-pub enum DaemonError {
+pub enum DaemonProcessError {
     /// Its program is not there.
     #[error("isthmusd cannot be run")]
     Program(#[from] BinaryError),
@@ -96,7 +96,7 @@ impl DaemonPlan {
             env,
             owner: None,
             host: None,
-            keeps: false,
+            has_fd_store: false,
         }
     }
 
@@ -124,16 +124,16 @@ impl DaemonPlan {
         self
     }
 
-    /// Runs it on a host of a bed, and so the programs that are started [beside](Daemon::beside) it or
-    /// [apart](Daemon::apart). Its folders are those of this machine.
+    /// Runs it on a host of a testbed, and so the programs that [`DaemonProcess::launch_on_host`] and
+    /// [`DaemonProcess::launch_in_sandbox`] start. Its folders are those of this machine.
     pub fn host(mut self, host: &Host) -> Self {
         self.host = Some(host.clone());
         self
     }
 
     /// Keeps descriptors for its next life, as systemd does with `FileDescriptorStoreMax=`.
-    pub fn kept(mut self) -> Self {
-        self.keeps = true;
+    pub fn with_fd_store(mut self) -> Self {
+        self.has_fd_store = true;
         self
     }
 
@@ -144,7 +144,7 @@ impl DaemonPlan {
     }
 
     /// Starts it and waits until it is ready.
-    pub fn start(self, deadline: Deadline) -> Result<Daemon, DaemonError> {
+    pub fn start(self, deadline: Deadline) -> Result<DaemonProcess, DaemonProcessError> {
         let (run, state) = (self.run(), self.state());
         for dir in [&run, &state] {
             std::fs::create_dir_all(dir)?;
@@ -158,15 +158,15 @@ impl DaemonPlan {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
-        let mut notify = Notify::listen(&path)?;
+        let mut notify = NotifySocket::listen(&path)?;
         if self.owner.is_some() {
             chown(&path, self.owner, self.owner)?;
         }
         let proc = self.launch(&mut notify, deadline)?;
-        Ok(Daemon { plan: self, notify, proc })
+        Ok(DaemonProcess { plan: self, notify, proc })
     }
 
-    fn launch(&self, notify: &mut Notify, deadline: Deadline) -> Result<Proc, DaemonError> {
+    fn launch(&self, notify: &mut NotifySocket, deadline: Deadline) -> Result<Proc, DaemonProcessError> {
         notify.forget()?;
         let program = match &self.program {
             Some(program) => program.clone(),
@@ -187,8 +187,8 @@ impl DaemonPlan {
         for (name, value) in &self.env {
             launch = launch.env(name, value);
         }
-        if self.keeps {
-            launch = launch.env("FDSTORE", "512").given(notify.store()?.copies()?);
+        if self.has_fd_store {
+            launch = launch.env("FDSTORE", "512").listen_fds(notify.store()?.copies()?);
         }
         if let Some(owner) = self.owner {
             launch = launch.owner(owner);
@@ -197,8 +197,8 @@ impl DaemonPlan {
             launch = launch.host(host);
         }
         let proc = launch.spawn()?;
-        let ready = notify.wait("READY=1", proc.life(), deadline);
-        ready.map_err(|error| DaemonError::NotReady { error, stderr: proc.stderr() })?;
+        let ready = notify.wait("READY=1", proc.pidfd(), deadline);
+        ready.map_err(|error| DaemonProcessError::NotReady { error, stderr: proc.stderr() })?;
         Ok(proc)
     }
 
@@ -217,7 +217,7 @@ impl DaemonPlan {
     }
 }
 
-impl Daemon {
+impl DaemonProcess {
     /// A plan for a daemon in `scratch`.
     pub fn on(scratch: &Scratch) -> DaemonPlan {
         DaemonPlan::on(scratch)
@@ -249,51 +249,51 @@ impl Daemon {
     }
 
     /// What it tells its service manager.
-    pub fn notify(&mut self) -> &mut Notify {
+    pub fn notify(&mut self) -> &mut NotifySocket {
         &mut self.notify
     }
 
     /// A program on the host that will find this daemon and never start another.
-    pub fn beside(&self, program: impl Into<PathBuf>) -> Launch {
-        self.introduce(Launch::new(program), &self.socket())
+    pub fn launch_on_host(&self, program: impl Into<PathBuf>) -> Launch {
+        self.with_daemon_variables(Launch::new(program), &self.socket())
     }
 
     /// The same in a sandbox, which gets the folder with the socket and nothing else.
-    pub fn apart(&self, sandbox: Sandbox, program: impl Into<PathBuf>) -> Launch {
+    pub fn launch_in_sandbox(&self, sandbox: Sandbox, program: impl Into<PathBuf>) -> Launch {
         let launch = sandbox.bind(self.run_dir(), RUN_INSIDE).command(program);
-        self.introduce(launch, &Path::new(RUN_INSIDE).join(SOCKET))
+        self.with_daemon_variables(launch, &Path::new(RUN_INSIDE).join(SOCKET))
     }
 
     /// SIGTERM, and the wait for its end.
-    pub fn stop(self, deadline: Deadline) -> Result<StoppedDaemon, DaemonError> {
+    pub fn stop(self, deadline: Deadline) -> Result<StoppedDaemon, DaemonProcessError> {
         self.end(Signal::TERM, deadline)
     }
 
     /// SIGKILL, and the wait for its end.
-    pub fn kill(self, deadline: Deadline) -> Result<StoppedDaemon, DaemonError> {
+    pub fn kill(self, deadline: Deadline) -> Result<StoppedDaemon, DaemonProcessError> {
         self.end(Signal::KILL, deadline)
     }
 
     /// SIGKILL, and the next life, in place.
-    pub fn kill_and_restart(&mut self, deadline: Deadline) -> Result<(), DaemonError> {
+    pub fn kill_and_restart(&mut self, deadline: Deadline) -> Result<(), DaemonProcessError> {
         self.proc.kill()?;
         self.start_again(deadline)
     }
 
     /// The next life, in place, of one that ends or has ended.
-    pub fn start_again(&mut self, deadline: Deadline) -> Result<(), DaemonError> {
+    pub fn start_again(&mut self, deadline: Deadline) -> Result<(), DaemonProcessError> {
         self.proc.wait(deadline)?;
         self.proc = self.plan.launch(&mut self.notify, deadline)?;
         Ok(())
     }
 
-    fn end(mut self, signal: Signal, deadline: Deadline) -> Result<StoppedDaemon, DaemonError> {
+    fn end(mut self, signal: Signal, deadline: Deadline) -> Result<StoppedDaemon, DaemonProcessError> {
         self.proc.signal(signal)?;
         let exit = self.proc.wait(deadline)?;
         Ok(StoppedDaemon { exit, stderr: self.proc.stderr(), plan: self.plan })
     }
 
-    fn introduce(&self, launch: Launch, socket: &Path) -> Launch {
+    fn with_daemon_variables(&self, launch: Launch, socket: &Path) -> Launch {
         let launch = launch.env("ISTHMUS_SOCKET", socket).env("ISTHMUS_AUTOSTART", "0");
         match &self.plan.host {
             Some(host) => launch.host(host),
@@ -304,12 +304,12 @@ impl Daemon {
 
 impl StoppedDaemon {
     /// Starts it again on the same directory.
-    pub fn start(self, deadline: Deadline) -> Result<Daemon, DaemonError> {
+    pub fn start(self, deadline: Deadline) -> Result<DaemonProcess, DaemonProcessError> {
         self.plan.start(deadline)
     }
 
     /// Starts it again with another configuration.
-    pub fn start_with(self, toml: &str, deadline: Deadline) -> Result<Daemon, DaemonError> {
+    pub fn start_with(self, toml: &str, deadline: Deadline) -> Result<DaemonProcess, DaemonProcessError> {
         self.plan.config(toml).start(deadline)
     }
 }

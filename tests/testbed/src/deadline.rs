@@ -19,21 +19,21 @@ const BUSY: u64 = 10;
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     end: Instant,
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// The deadline passed and the awaited thing had not happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("nothing after {} ms", patience.as_millis())]
-pub struct Late {
+#[error("nothing after {} ms", timeout.as_millis())]
+pub struct TimedOut {
     /// How long we had been willing to wait.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl Deadline {
-    /// `patience` from now.
-    pub fn after(patience: Duration) -> Self {
-        Self { end: Instant::now() + patience, patience }
+    /// `timeout` from now.
+    pub fn after(timeout: Duration) -> Self {
+        Self { end: Instant::now() + timeout, timeout }
     }
 
     /// `seconds` from now on a quiet machine: `BUSY` times as long, since any machine may be busy.
@@ -47,21 +47,21 @@ impl Deadline {
     }
 
     /// True once nothing is left.
-    pub fn passed(self) -> bool {
+    pub fn has_passed(self) -> bool {
         self.remaining().is_zero()
     }
 
     /// The error of having waited in vain.
-    pub fn late(self) -> Late {
-        Late { patience: self.patience }
+    pub fn timed_out(self) -> TimedOut {
+        TimedOut { timeout: self.timeout }
     }
 
     /// Waits until one of `fds` can be read (or has ended), and says which can.
-    pub fn readable<const N: usize>(self, fds: [BorrowedFd<'_>; N]) -> Result<[bool; N], Late> {
+    pub fn readable<const N: usize>(self, fds: [BorrowedFd<'_>; N]) -> Result<[bool; N], TimedOut> {
         loop {
             let mut polled = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
             match poll(&mut polled, Some(&timespec(self.remaining()))) {
-                Ok(0) if self.passed() => return Err(self.late()),
+                Ok(0) if self.has_passed() => return Err(self.timed_out()),
                 Ok(0) | Err(Errno::INTR) => {}
                 Ok(_) => return Ok(polled.map(|fd| !fd.revents().is_empty())),
                 Err(error) => panic!("poll of our own descriptors: {error}"),
@@ -72,28 +72,28 @@ impl Deadline {
 
 /// Waits until `happened` says so, looking again after pauses that grow from 1 ms to 50 ms: for what gives no event to wait
 /// for.
-pub fn eventually(deadline: Deadline, mut happened: impl FnMut() -> bool) -> Result<(), Late> {
+pub fn eventually(deadline: Deadline, mut happened: impl FnMut() -> bool) -> Result<(), TimedOut> {
     eventually_some(deadline, || happened().then_some(()))
 }
 
 /// [`eventually`] with a value: waits until `look` finds something.
-pub fn eventually_some<T>(deadline: Deadline, mut look: impl FnMut() -> Option<T>) -> Result<T, Late> {
+pub fn eventually_some<T>(deadline: Deadline, mut look: impl FnMut() -> Option<T>) -> Result<T, TimedOut> {
     let mut pause = Duration::from_millis(1);
     loop {
-        let last = deadline.passed(); // Before the look: a deadline never passes unlooked.
+        let last = deadline.has_passed(); // Before the look: a deadline never passes unlooked.
         if let Some(found) = look() {
             return Ok(found);
         }
         if last {
-            return Err(deadline.late());
+            return Err(deadline.timed_out());
         }
-        rest(pause.min(deadline.remaining()));
+        sleep(pause.min(deadline.remaining()));
         pause = (2 * pause).min(PAUSE_MAX);
     }
 }
 
 /// Lets time pass; never to synchronise.
-pub(crate) fn rest(pause: Duration) {
+pub(crate) fn sleep(pause: Duration) {
     let end = Instant::now() + pause;
     while let left = end.saturating_duration_since(Instant::now())
         && !left.is_zero()
@@ -114,19 +114,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn eventually_looks_at_least_once_and_gives_up() {
+    fn eventually_checks_once_before_timing_out() {
         let mut looks = 0;
         let late = eventually(Deadline::after(Duration::ZERO), || {
             looks += 1;
             false
         });
-        assert_eq!(late, Err(Late { patience: Duration::ZERO }));
+        assert_eq!(late, Err(TimedOut { timeout: Duration::ZERO }));
         assert_eq!(looks, 1);
         assert_eq!(eventually_some(Deadline::after(Duration::ZERO), || Some(7)), Ok(7));
     }
 
     #[test]
-    fn eventually_sees_what_another_thread_does() {
+    fn eventually_sees_a_change_by_another_thread() {
         let done = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| done.store(true, std::sync::atomic::Ordering::Release));

@@ -1,7 +1,7 @@
 //! A program about to be started, on the host or in a [`Sandbox`]: the same builder for both, so that a test can ask the same
 //! of either.
 //!
-//! Either may be on a host of a [`Bed`](isthmus_netbed::Bed) instead of this one: in another network namespace.
+//! Either may be on a host of a [`Testbed`](isthmus_netns::Testbed) instead of this one: in another network namespace.
 //!
 //! What it becomes: `[bash …] [prlimit …] setpriv --pdeathsig KILL PROGRAM …` on the host, `[bash …] [prlimit …] bwrap …
 //! PROGRAM …` in a sandbox; bash closes what we ourselves inherited from whoever started us, if anything. All of these `exec`,
@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use command_fds::{CommandFdExt, FdMapping};
-use isthmus_netbed::Host;
+use isthmus_netns::Host;
 
 use crate::deadline::Deadline;
 use crate::proc::Proc;
-use crate::sandbox::{Enclosure, Sandbox};
+use crate::sandbox::{Sandbox, SandboxCommand};
 use crate::view::View;
 
 /// How setpriv is told to have the program die with us.
@@ -149,7 +149,7 @@ impl Launch {
         self
     }
 
-    /// Starts it on a host of a bed, with whose end it ends too. (A sandbox has a network namespace of its own even there.)
+    /// Starts it on a host of a testbed, with whose end it ends too. (A sandbox has a network namespace of its own even there.)
     pub fn host(mut self, host: &Host) -> Self {
         self.host = Some(host.clone());
         self
@@ -162,7 +162,7 @@ impl Launch {
     }
 
     /// Gives the program descriptors as systemd does: their names in a variable, and its own number in another.
-    pub fn given(mut self, fds: Vec<(String, OwnedFd)>) -> Self {
+    pub fn listen_fds(mut self, fds: Vec<(String, OwnedFd)>) -> Self {
         let names: Vec<&str> = fds.iter().map(|(name, _)| name.as_str()).collect();
         self = self.env("LISTEN_FDS", fds.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
         self.given = true;
@@ -170,8 +170,8 @@ impl Launch {
         self
     }
 
-    /// Gives the program a standard input we can write to with [`Proc::say`]; otherwise it reads nothing.
-    pub fn talking(mut self) -> Self {
+    /// Gives the program a standard input we can write to with [`Proc::send_line`]; otherwise it reads nothing.
+    pub fn with_stdin(mut self) -> Self {
         self.piped_stdin = true;
         self
     }
@@ -181,7 +181,7 @@ impl Launch {
         let program = std::fs::canonicalize(&self.program)
             .map_err(|source| LaunchError::NoProgram { path: self.program.clone(), source })?;
         let failed = |source| LaunchError::System { program: self.program.clone(), source };
-        let enclosure = self.sandbox.as_ref().map(|sandbox| sandbox.enclose(&program)).transpose()?;
+        let enclosure = self.sandbox.as_ref().map(|sandbox| sandbox.command_for(&program)).transpose()?;
         let stderr = tempfile::tempfile().map_err(failed)?; // A file never fills up, whoever reads it and when.
         let mut command = self.command(&program, enclosure.as_ref())?;
         command.stdin(if self.piped_stdin { Stdio::piped() } else { Stdio::null() });
@@ -195,7 +195,7 @@ impl Launch {
         Proc::started(self.program.clone(), child, stderr, status)
     }
 
-    fn command(&self, program: &Path, enclosure: Option<&Enclosure>) -> Result<Command, LaunchError> {
+    fn command(&self, program: &Path, enclosure: Option<&SandboxCommand>) -> Result<Command, LaunchError> {
         let mut words = Vec::<OsString>::new();
         let inherited = self.inherited();
         if !inherited.is_empty() || self.given {
@@ -249,11 +249,11 @@ impl Launch {
         let fds = View::own().fds().unwrap_or_default();
         let open = fds.iter().filter(|fd| fd.number > 2 && !fd.closes_on_exec).map(|fd| fd.number);
         let given = |number: &RawFd| self.fds.iter().any(|(given, _)| given == number);
-        open.filter(|number| !given(number) && !Enclosure::FDS.contains(number)).collect()
+        open.filter(|number| !given(number) && !SandboxCommand::FDS.contains(number)).collect()
     }
 
     /// Hands over the descriptors of the program and of the sandbox; returns where bwrap will tell its child's pid.
-    fn give_descriptors(&self, command: &mut Command, enclosure: Option<Enclosure>) -> io::Result<Option<File>> {
+    fn give_descriptors(&self, command: &mut Command, enclosure: Option<SandboxCommand>) -> io::Result<Option<File>> {
         let mut given = Vec::new();
         for (number, fd) in &self.fds {
             given.push(FdMapping { parent_fd: fd.try_clone()?, child_fd: *number });

@@ -64,7 +64,7 @@ impl Leftovers {
         let mut found = Self::default();
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         for dir in ["/dev/shm", "/tmp", "/var/tmp", "/run"].map(PathBuf::from).into_iter().chain(runtime) {
-            found.look_into(&dir, DEPTH_MAX);
+            found.scan_dir(&dir, DEPTH_MAX);
         }
         let unix = read(Path::new("/proc/net/unix"))?;
         let names = unix.lines().filter_map(|line| line.split_whitespace().nth(7));
@@ -74,7 +74,7 @@ impl Leftovers {
                 segments.lines().skip(1).map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" "));
             found.sysv = ids.collect();
         }
-        found.look_at_processes()?;
+        found.scan_processes()?;
         Ok(found)
     }
 
@@ -103,17 +103,17 @@ impl Leftovers {
         *self == Self::default()
     }
 
-    fn look_into(&mut self, dir: &Path, depth: u32) {
+    fn scan_dir(&mut self, dir: &Path, depth: u32) {
         let Ok(entries) = std::fs::read_dir(dir) else { return }; // Absent, or not ours to look into.
         for entry in entries.flatten() {
             if depth > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                self.look_into(&entry.path(), depth - 1);
+                self.scan_dir(&entry.path(), depth - 1);
             }
             self.files.insert(entry.path());
         }
     }
 
-    fn look_at_processes(&mut self) -> Result<(), LeftoversError> {
+    fn scan_processes(&mut self) -> Result<(), LeftoversError> {
         let proc = Path::new("/proc");
         let entries = std::fs::read_dir(proc).map_err(|source| LeftoversError { path: proc.into(), source })?;
         for entry in entries.flatten() {
@@ -121,12 +121,12 @@ impl Leftovers {
             // Processes come and go while we look: what cannot be read any more is not left behind.
             let Ok(name) = std::fs::read_to_string(entry.path().join("comm")) else { continue };
             self.processes.insert((pid, name.trim_end().to_owned()));
-            self.look_at_memfds(pid, &entry.path());
+            self.scan_memfds(pid, &entry.path());
         }
         Ok(())
     }
 
-    fn look_at_memfds(&mut self, pid: i32, proc: &Path) {
+    fn scan_memfds(&mut self, pid: i32, proc: &Path) {
         for entry in std::fs::read_dir(proc.join("fd")).into_iter().flatten().flatten() {
             let Ok(target) = std::fs::read_link(entry.path()) else { continue };
             let Some(name) = target.to_str().and_then(memfd_name) else { continue };
@@ -135,7 +135,7 @@ impl Leftovers {
             self.memfds.insert(HeldMemfd { name: name.into(), inode, pid });
         }
         let maps = std::fs::read_to_string(proc.join("maps")).unwrap_or_default();
-        for mapping in maps.lines().filter_map(crate::view::Mapping::parse) {
+        for mapping in maps.lines().filter_map(crate::view::ProcMapping::parse) {
             if let Some(name) = mapping.memfd() {
                 self.memfds.insert(HeldMemfd { name: name.into(), inode: mapping.inode, pid });
             }

@@ -3,14 +3,14 @@
 //! ```text
 //!  Scratch ── a private directory, gone at the end
 //!    │
-//!  Daemon ── isthmusd on it: READY=1, SIGTERM, kill -9, restart
+//!  DaemonProcess ── isthmusd on it: READY=1, SIGTERM, kill -9, restart
 //!    │
-//!  Launch ── a program on the host (or on one of a Bed of isthmus-netbed) …
+//!  Launch ── a program on the host (or on one of a Testbed of isthmus-netns) …
 //!    └─ Sandbox ── … or in a container that has nothing in common with the host but one directory
 //!         │
 //!       Proc ── its lines, its end; View ── what /proc says of it
 //!
-//!  Leftovers ── what stayed behind        Schedule ── seeded chance        Deadline ── patience
+//!  Leftovers ── what stayed behind        SeededRandom ── seeded chance        Deadline ── a time limit
 //! ```
 //!
 //! Nothing here is a mock: a sandbox is namespaces, a read-only root and a seccomp filter; a kill is `SIGKILL`. Waiting is
@@ -37,31 +37,31 @@ mod binary;
 mod daemon;
 mod deadline;
 mod extent;
-mod filter;
+mod fd_store;
 mod launch;
 mod leftovers;
 mod lines;
 mod notify;
 mod proc;
 mod sandbox;
-mod schedule;
 mod scratch;
+mod seccomp;
+mod seeded_random;
 mod spawner;
-mod store;
 mod view;
 
 pub use binary::{BinaryError, binary};
-pub use daemon::{Daemon, DaemonError, DaemonPlan, StoppedDaemon};
-pub use deadline::{Deadline, Late, eventually, eventually_some};
+pub use daemon::{DaemonPlan, DaemonProcess, DaemonProcessError, StoppedDaemon};
+pub use deadline::{Deadline, TimedOut, eventually, eventually_some};
 pub use extent::short_or_long;
-pub use filter::{DENIED, Refusal};
+pub use fd_store::FdStore;
 pub use launch::{Launch, LaunchError, Limit};
 pub use leftovers::{HeldMemfd, Leftovers, LeftoversError};
-pub use notify::{Notify, NotifyError};
+pub use notify::{NotifyError, NotifySocket};
 pub use proc::{Exit, Finished, Proc, ProcError};
 pub use rustix::process::Signal;
 pub use sandbox::{Sandbox, Yama};
-pub use schedule::Schedule;
 pub use scratch::Scratch;
-pub use store::Store;
-pub use view::{Fd, Mapping, Memory, View, ViewError};
+pub use seccomp::{DENIED, SyscallDenial};
+pub use seeded_random::SeededRandom;
+pub use view::{Fd, Memory, ProcMapping, View, ViewError};

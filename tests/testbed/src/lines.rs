@@ -1,4 +1,4 @@
-//! The standard output of a child, line by line, without a thread and without losing what nobody waited for.
+//! The standard output of a child, line by line, without a thread and without losing lines that were not awaited.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, read};
 
-use crate::deadline::{Deadline, Late};
+use crate::deadline::{Deadline, TimedOut};
 
 /// How many lines already handed out are kept for error texts.
 const SEEN_MAX: usize = 20;
@@ -17,9 +17,9 @@ const PIPE_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Lines {
     pipe: OwnedFd,
-    partial: Vec<u8>,
-    whole: VecDeque<String>,
-    seen: VecDeque<String>,
+    partial_line: Vec<u8>,
+    complete: VecDeque<String>,
+    recent: VecDeque<String>,
     ended: bool,
 }
 
@@ -28,28 +28,28 @@ impl Lines {
         let flags = fcntl_getfl(&pipe)?;
         fcntl_setfl(&pipe, flags | OFlags::NONBLOCK)?;
         let _bigger_or_not = rustix::pipe::fcntl_setpipe_size(&pipe, PIPE_BYTES);
-        Ok(Self { pipe, partial: Vec::new(), whole: VecDeque::new(), seen: VecDeque::new(), ended: false })
+        Ok(Self { pipe, partial_line: Vec::new(), complete: VecDeque::new(), recent: VecDeque::new(), ended: false })
     }
 
-    /// The next line, or none when the output has ended: closed, or drained after the child's death, which `life` (a pidfd)
+    /// The next line, or none when the output has ended: closed, or drained after the child's death, which `pidfd`
     /// tells; a grandchild that keeps the pipe open does not delay us.
-    pub(crate) fn next(&mut self, life: BorrowedFd<'_>, deadline: Deadline) -> Result<Option<String>, Late> {
+    pub(crate) fn next(&mut self, pidfd: BorrowedFd<'_>, deadline: Deadline) -> Result<Option<String>, TimedOut> {
         loop {
-            if let Some(line) = self.whole.pop_front() {
+            if let Some(line) = self.complete.pop_front() {
                 self.remember(&line);
                 return Ok(Some(line));
             }
             if self.ended {
                 return Ok(None);
             }
-            let [_, dead] = deadline.readable([self.pipe.as_fd(), life])?;
+            let [_, dead] = deadline.readable([self.pipe.as_fd(), pidfd])?;
             self.drain(dead);
         }
     }
 
     /// The last lines handed out, for error texts.
     pub(crate) fn seen(&self) -> String {
-        self.seen.iter().map(|line| format!("\n  | {line}")).collect()
+        self.recent.iter().map(|line| format!("\n  | {line}")).collect()
     }
 
     /// Reads what is there. `dead` was learnt before: whatever the child wrote is in the pipe by now.
@@ -71,28 +71,28 @@ impl Lines {
         for &byte in bytes {
             match byte {
                 b'\n' => self.complete(),
-                byte => self.partial.push(byte),
+                byte => self.partial_line.push(byte),
             }
         }
     }
 
     fn end(&mut self) {
-        if !self.partial.is_empty() {
+        if !self.partial_line.is_empty() {
             self.complete();
         }
         self.ended = true;
     }
 
     fn complete(&mut self) {
-        let line = String::from_utf8_lossy(&self.partial).into_owned();
-        self.partial.clear();
-        self.whole.push_back(line);
+        let line = String::from_utf8_lossy(&self.partial_line).into_owned();
+        self.partial_line.clear();
+        self.complete.push_back(line);
     }
 
     fn remember(&mut self, line: &str) {
-        if self.seen.len() == SEEN_MAX {
-            self.seen.pop_front();
+        if self.recent.len() == SEEN_MAX {
+            self.recent.pop_front();
         }
-        self.seen.push_back(line.to_owned());
+        self.recent.push_back(line.to_owned());
     }
 }

@@ -9,20 +9,20 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
-use crate::deadline::{Deadline, Late};
-use crate::store::Store;
+use crate::deadline::{Deadline, TimedOut};
+use crate::fd_store::FdStore;
 
 /// Descriptors that come with one message at most (`SCM_MAX_FD`).
 const FDS_MAX: usize = 253;
 
 /// Receives what a daemon tells its service manager.
 #[derive(Debug)]
-pub struct Notify {
+pub struct NotifySocket {
     socket: UnixDatagram,
     path: PathBuf,
     /// What was said, one `NAME=value` each.
     said: Vec<String>,
-    store: Store,
+    store: FdStore,
 }
 
 /// The awaited word did not come.
@@ -30,14 +30,14 @@ pub struct Notify {
 pub enum NotifyError {
     /// Nothing came in time.
     #[error("no {awaited}, only {said:?}: {late}")]
-    Late {
+    TimedOut {
         /// What was awaited.
         awaited: String,
         /// What came instead.
         said: Vec<String>,
         /// How long we waited.
         #[source]
-        late: Late,
+        late: TimedOut,
     },
     /// The process behind it ended.
     #[error("ended before {awaited}, after {said:?}")]
@@ -52,13 +52,13 @@ pub enum NotifyError {
     Socket(#[from] io::Error),
 }
 
-impl Notify {
+impl NotifySocket {
     /// Listens at `path`, which goes into `$NOTIFY_SOCKET` of the daemon.
     pub fn listen(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
         let socket = UnixDatagram::bind(&path)?;
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, path, said: Vec::new(), store: Store::default() })
+        Ok(Self { socket, path, said: Vec::new(), store: FdStore::default() })
     }
 
     /// Where it listens.
@@ -66,14 +66,14 @@ impl Notify {
         &self.path
     }
 
-    /// Everything said since the last [`Notify::forget`], one `NAME=value` each.
-    pub fn said(&mut self) -> io::Result<&[String]> {
+    /// Everything said since the last [`NotifySocket::forget`], one `NAME=value` each.
+    pub fn messages(&mut self) -> io::Result<&[String]> {
         self.drain()?;
         Ok(&self.said)
     }
 
     /// What was left here for a later daemon.
-    pub fn store(&mut self) -> io::Result<&Store> {
+    pub fn store(&mut self) -> io::Result<&FdStore> {
         self.drain()?;
         Ok(&self.store)
     }
@@ -85,12 +85,12 @@ impl Notify {
         Ok(())
     }
 
-    /// Waits until `word` (`READY=1`) has been said, or whoever `life` (a pidfd) belongs to has ended.
-    pub fn wait(&mut self, word: &str, life: BorrowedFd<'_>, deadline: Deadline) -> Result<(), NotifyError> {
+    /// Waits until `word` (`READY=1`) has been said, or the process of `pidfd` has ended.
+    pub fn wait(&mut self, word: &str, pidfd: BorrowedFd<'_>, deadline: Deadline) -> Result<(), NotifyError> {
         loop {
-            let [_, dead] = match deadline.readable([self.socket.as_fd(), life]) {
+            let [_, dead] = match deadline.readable([self.socket.as_fd(), pidfd]) {
                 Ok(ready) => ready,
-                Err(late) => return Err(NotifyError::Late { awaited: word.into(), said: self.said.clone(), late }),
+                Err(late) => return Err(NotifyError::TimedOut { awaited: word.into(), said: self.said.clone(), late }),
             };
             self.drain()?; // After learning of a death: what it said before is all here.
             if self.said.iter().any(|said| said == word) {

@@ -17,13 +17,13 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, pidfd_send_signal, waitid,
 };
 
-use crate::deadline::{Deadline, Late, eventually, eventually_some};
+use crate::deadline::{Deadline, TimedOut, eventually, eventually_some};
 use crate::launch::{LaunchError, first_pid, is_tool};
 use crate::lines::Lines;
 use crate::view::View;
 
 /// How long we wait for the steps of a start and an end that need nobody's cooperation.
-const KERNEL_PATIENCE: Duration = Duration::from_secs(60);
+const KILL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,14 +50,14 @@ pub struct Finished {
 pub enum ProcError {
     /// What we waited for did not happen.
     #[error("{program}: waiting for {awaited}: {late}{said}")]
-    Late {
+    TimedOut {
         /// Who.
         program: String,
         /// What for.
         awaited: String,
         /// How long.
         #[source]
-        late: Late,
+        late: TimedOut,
         /// Its last lines and its standard error.
         said: String,
     },
@@ -93,7 +93,7 @@ pub struct Proc {
     child: Child,
     /// A pidfd of `child`, readable once it has ended.
     life: Arc<OwnedFd>,
-    inside: Option<Inside>,
+    inside: Option<InnerProcess>,
     lines: Lines,
     stdin: Option<ChildStdin>,
     stderr: File,
@@ -102,7 +102,7 @@ pub struct Proc {
 
 /// The sandbox's processes behind bwrap.
 #[derive(Debug)]
-struct Inside {
+struct InnerProcess {
     first: i32,
     first_life: OwnedFd,
     program: OnceLock<(i32, Arc<OwnedFd>)>,
@@ -124,9 +124,9 @@ impl Proc {
         let stdin = child.stdin.take();
         let mut proc = Self { program, child, life: Arc::new(life), inside: None, lines, stdin, stderr, exit: None };
         if let Some(status) = status {
-            proc.inside = Inside::of(status);
+            proc.inside = InnerProcess::of(status);
             if proc.inside.is_none() {
-                let _ended = proc.wait(Deadline::after(KERNEL_PATIENCE)); // If it has not, dropping it will see to that.
+                let _ended = proc.wait(Deadline::after(KILL_TIMEOUT)); // If it has not, dropping it will see to that.
                 return Err(LaunchError::Sandbox { stderr: proc.stderr() });
             }
         }
@@ -144,7 +144,7 @@ impl Proc {
         }
         let cmdline = format!("/proc/{}/cmdline", self.child.id()); // Empty once it has ended.
         let started = || !std::fs::read(&cmdline).is_ok_and(|words| is_tool(&words));
-        eventually(Deadline::after(KERNEL_PATIENCE), started).map_err(|late| self.late("its program", late))
+        eventually(Deadline::after(KILL_TIMEOUT), started).map_err(|late| self.timed_out("its program", late))
     }
 
     /// The next line of its standard output.
@@ -175,24 +175,24 @@ impl Proc {
                 Ok(Some(line)) if fits(&line) => return Ok(line),
                 Ok(Some(_)) => {}
                 Ok(None) => return Err(self.ended(awaited)),
-                Err(late) => return Err(self.late(awaited, late)),
+                Err(late) => return Err(self.timed_out(awaited, late)),
             }
         }
     }
 
-    /// Writes a line to its standard input (see [`crate::Launch::talking`]).
+    /// Writes a line to its standard input (see [`crate::Launch::with_stdin`]).
     ///
     /// # Panics
     ///
     /// When it has none.
-    pub fn say(&mut self, line: &str) -> Result<(), ProcError> {
+    pub fn send_line(&mut self, line: &str) -> Result<(), ProcError> {
         let stdin = self.stdin.as_mut().expect("a Launch that is talking()");
         let written = stdin.write_all(format!("{line}\n").as_bytes());
         written.map_err(|source| self.refused("its input", source))
     }
 
     /// Ends its standard input.
-    pub fn hush(&mut self) {
+    pub fn close_stdin(&mut self) {
         self.stdin = None;
     }
 
@@ -212,7 +212,7 @@ impl Proc {
     }
 
     /// A pidfd that can be read once it has ended.
-    pub fn life(&self) -> BorrowedFd<'_> {
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.life.as_fd()
     }
 
@@ -255,7 +255,7 @@ impl Proc {
             return Ok(exit);
         }
         if let Err(late) = deadline.readable([self.life.as_fd()]) {
-            return Err(self.late("its end", late));
+            return Err(self.timed_out("its end", late));
         }
         self.reap()
     }
@@ -264,20 +264,20 @@ impl Proc {
     pub fn try_wait(&mut self) -> Result<Option<Exit>, ProcError> {
         match self.wait(Deadline::after(Duration::ZERO)) {
             Ok(exit) => Ok(Some(exit)),
-            Err(ProcError::Late { .. }) => Ok(None),
+            Err(ProcError::TimedOut { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
     /// Ends its input and waits for its end and for all it says.
     pub fn finish(mut self, deadline: Deadline) -> Result<Finished, ProcError> {
-        self.hush();
+        self.close_stdin();
         let mut lines = Vec::new();
         loop {
             match self.lines.next(self.life.as_fd(), deadline) {
                 Ok(Some(line)) => lines.push(line),
                 Ok(None) => break,
-                Err(late) => return Err(self.late("its last line", late)),
+                Err(late) => return Err(self.timed_out("its last line", late)),
             }
         }
         let exit = self.wait(deadline)?;
@@ -308,7 +308,7 @@ impl Proc {
         if let Some((pid, life)) = inside.program.get() {
             return Ok((*pid, Arc::clone(life)));
         }
-        let deadline = Deadline::after(KERNEL_PATIENCE);
+        let deadline = Deadline::after(KILL_TIMEOUT);
         let found = eventually_some(deadline, || match inside.find_program() {
             Some(found) => Some(Some(found)),
             None if self.has_ended() => Some(None),
@@ -317,7 +317,7 @@ impl Proc {
         let (pid, life) = match found {
             Ok(Some(found)) => found,
             Ok(None) => return Err(self.ended(awaited)),
-            Err(late) => return Err(self.late(awaited, late)),
+            Err(late) => return Err(self.timed_out(awaited, late)),
         };
         let (pid, life) = inside.program.get_or_init(|| (pid, Arc::new(life)));
         Ok((*pid, Arc::clone(life)))
@@ -327,8 +327,8 @@ impl Proc {
         Deadline::after(Duration::ZERO).readable([self.life.as_fd()]).is_ok()
     }
 
-    fn late(&self, awaited: &str, late: Late) -> ProcError {
-        ProcError::Late { program: self.name(), awaited: awaited.into(), late, said: self.said() }
+    fn timed_out(&self, awaited: &str, late: TimedOut) -> ProcError {
+        ProcError::TimedOut { program: self.name(), awaited: awaited.into(), late, said: self.said() }
     }
 
     fn ended(&self, awaited: &str) -> ProcError {
@@ -356,7 +356,7 @@ impl Drop for Proc {
         let _ = kill_process_group(group, Signal::KILL);
         if let Some(inside) = &self.inside {
             let _ = pidfd_send_signal(&inside.first_life, Signal::KILL); // The pid namespace dies with its first process.
-            let _ = Deadline::after(KERNEL_PATIENCE).readable([inside.first_life.as_fd()]);
+            let _ = Deadline::after(KILL_TIMEOUT).readable([inside.first_life.as_fd()]);
         }
         let _ = self.child.wait();
     }
@@ -382,9 +382,9 @@ impl Finished {
     }
 }
 
-impl Inside {
+impl InnerProcess {
     fn of(status: File) -> Option<Self> {
-        let first = first_pid(&status, Deadline::after(KERNEL_PATIENCE))?;
+        let first = first_pid(&status, Deadline::after(KILL_TIMEOUT))?;
         let first_life = pidfd_open(Pid::from_raw(first)?, PidfdFlags::empty()).ok()?;
         Some(Self { first, first_life, program: OnceLock::new(), _status: status })
     }

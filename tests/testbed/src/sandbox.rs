@@ -24,13 +24,13 @@ use command_fds::FdMapping;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::deadline::Deadline;
-use crate::filter::Refusal;
 use crate::launch::{Launch, LaunchError, tool};
+use crate::seccomp::SyscallDenial;
 
 const FILTER_FD: i32 = 900; // Far from what a test hands over.
 const STATUS_FD: i32 = 901;
-const REFUSAL_FD: i32 = 902; // And those after it.
-const REFUSALS_MAX: usize = 8;
+const DENIAL_FD: i32 = 902; // And those after it.
+const DENIALS_MAX: usize = 8;
 const SHM_BYTES: u64 = 64 << 20;
 /// Folders of the system a sandbox sees.
 const SYSTEM: [&str; 5] = ["/usr", "/bin", "/sbin", "/lib", "/lib64"];
@@ -44,7 +44,7 @@ pub struct Sandbox {
     shm_bytes: u64,
     binds: Vec<(PathBuf, PathBuf)>,
     no_proc: bool,
-    refusals: Vec<Refusal>,
+    denials: Vec<SyscallDenial>,
 }
 
 /// What the kernel's yama module says of ptrace.
@@ -57,7 +57,7 @@ pub enum Yama {
 }
 
 /// A sandbox made concrete for one program.
-pub(crate) struct Enclosure {
+pub(crate) struct SandboxCommand {
     /// `bwrap …  -- PROGRAM`.
     pub(crate) words: Vec<OsString>,
     /// What bwrap reads its filters from: numbers and contents.
@@ -67,8 +67,8 @@ pub(crate) struct Enclosure {
 impl Sandbox {
     /// A sandbox where the program sees itself as uid 1000 and the host sees the caller.
     pub fn new() -> Self {
-        let (owner, hostname, binds, refusals) = (None, None, Vec::new(), Vec::new());
-        Self { user: 1000, owner, hostname, shm_bytes: SHM_BYTES, binds, no_proc: false, refusals }
+        let (owner, hostname, binds, denials) = (None, None, Vec::new(), Vec::new());
+        Self { user: 1000, owner, hostname, shm_bytes: SHM_BYTES, binds, no_proc: false, denials }
     }
 
     /// Ok where sandboxes can be made; otherwise why not. It makes one.
@@ -85,7 +85,7 @@ impl Sandbox {
     /// # Panics
     ///
     /// Under CI, where they cannot.
-    pub fn is_possible() -> bool {
+    pub fn is_available() -> bool {
         match Self::check() {
             Ok(()) => true,
             Err(why) if std::env::var_os("CI").is_none() => {
@@ -144,9 +144,9 @@ impl Sandbox {
     /// # Panics
     ///
     /// Beyond eight of them.
-    pub fn refuse(mut self, refusal: Refusal) -> Self {
-        assert!(self.refusals.len() < REFUSALS_MAX, "more refusals than there are descriptors for");
-        self.refusals.push(refusal);
+    pub fn deny_syscall(mut self, refusal: SyscallDenial) -> Self {
+        assert!(self.denials.len() < DENIALS_MAX, "more refusals than there are descriptors for");
+        self.denials.push(refusal);
         self
     }
 
@@ -159,7 +159,7 @@ impl Sandbox {
         self.owner
     }
 
-    pub(crate) fn enclose(&self, program: &Path) -> Result<Enclosure, LaunchError> {
+    pub(crate) fn command_for(&self, program: &Path) -> Result<SandboxCommand, LaunchError> {
         let mut words = Words(vec![tool("bwrap", "bubblewrap")?.into()]);
         self.isolate(&mut words);
         show_system(&mut words);
@@ -170,7 +170,7 @@ impl Sandbox {
         // Last, when everything that is mounted on them has its place.
         words.add("--remount-ro").add("/dev").add("--remount-ro").add("/");
         words.add("--").add(inside);
-        Ok(Enclosure { words: words.0, filters: self.filters() })
+        Ok(SandboxCommand { words: words.0, filters: self.filters() })
     }
 
     fn isolate(&self, words: &mut Words) {
@@ -192,8 +192,8 @@ impl Sandbox {
     }
 
     fn filters(&self) -> Vec<(i32, Vec<u8>)> {
-        let more = (REFUSAL_FD..).zip(self.refusals.iter().map(Refusal::program_bytes));
-        [(FILTER_FD, crate::filter::program_bytes())].into_iter().chain(more).collect()
+        let more = (DENIAL_FD..).zip(self.denials.iter().map(SyscallDenial::program_bytes));
+        [(FILTER_FD, crate::seccomp::program_bytes())].into_iter().chain(more).collect()
     }
 }
 
@@ -203,9 +203,9 @@ impl Default for Sandbox {
     }
 }
 
-impl Enclosure {
+impl SandboxCommand {
     /// The numbers under which bwrap gets its descriptors.
-    pub(crate) const FDS: Range<i32> = FILTER_FD..REFUSAL_FD + REFUSALS_MAX as i32;
+    pub(crate) const FDS: Range<i32> = FILTER_FD..DENIAL_FD + DENIALS_MAX as i32;
 
     /// What bwrap reads its filters from and writes its child's pid to; and our end of the latter.
     pub(crate) fn descriptors(&self) -> io::Result<(Vec<FdMapping>, File)> {

@@ -78,7 +78,7 @@ pub struct Memory {
 
 /// A mapping, from /proc/PID/maps.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mapping {
+pub struct ProcMapping {
     /// First address.
     pub start: u64,
     /// First address behind it.
@@ -223,15 +223,15 @@ impl View {
     }
 
     /// Its mappings.
-    pub fn maps(&self) -> Result<Vec<Mapping>, ViewError> {
+    pub fn maps(&self) -> Result<Vec<ProcMapping>, ViewError> {
         let text = self.read("maps")?;
-        let maps = text.lines().map(Mapping::parse).collect::<Option<Vec<_>>>();
+        let maps = text.lines().map(ProcMapping::parse).collect::<Option<Vec<_>>>();
         self.alive(maps.ok_or_else(|| self.unknown("maps", "mapping"))?)
     }
 
     /// Its mappings shared with others (or that could be).
-    pub fn shared_maps(&self) -> Result<Vec<Mapping>, ViewError> {
-        Ok(self.maps()?.into_iter().filter(Mapping::is_shared).collect())
+    pub fn shared_maps(&self) -> Result<Vec<ProcMapping>, ViewError> {
+        Ok(self.maps()?.into_iter().filter(ProcMapping::is_shared).collect())
     }
 
     /// Its namespaces: `mnt` → `mnt:[4026531841]`.
@@ -293,7 +293,7 @@ impl View {
     }
 }
 
-impl Mapping {
+impl ProcMapping {
     /// True for MAP_SHARED.
     pub fn is_shared(&self) -> bool {
         self.rights.ends_with('s')
@@ -334,17 +334,17 @@ mod tests {
     #[test]
     fn mapping_parses_lines_of_maps() {
         let line = "7f0000000000-7f0000200000 rw-s 00001000 00:01 2053                       /memfd:a name (deleted)";
-        let mapping = Mapping::parse(line).expect("a mapping");
+        let mapping = ProcMapping::parse(line).expect("a mapping");
         assert_eq!((mapping.start, mapping.end, mapping.inode), (0x7f00_0000_0000, 0x7f00_0020_0000, 2053));
         assert!(mapping.is_shared() && mapping.is_writable());
         assert_eq!(mapping.memfd(), Some("a name"));
-        let mapping = Mapping::parse("55d0-55e0 r--p 00000000 00:00 0 ").expect("a mapping");
+        let mapping = ProcMapping::parse("55d0-55e0 r--p 00000000 00:00 0 ").expect("a mapping");
         assert!(!mapping.is_shared() && !mapping.is_writable() && mapping.name.is_empty());
-        assert_eq!(Mapping::parse("what is this"), None);
+        assert_eq!(ProcMapping::parse("what is this"), None);
     }
 
     #[test]
-    fn own_view_shows_a_new_memfd_and_no_trace_of_looking() {
+    fn own_view_shows_a_new_memfd_and_no_observer_fds() {
         let view = View::own();
         let file = rustix::fs::memfd_create("own-view", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
         let fds = view.fds().expect("descriptors");

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use isthmus_testbed::{
-    Daemon, DaemonError, Deadline, Exit, Launch, LaunchError, Limit, ProcError, Scratch, ViewError, eventually,
+    DaemonProcess, DaemonProcessError, Deadline, Exit, Launch, LaunchError, Limit, ProcError, Scratch, ViewError,
+    eventually,
 };
 
 const PROBE: &str = env!("CARGO_BIN_EXE_isthmus-probe");
@@ -13,7 +14,7 @@ fn patience() -> Deadline {
 }
 
 #[test]
-fn lines_come_one_by_one_and_the_last_needs_no_newline() {
+fn lines_arrive_one_by_one_without_a_final_newline() {
     let mut sh = Launch::new("/bin/sh").args(["-c", "echo one; echo two; printf three; exit 3"]).spawn().unwrap();
     assert_eq!(sh.line(patience()).unwrap(), "one");
     let finished = sh.finish(patience()).unwrap();
@@ -22,14 +23,14 @@ fn lines_come_one_by_one_and_the_last_needs_no_newline() {
 }
 
 #[test]
-fn waiting_for_a_line_that_never_comes_tells_what_was_said() {
-    let mut probe = Launch::new(PROBE).arg("echo").talking().spawn().unwrap();
-    probe.say("something else").unwrap();
+fn timeout_for_a_line_reports_the_output_so_far() {
+    let mut probe = Launch::new(PROBE).arg("echo").with_stdin().spawn().unwrap();
+    probe.send_line("something else").unwrap();
     probe.wait_line("something else", patience()).unwrap();
     let late = probe.wait_line("wanted", Deadline::after(Duration::ZERO)).unwrap_err();
-    assert!(matches!(late, ProcError::Late { .. }), "{late}");
-    probe.say("complain").unwrap();
-    probe.hush();
+    assert!(matches!(late, ProcError::TimedOut { .. }), "{late}");
+    probe.send_line("complain").unwrap();
+    probe.close_stdin();
     let ended = probe.wait_line("wanted", patience()).unwrap_err();
     assert!(matches!(ended, ProcError::Ended { .. }), "{ended}");
     for part in ["wanted", "| something else", "! a complaint"] {
@@ -47,13 +48,13 @@ fn end_of_output_is_seen_though_a_grandchild_keeps_the_pipe() {
 }
 
 #[test]
-fn frozen_child_does_nothing_until_thawed() {
-    let mut probe = Launch::new(PROBE).arg("echo").talking().spawn().unwrap();
+fn frozen_child_is_idle_until_thawed() {
+    let mut probe = Launch::new(PROBE).arg("echo").with_stdin().spawn().unwrap();
     probe.freeze().unwrap();
     let view = probe.view().unwrap();
     eventually(patience(), || view.status("State").unwrap().starts_with('T')).unwrap();
-    probe.say("hello").unwrap();
-    assert!(matches!(probe.line(Deadline::after(Duration::from_millis(20))), Err(ProcError::Late { .. })));
+    probe.send_line("hello").unwrap();
+    assert!(matches!(probe.line(Deadline::after(Duration::from_millis(20))), Err(ProcError::TimedOut { .. })));
     probe.thaw().unwrap();
     probe.wait_line("hello", patience()).unwrap();
     probe.kill().unwrap();
@@ -64,10 +65,10 @@ fn frozen_child_does_nothing_until_thawed() {
 
 #[test]
 fn view_counts_time_threads_and_descriptors() {
-    let mut probe = Launch::new(PROBE).arg("echo").talking().fd(7, std::fs::File::open("/dev/null").unwrap().into());
+    let mut probe = Launch::new(PROBE).arg("echo").with_stdin().fd(7, std::fs::File::open("/dev/null").unwrap().into());
     probe = probe.limit(Limit::OpenFiles(64)).limit(Limit::LockedBytes(0));
     let mut probe = probe.spawn().unwrap();
-    probe.say("here").unwrap();
+    probe.send_line("here").unwrap();
     probe.wait_line("here", patience()).unwrap();
     let view = probe.view().unwrap();
     let numbers = view.fds().unwrap().iter().map(|fd| fd.number).collect::<Vec<_>>();
@@ -82,7 +83,7 @@ fn view_counts_time_threads_and_descriptors() {
     assert!(limits.lines().any(|line| line.starts_with("Max open files") && line.contains(" 64 ")), "{limits}");
 
     let (before, sleeps) = (view.cpu_fine().unwrap(), view.sleeps().unwrap());
-    probe.say("spin").unwrap();
+    probe.send_line("spin").unwrap();
     probe.line(patience()).unwrap();
     assert!(view.cpu_fine().unwrap() > before);
     assert!(view.cpu().unwrap() <= view.cpu_fine().unwrap() + Duration::from_secs(1));
@@ -93,10 +94,10 @@ fn view_counts_time_threads_and_descriptors() {
 }
 
 #[test]
-fn child_of_a_thread_that_ended_lives_on() {
-    let spawn = || Launch::new(PROBE).arg("echo").talking().spawn().unwrap();
+fn child_outlives_the_thread_that_started_it() {
+    let spawn = || Launch::new(PROBE).arg("echo").with_stdin().spawn().unwrap();
     let mut probe = std::thread::spawn(spawn).join().unwrap();
-    probe.say("alive").unwrap();
+    probe.send_line("alive").unwrap();
     probe.wait_line("alive", patience()).unwrap();
 }
 
@@ -121,11 +122,11 @@ fn program_that_is_not_there_is_named() {
 }
 
 #[test]
-fn daemon_is_ready_when_it_says_so_and_starts_again_where_it_was() {
+fn daemon_is_ready_on_notify_and_restarts_in_place() {
     let scratch = Scratch::new().unwrap();
-    let plan = Daemon::on(&scratch).program(PROBE).arg("ready");
+    let plan = DaemonProcess::on(&scratch).program(PROBE).arg("ready");
     let mut daemon = plan.start(patience()).unwrap();
-    assert_eq!(daemon.notify().said().unwrap(), ["STATUS=probing", "READY=1"]);
+    assert_eq!(daemon.notify().messages().unwrap(), ["STATUS=probing", "READY=1"]);
     std::fs::write(daemon.state_dir().join("kept"), "").unwrap();
     let first = daemon.view().unwrap().pid();
     daemon.kill_and_restart(patience()).unwrap();
@@ -140,10 +141,10 @@ fn daemon_is_ready_when_it_says_so_and_starts_again_where_it_was() {
 #[test]
 fn daemon_gets_its_configuration_with_paths_filled_in() {
     let scratch = Scratch::new().unwrap();
-    let plan = Daemon::on(&scratch).program("/bin/sh").config("socket = \"{socket}\"");
+    let plan = DaemonProcess::on(&scratch).program("/bin/sh").config("socket = \"{socket}\"");
     // `sh --config FILE …` is refused by sh: the daemon ends, and we learn of that at once.
     let error = plan.start(patience()).unwrap_err();
-    assert!(matches!(error, DaemonError::NotReady { .. }), "{error}");
+    assert!(matches!(error, DaemonProcessError::NotReady { .. }), "{error}");
     let config = std::fs::read_to_string(scratch.join("isthmusd.toml")).unwrap();
     assert_eq!(config, format!("socket = \"{}\"", scratch.join("run/isthmus.sock").display()));
 }
@@ -151,7 +152,7 @@ fn daemon_gets_its_configuration_with_paths_filled_in() {
 #[test]
 fn daemon_that_never_gets_ready_is_reported() {
     let scratch = Scratch::new().unwrap();
-    let plan = Daemon::on(&scratch).program(PROBE).arg("ready").env("PROBE_SAYS", "STATUS=stuck");
+    let plan = DaemonProcess::on(&scratch).program(PROBE).arg("ready").env("PROBE_SAYS", "STATUS=stuck");
     let error = plan.start(Deadline::after(Duration::from_millis(200))).unwrap_err();
     assert!(error.to_string().contains("READY=1") || error.to_string().contains("stuck"), "{error}");
 }
@@ -164,7 +165,7 @@ fn binary_is_built_and_found() {
 }
 
 #[test]
-fn daemon_and_program_of_another_user_are_seen_as_such() {
+fn daemon_and_program_of_another_user_have_its_uid() {
     let uid = 61_237;
     if !rustix::process::geteuid().is_root() {
         let refused = Launch::new(PROBE).owner(uid).spawn();
@@ -172,8 +173,8 @@ fn daemon_and_program_of_another_user_are_seen_as_such() {
         return;
     }
     let scratch = Scratch::shared().unwrap();
-    let daemon = Daemon::on(&scratch).program(PROBE).arg("ready").owner(uid).start(patience()).unwrap();
-    let id = daemon.beside("/usr/bin/id").arg("-u").owner(uid + 1).spawn().unwrap();
+    let daemon = DaemonProcess::on(&scratch).program(PROBE).arg("ready").owner(uid).start(patience()).unwrap();
+    let id = daemon.launch_on_host("/usr/bin/id").arg("-u").owner(uid + 1).spawn().unwrap();
     assert_eq!(id.finish(patience()).unwrap().expect_success(), [(uid + 1).to_string()]);
     let uids = daemon.view().unwrap().status("Uid").unwrap();
     assert!(uids.split_whitespace().all(|word| word == uid.to_string()), "{uids}");

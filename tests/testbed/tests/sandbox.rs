@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use isthmus_testbed::{
-    DENIED, Deadline, Exit, Launch, LaunchError, Leftovers, Refusal, Sandbox, Schedule, Scratch, View,
+    DENIED, Deadline, Exit, Launch, LaunchError, Leftovers, Sandbox, Scratch, SeededRandom, SyscallDenial, View,
 };
 use nix::libc;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -20,7 +20,7 @@ type Done<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
 const PROBE: &str = env!("CARGO_BIN_EXE_isthmus-probe");
 /// A uid that is nobody's.
-const STRANGER: u32 = 61_234;
+const OTHER_UID: u32 = 61_234;
 
 fn patience() -> Deadline {
     Deadline::secs(60)
@@ -31,7 +31,7 @@ fn is_root() -> bool {
 }
 
 fn look(launch: Launch) -> BTreeMap<String, String> {
-    ask(launch, "look")
+    ask(launch, "show")
 }
 
 fn ask(launch: Launch, what: &str) -> BTreeMap<String, String> {
@@ -43,7 +43,7 @@ fn ask(launch: Launch, what: &str) -> BTreeMap<String, String> {
 
 #[test]
 fn sandbox_shares_no_namespace_and_no_privilege_with_the_host() {
-    if !Sandbox::is_possible() {
+    if !Sandbox::is_available() {
         return;
     }
     let seen = look(Sandbox::new().user(4711).command(PROBE));
@@ -62,12 +62,12 @@ fn sandbox_shares_no_namespace_and_no_privilege_with_the_host() {
 }
 
 #[test]
-fn sandbox_refuses_what_other_fast_paths_rest_on_and_allows_what_ours_needs() {
-    if !Sandbox::is_possible() {
+fn sandbox_denies_ptrace_class_calls_and_allows_needed_ones() {
+    if !Sandbox::is_available() {
         return;
     }
-    let inside = ask(Sandbox::new().command(PROBE), "try");
-    let outside = ask(Launch::new(PROBE), "try");
+    let inside = ask(Sandbox::new().command(PROBE), "syscalls");
+    let outside = ask(Launch::new(PROBE), "syscalls");
     for name in ["process_vm_readv", "ptrace", "pidfd_getfd"] {
         assert!(DENIED.iter().any(|(denied, _)| *denied == name));
         assert_eq!(inside[name], "EPERM", "{name}");
@@ -80,13 +80,13 @@ fn sandbox_refuses_what_other_fast_paths_rest_on_and_allows_what_ours_needs() {
 }
 
 #[test]
-fn sandbox_refuses_more_where_it_is_told_to() {
-    if !Sandbox::is_possible() {
+fn sandbox_denies_additional_syscalls() {
+    if !Sandbox::is_available() {
         return;
     }
-    let files = Refusal::new(libc::SYS_memfd_create, Errno::NOSYS);
-    let events = |flags: i32| Refusal::new(libc::SYS_eventfd2, Errno::ACCESS).only(1, u64::MAX, flags as u64);
-    let seen = |events| ask(Sandbox::new().refuse(files.clone()).refuse(events).command(PROBE), "try");
+    let files = SyscallDenial::new(libc::SYS_memfd_create, Errno::NOSYS);
+    let events = |flags: i32| SyscallDenial::new(libc::SYS_eventfd2, Errno::ACCESS).only(1, u64::MAX, flags as u64);
+    let seen = |events| ask(Sandbox::new().deny_syscall(files.clone()).deny_syscall(events).command(PROBE), "syscalls");
     let seen = [libc::EFD_CLOEXEC, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE].map(|flags| seen(events(flags)));
     for (seen, eventfd) in seen.iter().zip(["EACCES", "allowed"]) {
         assert_eq!((seen["memfd_create"].as_str(), seen["eventfd"].as_str()), ("ENOSYS", eventfd));
@@ -96,7 +96,7 @@ fn sandbox_refuses_more_where_it_is_told_to() {
 
 #[test]
 fn sandbox_without_proc_has_none() {
-    if !Sandbox::is_possible() {
+    if !Sandbox::is_available() {
         return;
     }
     let list = |sandbox: Sandbox| {
@@ -109,7 +109,7 @@ fn sandbox_without_proc_has_none() {
 
 #[test]
 fn sandbox_root_is_read_only_and_shm_is_small() {
-    if !Sandbox::is_possible() {
+    if !Sandbox::is_available() {
         return;
     }
     let scratch = Scratch::new().unwrap();
@@ -131,10 +131,10 @@ fn sandbox_root_is_read_only_and_shm_is_small() {
 
 #[test]
 fn two_sandboxes_share_no_namespace() {
-    if !Sandbox::is_possible() {
+    if !Sandbox::is_available() {
         return;
     }
-    let [one, other] = [(); 2].map(|()| Sandbox::new().command(PROBE).arg("echo").talking().spawn().unwrap());
+    let [one, other] = [(); 2].map(|()| Sandbox::new().command(PROBE).arg("echo").with_stdin().spawn().unwrap());
     let [spaces, others] = [&one, &other].map(|probe| probe.view().unwrap().namespaces().unwrap());
     for space in ["pid", "ipc", "user", "mnt", "net", "uts", "cgroup"] {
         assert_ne!(spaces[space], others[space], "the {space} namespace is shared");
@@ -147,7 +147,7 @@ fn two_sandboxes_share_no_namespace() {
 
 #[test]
 fn memory_reaches_a_sandbox_through_the_bound_socket() {
-    if Sandbox::is_possible() {
+    if Sandbox::is_available() {
         meet(Scratch::new().unwrap(), Sandbox::new(), rustix::process::geteuid().as_raw()).unwrap();
     }
 }
@@ -155,11 +155,11 @@ fn memory_reaches_a_sandbox_through_the_bound_socket() {
 #[test]
 fn the_listener_sees_the_owner_of_a_sandbox() {
     if !is_root() {
-        let refused = Sandbox::new().owner(STRANGER).command(PROBE).spawn();
-        assert!(matches!(refused, Err(LaunchError::OwnerNeedsRoot { owner: STRANGER })));
-    } else if Sandbox::is_possible() {
-        meet(Scratch::shared().unwrap(), Sandbox::new().owner(STRANGER), STRANGER).unwrap();
-        meet(Scratch::shared().unwrap(), Sandbox::new().owner(STRANGER + 1).user(0), STRANGER + 1).unwrap();
+        let refused = Sandbox::new().owner(OTHER_UID).command(PROBE).spawn();
+        assert!(matches!(refused, Err(LaunchError::OwnerNeedsRoot { owner: OTHER_UID })));
+    } else if Sandbox::is_available() {
+        meet(Scratch::shared().unwrap(), Sandbox::new().owner(OTHER_UID), OTHER_UID).unwrap();
+        meet(Scratch::shared().unwrap(), Sandbox::new().owner(OTHER_UID + 1).user(0), OTHER_UID + 1).unwrap();
     }
 }
 
@@ -167,9 +167,9 @@ fn the_listener_sees_the_owner_of_a_sandbox() {
 fn meet(scratch: Scratch, sandbox: Sandbox, owner: u32) -> Done {
     let run = scratch.dir("run")?;
     let listener = listen(&run.join("sock"))?;
-    let launch = sandbox.bind(&run, "/run/isthmus").command(PROBE).args(["meet", "/run/isthmus/sock"]);
+    let launch = sandbox.bind(&run, "/run/isthmus").command(PROBE).args(["map-memfd", "/run/isthmus/sock"]);
     let mut probe = launch.spawn()?;
-    patience().readable([listener.as_fd(), probe.life()])?;
+    patience().readable([listener.as_fd(), probe.pidfd()])?;
     let Ok(peer) = rustix::net::accept(&listener) else { panic!("{:?}", probe.line(patience())) };
 
     let credentials = rustix::net::sockopt::socket_peercred(&peer)?;
@@ -214,11 +214,11 @@ fn listen(path: &Path) -> Done<OwnedFd> {
 
 #[test]
 fn program_in_a_sandbox_has_three_descriptors_and_is_reached_by_signals() {
-    if !Sandbox::is_possible() {
+    if !Sandbox::is_available() {
         return;
     }
-    let mut probe = Sandbox::new().command(PROBE).arg("echo").talking().spawn().unwrap();
-    probe.say("here").unwrap();
+    let mut probe = Sandbox::new().command(PROBE).arg("echo").with_stdin().spawn().unwrap();
+    probe.send_line("here").unwrap();
     probe.wait_line("here", patience()).unwrap();
     let view = probe.view().unwrap();
     let numbers = view.fds().unwrap().iter().map(|fd| fd.number).collect::<Vec<_>>();
@@ -231,7 +231,7 @@ fn program_in_a_sandbox_has_three_descriptors_and_is_reached_by_signals() {
 
 #[test]
 fn dropped_sandbox_leaves_no_process() {
-    if !Sandbox::is_possible() {
+    if !Sandbox::is_available() {
         return;
     }
     let mut probe =
@@ -249,8 +249,8 @@ fn dropped_sandbox_leaves_no_process() {
 }
 
 #[test]
-fn sandbox_that_cannot_be_made_says_why() {
-    if !Sandbox::is_possible() {
+fn unavailable_sandbox_reports_a_reason() {
+    if !Sandbox::is_available() {
         return;
     }
     let error = Sandbox::new().bind("/no/such/folder", "/run/isthmus").command(PROBE).spawn().unwrap_err();
@@ -260,16 +260,16 @@ fn sandbox_that_cannot_be_made_says_why() {
 }
 
 #[test]
-fn many_short_lives_end_as_they_should() {
-    if !Sandbox::is_possible() {
+fn many_short_processes_end_cleanly() {
+    if !Sandbox::is_available() {
         return;
     }
     let live = |seed| {
-        let mut schedule = Schedule::seeded(seed);
+        let mut schedule = SeededRandom::seeded(seed);
         for _ in 0..8 {
-            let probe = Sandbox::new().command(PROBE).arg("echo").talking().spawn().unwrap();
-            schedule.loiter(std::time::Duration::from_millis(3));
-            if schedule.once_in(2) {
+            let probe = Sandbox::new().command(PROBE).arg("echo").with_stdin().spawn().unwrap();
+            schedule.sleep_random(std::time::Duration::from_millis(3));
+            if schedule.one_in(2) {
                 probe.kill().unwrap();
                 assert_eq!(probe.finish(patience()).unwrap().exit, Exit::Signal(9));
             }

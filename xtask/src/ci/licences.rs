@@ -29,11 +29,11 @@ pub(super) fn check(_: &Log) -> Result<Outcome> {
 fn refuse(package: &Value, allowed: &[&str]) -> Option<String> {
     let text = |key: &str| package.get(key).and_then(Value::as_str);
     let licence = text("license").unwrap_or("");
-    (!permits(licence, allowed)).then(|| format!("{} is under `{licence}`", text("name").unwrap_or("?")))
+    (!is_permitted(licence, allowed)).then(|| format!("{} is under `{licence}`", text("name").unwrap_or("?")))
 }
 
 /// Whether an SPDX expression can be met with the allowed licences. An exception (`WITH …`) only adds permissions.
-fn permits(expression: &str, allowed: &[&str]) -> bool {
+fn is_permitted(expression: &str, allowed: &[&str]) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
     let mut rest = words.as_slice();
@@ -50,15 +50,15 @@ fn any_of(rest: &mut &[&str], allowed: &[&str]) -> bool {
 }
 
 fn all_of(rest: &mut &[&str], allowed: &[&str]) -> bool {
-    let mut holds = one(rest, allowed);
+    let mut holds = visit_tree(rest, allowed);
     while let ["AND", after @ ..] = *rest {
         *rest = after;
-        holds &= one(rest, allowed);
+        holds &= visit_tree(rest, allowed);
     }
     holds
 }
 
-fn one(rest: &mut &[&str], allowed: &[&str]) -> bool {
+fn visit_tree(rest: &mut &[&str], allowed: &[&str]) -> bool {
     let Some((first, after)) = rest.split_first() else { return false };
     *rest = after;
     if *first == "(" {
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn expressions_are_weighed() {
-        let permits = |expression| permits(expression, &["MIT", "Apache-2.0", "Unicode-3.0"]);
+        let permits = |expression| is_permitted(expression, &["MIT", "Apache-2.0", "Unicode-3.0"]);
         assert!(permits("MIT"));
         assert!(permits("GPL-2.0 OR MIT"));
         assert!(permits("MIT/GPL-2.0"));

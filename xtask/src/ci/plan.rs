@@ -7,8 +7,8 @@ use anyhow::{Result, bail, ensure};
 use super::binaries::{self, Binary};
 use super::changed::{self, Changed};
 use super::schedule::Cost;
-use super::step::{Outcome, Site};
-use super::steps::{self, Kind, Run, STEPS, Step};
+use super::step::{CiContext, Outcome};
+use super::steps::{self, Run, STEPS, Step, StepKind};
 use super::workspace::{self, Package};
 use super::{Args, Report};
 
@@ -62,13 +62,13 @@ impl Plan {
     }
 
     /// Runs the steps that others need, and returns the jobs of all others in the order in which they should start.
-    pub(super) fn lay_ground(&self, site: &Site, report: &mut Report) -> Result<Vec<(Cost, Job)>> {
+    pub(super) fn lay_ground(&self, context: &CiContext, report: &mut Report) -> Result<Vec<(Cost, Job)>> {
         let mut built: Option<Vec<Binary>> = None;
         let with_walk = !self.long && self.steps.iter().any(|step| step.name == "walk");
         for step in &self.steps {
-            let Kind::Ground(run) = step.kind else { continue };
+            let StepKind::First(run) = step.kind else { continue };
             let (outcome, took) = timed(|| {
-                let log = site.log(step.name);
+                let log = context.log(step.name);
                 let outcome = run(&log)?;
                 if step.name != NEEDED[0] || outcome.counts().failed > 0 {
                     return Ok(outcome);
@@ -81,7 +81,7 @@ impl Plan {
         }
         let mut jobs = Vec::new();
         for step in &self.steps {
-            self.add_jobs(step, built.as_deref(), &mut jobs, site, report);
+            self.add_jobs(step, built.as_deref(), &mut jobs, context, report);
         }
         // What measures comes last: until then there is always something that fits beside what runs.
         jobs.sort_by_key(|(cost, job)| match (&job.what, cost) {
@@ -98,16 +98,16 @@ impl Plan {
         step: &Step,
         built: Option<&[Binary]>,
         jobs: &mut Vec<(Cost, Job)>,
-        site: &Site,
+        context: &CiContext,
         report: &mut Report,
     ) {
         let job = |cost, log: &str, what| (cost, Job { step: step.name, log: log.to_owned(), what });
         let others = match step.kind {
-            Kind::Ground(_) => return,
-            Kind::Beside(cost, run) => return jobs.push(job(cost, step.name, What::Runs(run))),
-            Kind::Tests(others) => others,
-            Kind::TestsWith(fetch) => {
-                let (outcome, took) = timed(|| fetch(&site.log(step.name)));
+            StepKind::First(_) => return,
+            StepKind::Beside(cost, run) => return jobs.push(job(cost, step.name, What::Runs(run))),
+            StepKind::Tests(others) => others,
+            StepKind::TestsWith(fetch) => {
+                let (outcome, took) = timed(|| fetch(&context.log(step.name)));
                 if outcome.counts().passed == 0 {
                     return report.print(step.name, &outcome, took);
                 }
@@ -152,8 +152,8 @@ impl Changed {
 }
 
 impl Job {
-    pub(super) fn run(&self, site: &Site, threads: usize, long: bool) -> Outcome {
-        let log = site.log(&self.log);
+    pub(super) fn run(&self, context: &CiContext, threads: usize, long: bool) -> Outcome {
+        let log = context.log(&self.log);
         let outcome = match &self.what {
             What::Runs(run) => run(&log),
             What::Tests(binary) => {

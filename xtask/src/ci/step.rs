@@ -20,15 +20,15 @@ const COMMAND_S_MAX: u32 = 3600;
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Lines of a failed command's log that are shown, at most.
-const SHOWN_LINES: usize = 100;
+const LOG_TAIL_LINES: usize = 100;
 
 /// Where the steps run.
-pub(super) struct Site {
+pub(super) struct CiContext {
     pub(super) logs: PathBuf,
     pub(super) fuzz_s: u32,
 }
 
-impl Site {
+impl CiContext {
     /// The empty log of a step, or of one of its jobs.
     pub(super) fn log(&self, name: &str) -> Log {
         let file = self.logs.join(format!("{name}.log"));
@@ -100,7 +100,7 @@ impl Outcome {
     }
 
     /// One line.
-    pub(super) fn said(&self) -> String {
+    pub(super) fn message(&self) -> String {
         let tests = self.reasons.as_ref().map(|reasons| (describe(self.counts), reasons.join("; ")));
         let (tests, reasons) = tests.unwrap_or_default();
         let parts = [tests, reasons, self.said.clone()].into_iter().filter(|said| !said.is_empty());
@@ -192,7 +192,7 @@ impl Log {
     }
 
     fn failure(&self, counts: Counts, text: &str) -> Outcome {
-        let shown = what_failed(text).join("\n");
+        let shown = failed_test_lines(text).join("\n");
         let file = self.file.strip_prefix(cmd::root()).unwrap_or(&self.file);
         let said = format!("(all of it in {})", file.display());
         Outcome { counts, said, detail: Some(shown), reasons: None, timed: Vec::new() }
@@ -262,7 +262,7 @@ impl Ran {
 }
 
 /// What of a failed command's output says why: what libtest prints of the tests that failed, or else its end.
-fn what_failed(text: &str) -> Vec<&str> {
+fn failed_test_lines(text: &str) -> Vec<&str> {
     let lines: Vec<&str> = text.lines().collect();
     let mut shown = Vec::new();
     let mut inside = false;
@@ -274,9 +274,9 @@ fn what_failed(text: &str) -> Vec<&str> {
     }
     if shown.is_empty() {
         shown = lines;
-        shown.drain(..shown.len().saturating_sub(SHOWN_LINES));
+        shown.drain(..shown.len().saturating_sub(LOG_TAIL_LINES));
     }
-    shown.truncate(SHOWN_LINES);
+    shown.truncate(LOG_TAIL_LINES);
     shown
 }
 
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_that_says_it_was_skipped_did_not_pass() {
+    fn skipped_test_is_not_counted_as_passed() {
         let text = "successes:\n\n---- in_a_sandbox stdout ----\nskipped: no user namespaces\n\n\
                     test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.0s\n";
         assert_eq!(count_tests(text), Counts { passed: 1, failed: 0, skipped: 1 });
@@ -341,15 +341,15 @@ mod tests {
                         test result: FAILED. 1 passed; 1 failed; 0 ignored\n"
             .to_owned();
         text.push_str(&"successes:\n".repeat(200));
-        let shown = what_failed(&text);
+        let shown = failed_test_lines(&text);
         assert_eq!(shown.first(), Some(&"failures:"));
         assert!(shown.contains(&"panicked") && !shown.contains(&"fine"));
         assert_eq!(shown.last(), Some(&"test result: FAILED. 1 passed; 1 failed; 0 ignored"));
-        assert_eq!(what_failed("one\ntwo\n"), ["one", "two"]);
+        assert_eq!(failed_test_lines("one\ntwo\n"), ["one", "two"]);
     }
 
     fn log(folder: &Path) -> Log {
-        Site { logs: folder.to_path_buf(), fuzz_s: 1 }.log("step")
+        CiContext { logs: folder.to_path_buf(), fuzz_s: 1 }.log("step")
     }
 
     fn shell(script: &str) -> Command {
@@ -381,6 +381,6 @@ mod tests {
         let result = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored;'";
         let outcome = log.run_tests(shell(result)).unwrap().and(log.run_tests(shell(result)).unwrap());
         assert_eq!(outcome.counts().passed, 4);
-        assert_eq!(outcome.said(), "4 passed");
+        assert_eq!(outcome.message(), "4 passed");
     }
 }

@@ -16,14 +16,14 @@ pub(super) struct Step {
     pub(super) what: &'static str,
     /// Part of `--quick`.
     pub(super) quick: bool,
-    pub(super) kind: Kind,
+    pub(super) kind: StepKind,
 }
 
 /// The time at which a step runs, and its function.
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum StepKind {
     /// Before all others, which need its results.
-    Ground(Run),
+    First(Run),
     /// Beside others, as its cost allows.
     Beside(Cost, Run),
     /// The test programs of the packages that name this step, each beside others, and further commands that run tests.
@@ -38,38 +38,48 @@ pub(super) type Run = fn(&Log) -> Result<Outcome>;
 impl Step {
     /// Returns whether the step runs test programs.
     pub(super) fn has_tests(&self) -> bool {
-        matches!(self.kind, Kind::Tests(_) | Kind::TestsWith(_))
+        matches!(self.kind, StepKind::Tests(_) | StepKind::TestsWith(_))
     }
 }
 
-const fn step(name: &'static str, what: &'static str, quick: bool, kind: Kind) -> Step {
+const fn step(name: &'static str, what: &'static str, quick: bool, kind: StepKind) -> Step {
     Step { name, what, quick, kind }
 }
 
 pub(super) const STEPS: [Step; 18] = [
-    step("fmt", "formats are rustfmt's", true, Kind::Ground(fmt)),
-    step("tidy", "rules the compiler does not know", true, Kind::Ground(tidy_step)),
-    step("build", "programs, and the test programs that start them", true, Kind::Ground(build)),
-    step("abi", "C libraries link, with versioned names", true, Kind::Ground(abi)),
-    step("guests", "MX between guests of QEMU, and their windows", false, Kind::TestsWith(fetch_guests)),
-    step("clippy", "no warning of rustc or clippy", true, Kind::Beside(Cost::Builds, clippy)),
-    step("test", "tests of every crate", true, Kind::Tests(&[("doc", test_docs), ("xdp", test_features)])),
-    step("suites", "tests of the built programs, in namespaces", true, Kind::Tests(&[])),
-    step("hosts", "MX between hosts made of namespaces", true, Kind::Tests(&[])),
-    step("mpi", "stock MPIs on the libfabric provider", false, Kind::Tests(&[])),
-    step("walk", "docs/walk.md is the way of a message", false, Kind::Tests(&[])),
-    step("loom", "every interleaving of the shared-memory code", false, Kind::Beside(Cost::Builds, loom)),
-    step("miri", "layout and shared memory under miri, little and big endian", false, Kind::Beside(Cost::Builds, miri)),
-    step("bare", "crates without std build for a target that has none", false, Kind::Beside(Cost::Builds, bare)),
-    step("doc", "documentation builds without warnings", false, Kind::Beside(Cost::Builds, doc)),
+    step("fmt", "formats are rustfmt's", true, StepKind::First(fmt)),
+    step("tidy", "rules the compiler does not know", true, StepKind::First(tidy_step)),
+    step("build", "programs, and the test programs that start them", true, StepKind::First(build)),
+    step("abi", "C libraries link, with versioned names", true, StepKind::First(abi)),
+    step("guests", "MX between guests of QEMU, and their windows", false, StepKind::TestsWith(fetch_guests)),
+    step("clippy", "no warning of rustc or clippy", true, StepKind::Beside(Cost::Builds, clippy)),
+    step("test", "tests of every crate", true, StepKind::Tests(&[("doc", test_docs), ("xdp", test_features)])),
+    step("suites", "tests of the built programs, in namespaces", true, StepKind::Tests(&[])),
+    step("hosts", "MX between hosts made of namespaces", true, StepKind::Tests(&[])),
+    step("mpi", "stock MPIs on the libfabric provider", false, StepKind::Tests(&[])),
+    step("walk", "docs/walk.md is the way of a message", false, StepKind::Tests(&[])),
+    step("loom", "every interleaving of the shared-memory code", false, StepKind::Beside(Cost::Builds, loom)),
+    step(
+        "miri",
+        "layout and shared memory under miri, little and big endian",
+        false,
+        StepKind::Beside(Cost::Builds, miri),
+    ),
+    step(
+        "bare",
+        "crates without std build for a target that has none",
+        false,
+        StepKind::Beside(Cost::Builds, no_std_build),
+    ),
+    step("doc", "documentation builds without warnings", false, StepKind::Beside(Cost::Builds, doc)),
     step(
         "licences",
         "licences of all dependencies are in deny.toml",
         false,
-        Kind::Beside(Cost::Waits, licences::check),
+        StepKind::Beside(Cost::Waits, licences::check),
     ),
-    step("deny", "cargo-deny: advisories, bans, sources", false, Kind::Beside(Cost::Waits, deny)),
-    step("fuzz", "each fuzz target for some seconds", false, Kind::Beside(Cost::Builds, fuzz::run)),
+    step("deny", "cargo-deny: advisories, bans, sources", false, StepKind::Beside(Cost::Waits, deny)),
+    step("fuzz", "each fuzz target for some seconds", false, StepKind::Beside(Cost::Builds, fuzz::run)),
 ];
 
 pub(super) const SHM: &str = "isthmus-shm";
@@ -78,7 +88,7 @@ pub(super) const SUITES: &str = "isthmus-suites";
 const LINK: &str = "isthmus-link";
 
 /// A target without std, and one that is big endian.
-const BARE_TARGET: &str = "x86_64-unknown-none";
+const NO_STD_TARGET: &str = "x86_64-unknown-none";
 const BIG_ENDIAN_TARGET: &str = "s390x-unknown-linux-gnu";
 
 /// Whether `cargo +nightly` works.
@@ -100,7 +110,7 @@ fn fmt(log: &Log) -> Result<Outcome> {
 }
 
 fn tidy_step(_: &Log) -> Result<Outcome> {
-    let errors = tidy::errors_here()?;
+    let errors = tidy::count_errors()?;
     Ok(if errors == 0 { Outcome::passed("") } else { Outcome::failed(format!("{errors} errors")) })
 }
 
@@ -187,17 +197,17 @@ fn miri(log: &Log) -> Result<Outcome> {
     Ok(native.and(log.run_tests(command(&["--target", BIG_ENDIAN_TARGET]))?))
 }
 
-fn bare(log: &Log) -> Result<Outcome> {
+fn no_std_build(log: &Log) -> Result<Outcome> {
     let crates = tidy::crates_without_std(&Tree::read(&cmd::root())?);
     let packages = crates.iter().flat_map(|name| ["--package", name]);
-    let mut command = if has_target(BARE_TARGET) {
+    let mut command = if has_target(NO_STD_TARGET) {
         cargo(&["build"])
     } else if has_nightly_source() {
         cargo(&["+nightly", "build", "-Zbuild-std=core,alloc"])
     } else {
         return Ok(Outcome::skipped("neither the target x86_64-unknown-none nor nightly with rust-src is installed"));
     };
-    command.args(["--target", BARE_TARGET, "--target-dir", "target/bare"]).args(packages);
+    command.args(["--target", NO_STD_TARGET, "--target-dir", "target/no-std"]).args(packages);
     log.run(command)
 }
 

@@ -3,7 +3,7 @@
 //! `cargo xtask ci` then builds them for a target that has no std, which proves it; this check needs no toolchain.
 
 use super::Finding;
-use super::arrows::{ENGINES, folder_of};
+use super::dependencies::{ENGINES, folder_of};
 use crate::tree::{RustFile, Tree};
 
 const RULE: &str = "no-std";
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn layout_and_engines_say_no_std() {
+    fn layout_and_engines_declare_no_std() {
         for name in ["isthmus-layout", "isthmus-mx"] {
             let path = format!("{}/src/lib.rs", folder_of(name));
             assert_eq!(count(&path, ""), 1);

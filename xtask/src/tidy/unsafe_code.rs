@@ -5,7 +5,7 @@
 //! this check also sees code that is compiled on other machines or under other cfgs.
 
 use super::Finding;
-use crate::tree::{Kind, RustFile, Tree};
+use crate::tree::{RustFile, TokenKind, Tree};
 
 const RULE: &str = "unsafe";
 
@@ -22,7 +22,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
         if is_crate_root(&file.path) && !forbids(file) {
             findings.push(Finding::error(RULE, &file.path, 1, "needs `#![forbid(unsafe_code)]`"));
         }
-        for token in file.tokens.iter().filter(|token| token.kind == Kind::Word && token.text == "unsafe") {
+        for token in file.tokens.iter().filter(|token| token.kind == TokenKind::Word && token.text == "unsafe") {
             let text = "unsafe code lives in isthmus-shm, isthmus-platform*, isthmus-link and abi/ only";
             findings.push(Finding::error(RULE, &file.path, token.line, text));
         }
@@ -42,7 +42,8 @@ fn forbids(file: &RustFile) -> bool {
 }
 
 fn unargued(file: &RustFile) -> impl Iterator<Item = Finding> + '_ {
-    let words = file.tokens.iter().enumerate().filter(|(_, token)| token.kind == Kind::Word && token.text == "unsafe");
+    let words =
+        file.tokens.iter().enumerate().filter(|(_, token)| token.kind == TokenKind::Word && token.text == "unsafe");
     words.filter_map(|(at, token)| {
         let next = file.tokens.get(at + 1).map_or("", |next| next.text.as_str());
         let bad = (next == "{" || next == "impl") && !is_argued(file, token.line);
@@ -73,10 +74,10 @@ fn is_argued(file: &RustFile, line: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::told;
+    use crate::tidy::render;
 
     fn findings(path: &str, text: &str) -> Vec<String> {
-        told(&check(&Tree::of(&[(path, text)])))
+        render(&check(&Tree::of(&[(path, text)])))
     }
 
     const HERE: &str = "crates/shm/src/window.rs";

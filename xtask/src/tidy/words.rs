@@ -135,7 +135,7 @@ impl Tally {
     }
 
     fn add_names(&mut self, file: &RustFile, lists: &Lists) {
-        for token in file.tokens.iter().filter(|token| token.kind == crate::tree::Kind::Word) {
+        for token in file.tokens.iter().filter(|token| token.kind == crate::tree::TokenKind::Word) {
             if let Some(instead) = lists.replacement(&token.text) {
                 self.add(Class::Retired, &file.path, token.line, format!("{} (now: {instead})", token.text));
             }

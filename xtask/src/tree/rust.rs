@@ -9,7 +9,7 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// What a token is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum TokenKind {
     Word,
     Sign,
     Literal,
@@ -21,7 +21,7 @@ pub(crate) enum Kind {
 #[derive(Clone, Debug)]
 pub(crate) struct Token {
     pub(crate) text: String,
-    pub(crate) kind: Kind,
+    pub(crate) kind: TokenKind,
     pub(crate) line: usize,
 }
 
@@ -45,8 +45,8 @@ impl RustFile {
         let said = |error: syn::Error| format!("line {}: {error}", error.span().start().line);
         let syntax = syn::parse_file(text).map_err(said)?;
         let stream: TokenStream = text.parse().map_err(|error: proc_macro2::LexError| error.to_string())?;
-        let mut reader = Reader { folder: module_folder(path), ..Reader::default() };
-        reader.level(stream);
+        let mut reader = TokenReader { folder: module_folder(path), ..TokenReader::default() };
+        reader.visit_stream(stream);
         Ok(Self {
             path: path.to_owned(),
             lines: text.lines().map(str::to_owned).collect(),
@@ -111,7 +111,7 @@ fn module_folder(path: &str) -> String {
 }
 
 #[derive(Default)]
-struct Reader {
+struct TokenReader {
     tokens: Vec<Token>,
     test_lines: Vec<RangeInclusive<usize>>,
     macro_lines: Vec<RangeInclusive<usize>>,
@@ -120,10 +120,10 @@ struct Reader {
     folder: String,
 }
 
-impl Reader {
+impl TokenReader {
     /// Reads the tokens between two brackets. An attribute that says *test* holds from its line to the end of what it
     /// stands before: the next `{…}` or `;` of this level.
-    fn level(&mut self, stream: TokenStream) {
+    fn visit_stream(&mut self, stream: TokenStream) {
         let mut trees = stream.into_iter().peekable();
         let mut test_from: Option<usize> = None;
         while let Some(tree) = trees.next() {
@@ -141,14 +141,14 @@ impl Reader {
                         trees.next();
                         continue;
                     }
-                    if says_test(attribute) {
+                    if is_test_attribute(attribute) {
                         self.all_test |= inner;
                         test_from = test_from.or(Some(line));
                     }
                 }
-                self.push("#", Kind::Sign, line);
+                self.push("#", TokenKind::Sign, line);
                 if mark.is_some() {
-                    self.push("!", Kind::Sign, line);
+                    self.push("!", TokenKind::Sign, line);
                 }
                 continue;
             }
@@ -159,15 +159,15 @@ impl Reader {
             };
             let last = tree.span().end().line;
             let is_semicolon = matches!(tree, TokenTree::Punct(_));
-            self.one(tree);
+            self.visit_tree(tree);
             if closes && let Some(first) = test_from.take() {
                 self.test_lines.push(first..=last);
-                self.note_test_module(is_semicolon);
+                self.record_test_module(is_semicolon);
             }
         }
     }
 
-    fn one(&mut self, tree: TokenTree) {
+    fn visit_tree(&mut self, tree: TokenTree) {
         let line = tree.span().start().line;
         match tree {
             TokenTree::Group(group) => {
@@ -183,22 +183,22 @@ impl Reader {
                 {
                     self.macro_lines.push(line..=group.span_close().end().line);
                 }
-                self.push(open, Kind::Open, line);
+                self.push(open, TokenKind::Open, line);
                 let outer = self.folder.clone();
                 if let Some(name) = self.inline_module() {
                     self.folder = format!("{outer}/{name}");
                 }
-                self.level(group.stream());
+                self.visit_stream(group.stream());
                 self.folder = outer;
-                self.push(close, Kind::Close, group.span_close().start().line);
+                self.push(close, TokenKind::Close, group.span_close().start().line);
             }
-            TokenTree::Ident(word) => self.push(&word.to_string(), Kind::Word, line),
-            TokenTree::Punct(sign) => self.push(&sign.as_char().to_string(), Kind::Sign, line),
-            TokenTree::Literal(literal) => self.push(&literal.to_string(), Kind::Literal, line),
+            TokenTree::Ident(word) => self.push(&word.to_string(), TokenKind::Word, line),
+            TokenTree::Punct(sign) => self.push(&sign.as_char().to_string(), TokenKind::Sign, line),
+            TokenTree::Literal(literal) => self.push(&literal.to_string(), TokenKind::Literal, line),
         }
     }
 
-    fn push(&mut self, text: &str, kind: Kind, line: usize) {
+    fn push(&mut self, text: &str, kind: TokenKind, line: usize) {
         self.tokens.push(Token { text: text.to_owned(), kind, line });
     }
 
@@ -211,7 +211,7 @@ impl Reader {
     }
 
     /// After `mod name;` under a test attribute: that file is test code too.
-    fn note_test_module(&mut self, is_semicolon: bool) {
+    fn record_test_module(&mut self, is_semicolon: bool) {
         if let [.., word, name, _] = self.tokens.as_slice()
             && is_semicolon
             && word.text == "mod"
@@ -226,22 +226,24 @@ fn first_word(attribute: &TokenStream) -> String {
 }
 
 /// `#[test]`, `#[some::test]`, or a `#[cfg(…)]` that asks for `test` or `loom`.
-fn says_test(attribute: TokenStream) -> bool {
+fn is_test_attribute(attribute: TokenStream) -> bool {
     if first_word(&attribute) == "cfg" {
-        return attribute.into_iter().any(|tree| matches!(tree, TokenTree::Group(group) if asks_test(group.stream())));
+        return attribute
+            .into_iter()
+            .any(|tree| matches!(tree, TokenTree::Group(group) if is_test_condition(group.stream())));
     }
     let path = attribute.into_iter().take_while(|tree| !matches!(tree, TokenTree::Group(_)));
     matches!(path.last(), Some(TokenTree::Ident(word)) if word == "test")
 }
 
-fn asks_test(condition: TokenStream) -> bool {
+fn is_test_condition(condition: TokenStream) -> bool {
     let mut negated = false;
     condition.into_iter().any(|tree| match tree {
         TokenTree::Ident(word) => {
             negated = word == "not";
             word == "test" || word == "loom"
         }
-        TokenTree::Group(group) => !negated && asks_test(group.stream()),
+        TokenTree::Group(group) => !negated && is_test_condition(group.stream()),
         _ => false,
     })
 }

@@ -29,9 +29,9 @@ const INTRODUCTION: &str = r#"/*
 /// Rust's names and C's.
 const RENAMED: [(&str, &str); 4] = [
     ("Handle", "isth_domain"),
-    ("Address", "isth_address"),
-    ("Options", "isth_options"),
-    ("Completion", "isth_completion"),
+    ("IsthAddress", "isth_address"),
+    ("IsthOptions", "isth_options"),
+    ("IsthCompletion", "isth_completion"),
 ];
 
 /// What cbindgen writes, and what a compiler of 1989 takes too.
@@ -84,7 +84,7 @@ fn reasons() -> String {
 }
 
 #[test]
-fn the_header_is_what_the_sources_say() {
+fn header_matches_the_sources() {
     let path = package().join("include/isthmus.h");
     let header = generated();
     if std::env::var_os("UPDATE").is_some() {
@@ -96,7 +96,7 @@ fn the_header_is_what_the_sources_say() {
 }
 
 #[test]
-fn the_header_is_c_of_every_age_and_cpp() {
+fn header_compiles_as_every_c_standard_and_cpp() {
     let scratch = Scratch::new().unwrap();
     let twice = "#include <isthmus.h>\n#include <isthmus.h>\nint main(void) { return 0; }\n";
     let file = scratch.write("only.c", twice).unwrap();

@@ -1,7 +1,7 @@
 //! Sizes, offsets and values as a C compiler sees them in the header, and as Rust has them.
 
 use crate::build::cc;
-use isthmus_abi::{Address, Completion, Options};
+use isthmus_abi::{IsthAddress, IsthCompletion, IsthOptions};
 use isthmus_client::Reason;
 use isthmus_testbed::Scratch;
 use std::fmt::Write;
@@ -50,16 +50,16 @@ fn width_of<T>(width: impl Fn(&T) -> usize) -> usize {
 }
 
 #[test]
-fn c_and_rust_see_the_same() {
+fn c_and_rust_layouts_agree() {
     let mut facts = Facts::default();
-    structure!(facts, "isth_address" is Address: domain endpoint);
-    structure!(facts, "isth_options" is Options: name socket wait spin_us flags reserved0 reserved);
-    structure!(facts, "isth_completion" is Completion:
+    structure!(facts, "isth_address" is IsthAddress: domain endpoint);
+    structure!(facts, "isth_options" is IsthOptions: name socket wait spin_us flags reserved0 reserved);
+    structure!(facts, "isth_completion" is IsthCompletion:
         context token tag len from endpoint kind reason reserved0 reserved);
     constants!(facts:
         ISTH_VERSION ISTH_VERSION_MAJOR ISTH_VERSION_MINOR
         ISTH_WAIT_DEFAULT ISTH_WAIT_ADAPTIVE ISTH_WAIT_SPIN ISTH_WAIT_SLEEP
-        ISTH_NO_AUTOSTART ISTH_NO_REHOMING ISTH_NO_CHANNELS ISTH_ENDPOINT_ANY
+        ISTH_NO_AUTOSTART ISTH_NO_REGCACHE ISTH_NO_CHANNELS ISTH_ENDPOINT_ANY
         ISTH_SENT ISTH_RECEIVED ISTH_CANCELLED ISTH_FAILED);
     for reason in Reason::ALL {
         let name = reason.name().to_uppercase().replace('-', "_");

@@ -23,7 +23,7 @@ fn the_library_exports_these_names_and_no_others() {
 }
 
 #[test]
-fn the_library_is_called_by_its_version_and_needs_libc_only() {
+fn library_has_a_versioned_soname_and_needs_libc_only() {
     let headers = tool("objdump", &["-p"]);
     let of = |what: &str| -> Vec<String> {
         let lines = headers.lines().filter_map(|line| line.trim().strip_prefix(what));
@@ -37,7 +37,7 @@ fn the_library_is_called_by_its_version_and_needs_libc_only() {
 }
 
 #[test]
-fn loading_the_library_does_nothing() {
+fn loading_the_library_has_no_side_effects() {
     // No constructor of ours, no thread, no signal handler, nothing on standard error: a program that never attaches
     // is as it was.
     let output =

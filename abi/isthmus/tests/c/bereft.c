@@ -37,7 +37,7 @@ static int send(const char *name)
     while (answer == 0);
     CHECK(answer == -ISTH_REASON_NO_SUCH_DOMAIN);
     ANSWERS(1, isth_wait(domain, &done, 20000));
-    CHECK(done.kind == ISTH_FAILED && done.context == data && done.reason == ISTH_REASON_PEER_VANISHED);
+    CHECK(done.kind == ISTH_FAILED && done.context == data && done.reason == ISTH_REASON_PEER_CONNECTION_LOST);
     ANSWERS(0, isth_detach(domain, 1000));
     free(data);
     say("bereft");

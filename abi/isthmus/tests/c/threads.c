@@ -1,6 +1,6 @@
 /*
  * One domain in three threads: two wait for ever, the third posts, and now and then takes a completion out of
- * their hands, or the news they sleep for. A wake-up that gets lost makes this program hang.
+ * their hands, or the notifications they sleep for. A wake-up that gets lost makes this program hang.
  */
 #include "check.h"
 #include <pthread.h>

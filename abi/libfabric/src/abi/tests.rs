@@ -174,7 +174,7 @@ fn numbers(facts: &mut Facts) {
 }
 
 #[test]
-fn everything_is_where_the_headers_have_it() {
+fn layout_matches_the_installed_headers() {
     if !Path::new("/usr/include/rdma/fabric.h").is_file() {
         eprintln!("skipped: there is no rdma/fabric.h (scripts/setup)");
         return;

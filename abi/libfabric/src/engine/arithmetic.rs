@@ -22,7 +22,7 @@ const ELEMENTS_BYTES_MAX: usize = 4 << 10;
 
 /// What becomes of the value before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum AtomicForm {
     /// Nothing.
     Write,
     /// It is answered.
@@ -87,11 +87,11 @@ impl Operation {
     }
 
     /// The forms in which libfabric has it.
-    const fn is_of(self, form: Form) -> bool {
+    const fn is_of(self, form: AtomicForm) -> bool {
         match self {
-            Self::Swap(_) | Self::MaskedSwap => matches!(form, Form::Compare),
-            Self::Read => matches!(form, Form::Fetch),
-            _ => matches!(form, Form::Write | Form::Fetch),
+            Self::Swap(_) | Self::MaskedSwap => matches!(form, AtomicForm::Compare),
+            Self::Read => matches!(form, AtomicForm::Fetch),
+            _ => matches!(form, AtomicForm::Write | AtomicForm::Fetch),
         }
     }
 }
@@ -117,16 +117,16 @@ const DOUBLE_COMPLEX: usize = 11;
 
 /// An operation on some elements of a type, in some form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct What {
+pub(crate) struct AtomicOp {
     operation: Operation,
     datatype: usize,
-    form: Form,
+    form: AtomicForm,
     count: usize,
 }
 
-impl What {
+impl AtomicOp {
     /// As callers number it.
-    pub(crate) fn new(operation: c_int, datatype: c_int, form: Form, count: usize) -> Result<Self, Errno> {
+    pub(crate) fn new(operation: c_int, datatype: c_int, form: AtomicForm, count: usize) -> Result<Self, Errno> {
         let known = Operation::of(operation).ok_or(Errno::OPNOTSUPP)?;
         let datatype = usize::try_from(datatype).map_err(|_| Errno::OPNOTSUPP)?;
         let &(bytes, whole) = TYPES.get(datatype).ok_or(Errno::OPNOTSUPP)?;
@@ -147,34 +147,34 @@ impl What {
     }
 
     /// Elements of a type that one operation may have, and bytes of one.
-    pub(crate) fn limits(operation: c_int, datatype: c_int, form: Form) -> Result<(usize, usize), Errno> {
+    pub(crate) fn limits(operation: c_int, datatype: c_int, form: AtomicForm) -> Result<(usize, usize), Errno> {
         let what = Self::new(operation, datatype, form, 0)?;
         let (bytes, _) = TYPES[what.datatype];
         Ok((ELEMENTS_BYTES_MAX / bytes, bytes))
     }
 
-    /// As a word of a head.
-    pub(crate) fn emit(operation: c_int, datatype: c_int, form: Form, count: usize) -> u64 {
+    /// As a word of a header.
+    pub(crate) fn emit(operation: c_int, datatype: c_int, form: AtomicForm, count: usize) -> u64 {
         let form = match form {
-            Form::Write => 0,
-            Form::Fetch => 1,
-            Form::Compare => 2,
+            AtomicForm::Write => 0,
+            AtomicForm::Fetch => 1,
+            AtomicForm::Compare => 2,
         };
         u64::from(operation as u8) | u64::from(datatype as u8) << 8 | form << 16 | (count as u64) << 32
     }
 
     pub(crate) fn parse(word: u64) -> Result<Self, Errno> {
         let form = match word >> 16 & 0xff {
-            0 => Form::Write,
-            1 => Form::Fetch,
-            2 => Form::Compare,
+            0 => AtomicForm::Write,
+            1 => AtomicForm::Fetch,
+            2 => AtomicForm::Compare,
             _ => return Err(Errno::INVAL),
         };
         Self::new(c_int::from(word as u8), c_int::from((word >> 8) as u8), form, (word >> 32) as usize)
     }
 
     pub(crate) const fn fetches(&self) -> bool {
-        !matches!(self.form, Form::Write)
+        !matches!(self.form, AtomicForm::Write)
     }
 
     /// It needs the value before.
@@ -195,7 +195,7 @@ impl What {
     pub(crate) const fn operand_bytes(&self) -> usize {
         match (self.operation, self.form) {
             (Operation::Read, _) => 0,
-            (_, Form::Compare) => 2 * self.target_bytes(),
+            (_, AtomicForm::Compare) => 2 * self.target_bytes(),
             _ => self.target_bytes(),
         }
     }
@@ -220,7 +220,7 @@ impl What {
         let mut was = vec![0; self.target_bytes()];
         if self.is_atomic_at(place) {
             for at in (0..self.target_bytes()).step_by(bytes) {
-                let part = |of: &'_ [u8]| of.get(at..at + bytes).map_or([0; 8], widened);
+                let part = |of: &'_ [u8]| of.get(at..at + bytes).map_or([0; 8], zero_extended);
                 let (operand, compared) = (part(operands), part(compared));
                 let becomes = |target: &mut [u8]| self.compute(target, &operand[..bytes], &compared[..bytes]);
                 // SAFETY: an element of the target, aligned as its number of bytes asks for.
@@ -292,7 +292,7 @@ impl What {
 }
 
 /// At most eight bytes, and zeroes.
-fn widened(bytes: &[u8]) -> [u8; 8] {
+fn zero_extended(bytes: &[u8]) -> [u8; 8] {
     std::array::from_fn(|at| bytes.get(at).copied().unwrap_or(0))
 }
 

@@ -10,35 +10,35 @@
 //! order. Whatever cannot be done here is asked for ([`request`](crate::engine::request)): what shares a page with something else
 //! or cannot be moved, what was not registered for this, what somebody counts, numbers that no processor changes at once.
 
-use crate::engine::arithmetic::What;
+use crate::engine::arithmetic::AtomicOp;
 use crate::engine::endpoint::Endpoint;
-use crate::engine::pieces::Pieces;
-use crate::engine::request::Demand;
+use crate::engine::iovecs::IoVecs;
+use crate::engine::request::RmaRequest;
 use crate::errno::Errno;
-use isthmus_client::arena::{Evicted, Want};
+use isthmus_client::arena::{AccessRights, Evicted};
 
-/// Who does everything in others' memory still has to serve those that ask, now and then.
-const VISITS_PER_TURN: u32 = 16;
+/// An endpoint that does everything directly in its peers' memory still makes progress after this many operations, for those that ask.
+const DIRECT_OPS_PER_PROGRESS: u32 = 16;
 
 impl Endpoint {
-    /// Has `act` done on `len` bytes of somebody else's. None, and nothing is done, where he has to be asked.
-    fn visit<T>(
+    /// Runs `act` on `len` bytes of a peer's memory. None, and nothing is done, where the peer has to be asked.
+    fn access_arena<T>(
         &mut self,
-        demand: &Demand,
+        rma_request: &RmaRequest,
         len: usize,
-        want: Want,
+        want: AccessRights,
         act: impl FnOnce(*mut u8) -> Option<T>,
     ) -> Option<Result<T, Evicted>> {
-        if len == 0 || self.domain.matcher().ops.asks(demand.to) {
+        if len == 0 || self.domain.matcher().ops.has_unanswered(rma_request.to) {
             return None;
         }
-        let visitor = self.domain.visit(demand.to.domain)?;
-        let visit = visitor.enter(demand.key, demand.offset, len as u64, want)?;
-        let done = act(visit.place().as_ptr())?;
-        let left = visit.leave();
-        self.visits = self.visits.wrapping_add(1);
-        if self.visits.is_multiple_of(VISITS_PER_TURN) {
-            self.turn();
+        let arena_mapping = self.domain.peer_arena(rma_request.to.domain)?;
+        let access = arena_mapping.access(rma_request.key, rma_request.offset, len as u64, want)?;
+        let done = act(access.pointer().as_ptr())?;
+        let left = access.finish();
+        self.direct_ops = self.direct_ops.wrapping_add(1);
+        if self.direct_ops.is_multiple_of(DIRECT_OPS_PER_PROGRESS) {
+            self.progress();
         }
         Some(left.map(|()| done))
     }
@@ -47,28 +47,28 @@ impl Endpoint {
     ///
     /// # Safety
     ///
-    /// The program lends the pieces for reading while we are here.
-    pub(crate) unsafe fn write_direct(&mut self, demand: &Demand, pieces: &Pieces) -> bool {
+    /// The program lends the buffers for reading while we are here.
+    pub(crate) unsafe fn write_direct(&mut self, rma_request: &RmaRequest, iovecs: &IoVecs) -> bool {
         let act = |place: *mut u8| {
-            // SAFETY: as promised; the visit has as many bytes.
-            unsafe { pieces.copy_to_place(place) };
+            // SAFETY: as promised; the access covers as many bytes.
+            unsafe { iovecs.copy_to_place(place) };
             Some(())
         };
-        matches!(self.visit(demand, pieces.len(), Want::Write, act), Some(Ok(())))
+        matches!(self.access_arena(rma_request, iovecs.len(), AccessRights::Write, act), Some(Ok(())))
     }
 
     /// Reads. False if the owner has to be asked for it.
     ///
     /// # Safety
     ///
-    /// The program lends the pieces for writing while we are here.
-    pub(crate) unsafe fn read_direct(&mut self, demand: &Demand, into: &Pieces) -> bool {
+    /// The program lends the buffers for writing while we are here.
+    pub(crate) unsafe fn read_direct(&mut self, rma_request: &RmaRequest, into: &IoVecs) -> bool {
         let act = |place: *mut u8| {
-            // SAFETY: as promised; the visit has as many bytes.
+            // SAFETY: as promised; the access covers as many bytes.
             unsafe { into.copy_from_place(place) };
             Some(())
         };
-        matches!(self.visit(demand, into.len(), Want::Read, act), Some(Ok(())))
+        matches!(self.access_arena(rma_request, into.len(), AccessRights::Read, act), Some(Ok(())))
     }
 
     /// Does an atomic operation. None if the owner has to be asked for it; an error if it cannot be known whether it was done: that
@@ -76,29 +76,29 @@ impl Endpoint {
     ///
     /// # Safety
     ///
-    /// The program lends the pieces for writing while we are here.
+    /// The program lends the buffers for writing while we are here.
     pub(crate) unsafe fn operate_direct(
         &mut self,
-        demand: &Demand,
+        rma_request: &RmaRequest,
         what: u64,
         operands: &[u8],
-        result: &Pieces,
+        result: &IoVecs,
     ) -> Option<Result<(), Errno>> {
-        let what = What::parse(what).ok()?;
+        let what = AtomicOp::parse(what).ok()?;
         if what.operand_bytes() != operands.len() {
             return None;
         }
         let want = match (what.only_reads(), what.reads()) {
-            (true, _) => Want::Read,
-            (_, true) => Want::Both,
-            _ => Want::Write,
+            (true, _) => AccessRights::Read,
+            (_, true) => AccessRights::Both,
+            _ => AccessRights::Write,
         };
         let mut before = vec![0; if what.fetches() { what.target_bytes() } else { 0 }];
         let act = |place: *mut u8| {
-            // SAFETY: the visit has as many bytes; the operands are as long as they have to be.
+            // SAFETY: the access covers as many bytes; the operands are as long as they have to be.
             what.is_atomic_at(place).then(|| unsafe { what.apply(place, operands, &mut before) })
         };
-        match self.visit(demand, what.target_bytes(), want, act)? {
+        match self.access_arena(rma_request, what.target_bytes(), want, act)? {
             Ok(()) => {
                 // SAFETY: as promised.
                 unsafe { result.copy_from(&before) };

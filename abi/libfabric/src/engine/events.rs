@@ -19,7 +19,7 @@ pub(crate) struct Event {
     /// 0, or what went wrong.
     pub(crate) error: c_int,
     /// Bytes for which there was no room.
-    pub(crate) excess: usize,
+    pub(crate) overflow: usize,
 }
 
 // SAFETY: the pointers are the program's words; nothing of ours looks behind them.
@@ -30,7 +30,7 @@ impl Event {
     #[inline]
     pub(crate) const fn of(context: *mut c_void, flags: u64) -> Self {
         let (buf, source) = (std::ptr::null_mut(), crate::abi::consts::FI_ADDR_NOTAVAIL);
-        Self { context, flags, len: 0, buf, data: 0, tag: 0, source, error: 0, excess: 0 }
+        Self { context, flags, len: 0, buf, data: 0, tag: 0, source, error: 0, overflow: 0 }
     }
 }
 
@@ -51,7 +51,7 @@ impl Counter {
 
 /// What a counter counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Counted {
+pub(crate) enum CounterKind {
     Send,
     Recv,
     Read,
@@ -89,8 +89,8 @@ impl Events {
         self.bound[side as usize]
     }
 
-    pub(crate) fn bind_counter(&mut self, counted: Counted, counter: Arc<Counter>) {
-        self.counters[counted as usize] = Some(counter);
+    pub(crate) fn bind_counter(&mut self, counter_kind: CounterKind, counter: Arc<Counter>) {
+        self.counters[counter_kind as usize] = Some(counter);
     }
 
     pub(crate) fn has_counters(&self) -> bool {
@@ -104,27 +104,27 @@ impl Events {
     }
 
     /// An operation is over that the program only counts.
-    pub(crate) fn counted(&mut self, counted: Counted, failed: bool) {
+    pub(crate) fn counted(&mut self, counter_kind: CounterKind, failed: bool) {
         self.count += 1;
-        if let Some(counter) = &self.counters[counted as usize] {
+        if let Some(counter) = &self.counters[counter_kind as usize] {
             counter.count(failed);
         }
     }
 
     /// An operation is over. Errors are told of in any case.
     #[inline]
-    pub(crate) fn over(&mut self, side: Side, counted: Counted, tell: bool, event: Event) {
+    pub(crate) fn complete(&mut self, side: Side, counter_kind: CounterKind, wants_completion: bool, event: Event) {
         self.count += 1;
-        if let Some(counter) = &self.counters[counted as usize] {
+        if let Some(counter) = &self.counters[counter_kind as usize] {
             counter.count(event.error != 0);
         }
-        if tell || (event.error != 0 && self.bound[side as usize]) {
+        if wants_completion || (event.error != 0 && self.bound[side as usize]) {
             self.queues[side as usize].push_back(event);
         }
     }
 
     /// Tells of something that no counter counts.
-    pub(crate) fn tell(&mut self, side: Side, event: Event) {
+    pub(crate) fn report(&mut self, side: Side, event: Event) {
         self.count += 1;
         if self.bound[side as usize] {
             self.queues[side as usize].push_back(event);
@@ -149,17 +149,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn selective_completion_tells_of_what_asks_and_of_errors() {
+    fn selective_completion_reports_requested_completions_and_errors() {
         let mut events = Events::default();
         let counter = Arc::new(Counter::default());
-        events.bind_counter(Counted::Send, Arc::clone(&counter));
+        events.bind_counter(CounterKind::Send, Arc::clone(&counter));
         assert!(!events.wants(Side::Transmit, true), "nobody would read it");
         events.bind(Side::Transmit, true);
         assert!(events.wants(Side::Transmit, true) && !events.wants(Side::Transmit, false));
         let event = Event::of(std::ptr::null_mut(), 0);
-        events.over(Side::Transmit, Counted::Send, false, event);
+        events.complete(Side::Transmit, CounterKind::Send, false, event);
         assert!(events.queue(Side::Transmit).is_empty());
-        events.over(Side::Transmit, Counted::Send, false, Event { error: 5, ..event });
+        events.complete(Side::Transmit, CounterKind::Send, false, Event { error: 5, ..event });
         assert_eq!(events.queue(Side::Transmit).len(), 1);
         assert_eq!((counter.value.load(Ordering::Relaxed), counter.errors.load(Ordering::Relaxed)), (1, 1));
     }

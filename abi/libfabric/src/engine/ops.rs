@@ -1,8 +1,8 @@
 //! Operations under way, by the tokens under which the client library and other endpoints know them.
 
-use crate::engine::events::Counted;
-use crate::engine::head::PARAMETER_BITS;
-use crate::engine::pieces::Pieces;
+use crate::engine::events::CounterKind;
+use crate::engine::header::PARAMETER_BITS;
+use crate::engine::iovecs::IoVecs;
 use crate::engine::receive::{Meta, Receive};
 use crate::engine::regions::Region;
 use crate::errno::Errno;
@@ -14,15 +14,15 @@ use std::sync::Arc;
 /// Of a client's token: the message is over when there is room for it, and counts toward those that wait for that.
 pub(crate) const EAGER: u64 = 1 << 60;
 /// Of a client's token: the operation goes on after it, unless it fails.
-pub(crate) const ASIDE: u64 = 1 << 61;
+pub(crate) const OP_CONTINUES: u64 = 1 << 61;
 
 /// Of a client's token: with the message, memory that the operation was lent comes back.
 pub(crate) const PAYLOAD: u64 = 1 << 62;
 
-/// Bits of an operation's place in the table.
+/// Bits of an operation's slot in the table.
 const INDEX_BITS: u32 = 24;
 
-/// Names an operation: place and generation, in as many bits as the parameter of a head has. Never zero.
+/// Names an operation: slot and generation, in as many bits as the parameter of a header has. Never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OpId(u64);
 
@@ -31,7 +31,7 @@ impl OpId {
         self.0
     }
 
-    /// Of a client's token or the parameter of a head.
+    /// Of a client's token or the parameter of a header.
     pub(crate) const fn of(bits: u64) -> Self {
         Self(bits & ((1 << PARAMETER_BITS) - 1))
     }
@@ -42,45 +42,45 @@ impl OpId {
 pub(crate) struct Report {
     pub(crate) context: *mut c_void,
     pub(crate) flags: u64,
-    pub(crate) tell: bool,
+    pub(crate) wants_completion: bool,
     /// The program was told that it is over when it asked for it, and has no context to hear more: whatever becomes of it is only counted.
     pub(crate) injected: bool,
-    pub(crate) counted: Counted,
+    pub(crate) counter_kind: CounterKind,
     pub(crate) len: usize,
 }
 
 /// How far an operation is that somebody else says the end of. It is not over before all memory that the client library was lent for it
 /// has come back, whatever that somebody says.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Progress {
+pub(crate) struct OpProgress {
     /// Buffers that the client library has.
     pub(crate) lent: u8,
     /// It was answered: further answers mean nothing.
-    pub(crate) answered: bool,
+    pub(crate) replied: bool,
     /// How it ended, told as soon as nothing is lent.
-    pub(crate) verdict: Option<Option<Errno>>,
+    pub(crate) outcome: Option<Option<Errno>>,
 }
 
 /// An operation.
 #[derive(Debug)]
 pub(crate) enum Op {
     /// A send. Acknowledged: it is over when `to` says so.
-    Send { report: Report, to: EndpointAddress, acknowledged: bool, progress: Progress },
+    Send { report: Report, to: EndpointAddress, acknowledged: bool, progress: OpProgress },
     /// A receive whose payload is on its way into it.
     Receive { receive: Receive, meta: Meta },
     /// A request to `to`, whose reply goes `into`.
-    Request { report: Report, to: EndpointAddress, into: Pieces, progress: Progress },
+    Request { report: Report, to: EndpointAddress, into: IoVecs, progress: OpProgress },
     /// A write of somebody else's, on its way into a region.
-    Deposit(Deposit),
+    RemoteWrite(RemoteWrite),
     /// An atomic operation of somebody else's, on its way to us.
-    Collect { peer: u32, request: u64, words: [u64; 4] },
+    RemoteAtomic { peer: u32, request: u64, words: [u64; 4] },
     /// An answer that is read out of a region.
-    Serve { region: Arc<Region>, to: DomainId },
+    RemoteRead { region: Arc<Region>, to: DomainId },
 }
 
 /// A write of somebody else's.
 #[derive(Debug)]
-pub(crate) struct Deposit {
+pub(crate) struct RemoteWrite {
     pub(crate) region: Arc<Region>,
     pub(crate) place: *mut u8,
     pub(crate) len: u64,
@@ -93,18 +93,18 @@ pub(crate) struct Deposit {
 unsafe impl Send for Op {}
 
 #[derive(Debug)]
-enum Place {
+enum SlotState {
     Free { next: Option<u32> },
-    Taken(Op),
+    Used(Op),
 }
 
 /// The table of operations.
 #[derive(Debug, Default)]
 pub(crate) struct Ops {
-    places: Vec<(u32, Place)>,
+    slots: Vec<(u32, SlotState)>,
     free: Option<u32>,
     /// Requests among them, by whom they were made to.
-    asked: HashMap<EndpointAddress, u32>,
+    unanswered: HashMap<EndpointAddress, u32>,
 }
 
 impl Ops {
@@ -112,44 +112,44 @@ impl Ops {
     #[inline]
     pub(crate) fn insert(&mut self, op: Op) -> OpId {
         if let Op::Request { to, .. } = &op {
-            *self.asked.entry(*to).or_default() += 1;
+            *self.unanswered.entry(*to).or_default() += 1;
         }
         let index = match self.free {
             Some(index) => {
-                let (_, place) = &mut self.places[index as usize];
-                if let Place::Free { next } = *place {
+                let (_, place) = &mut self.slots[index as usize];
+                if let SlotState::Free { next } = *place {
                     self.free = next;
                 }
-                *place = Place::Taken(op);
+                *place = SlotState::Used(op);
                 index
             }
             None => {
-                self.places.push((1, Place::Taken(op)));
-                (self.places.len() - 1) as u32
+                self.slots.push((1, SlotState::Used(op)));
+                (self.slots.len() - 1) as u32
             }
         };
-        OpId(u64::from(self.places[index as usize].0) << INDEX_BITS | u64::from(index))
+        OpId(u64::from(self.slots[index as usize].0) << INDEX_BITS | u64::from(index))
     }
 
     fn index(&self, id: OpId) -> Option<usize> {
         let index = (id.0 & ((1 << INDEX_BITS) - 1)) as usize;
-        let (generation, _) = self.places.get(index)?;
+        let (generation, _) = self.slots.get(index)?;
         (u64::from(*generation) == id.0 >> INDEX_BITS).then_some(index)
     }
 
     /// The operation, if it is still under way.
     pub(crate) fn find(&self, id: OpId) -> Option<&Op> {
-        match &self.places[self.index(id)?].1 {
-            Place::Taken(op) => Some(op),
-            Place::Free { .. } => None,
+        match &self.slots[self.index(id)?].1 {
+            SlotState::Used(op) => Some(op),
+            SlotState::Free { .. } => None,
         }
     }
 
     /// How far an operation is, if it is one that somebody else says the end of.
-    pub(crate) fn progress(&mut self, id: OpId) -> Option<&mut Progress> {
+    pub(crate) fn progress(&mut self, id: OpId) -> Option<&mut OpProgress> {
         let index = self.index(id)?;
-        match &mut self.places[index].1 {
-            Place::Taken(Op::Send { progress, .. } | Op::Request { progress, .. }) => Some(progress),
+        match &mut self.slots[index].1 {
+            SlotState::Used(Op::Send { progress, .. } | Op::Request { progress, .. }) => Some(progress),
             _ => None,
         }
     }
@@ -158,39 +158,39 @@ impl Ops {
     #[inline]
     pub(crate) fn take(&mut self, id: OpId) -> Option<Op> {
         let index = self.index(id)?;
-        let (generation, place) = &mut self.places[index];
-        let Place::Taken(_) = place else { return None };
-        let taken = std::mem::replace(place, Place::Free { next: self.free });
+        let (generation, place) = &mut self.slots[index];
+        let SlotState::Used(_) = place else { return None };
+        let taken = std::mem::replace(place, SlotState::Free { next: self.free });
         *generation = generation.wrapping_add(1).max(1);
         self.free = Some(index as u32);
         match taken {
-            Place::Taken(op) => {
+            SlotState::Used(op) => {
                 self.answered(&op);
                 Some(op)
             }
-            Place::Free { .. } => None,
+            SlotState::Free { .. } => None,
         }
     }
 
     fn answered(&mut self, op: &Op) {
         let Op::Request { to, .. } = op else { return };
-        let count = self.asked.get_mut(to).expect("counted when it was entered");
+        let count = self.unanswered.get_mut(to).expect("counted when it was entered");
         *count -= 1;
         if *count == 0 {
-            self.asked.remove(to);
+            self.unanswered.remove(to);
         }
     }
 
     /// Whether somebody has not answered all requests yet.
     #[inline]
-    pub(crate) fn asks(&self, whom: EndpointAddress) -> bool {
-        !self.asked.is_empty() && self.asked.contains_key(&whom)
+    pub(crate) fn has_unanswered(&self, whom: EndpointAddress) -> bool {
+        !self.unanswered.is_empty() && self.unanswered.contains_key(&whom)
     }
 
     /// All that are under way and fit.
-    pub(crate) fn those(&self, fits: impl Fn(&Op) -> bool) -> Vec<OpId> {
-        let taken = self.places.iter().enumerate().filter_map(|(index, (generation, place))| match place {
-            Place::Taken(op) if fits(op) => Some(OpId(u64::from(*generation) << INDEX_BITS | index as u64)),
+    pub(crate) fn find_all(&self, fits: impl Fn(&Op) -> bool) -> Vec<OpId> {
+        let taken = self.slots.iter().enumerate().filter_map(|(index, (generation, place))| match place {
+            SlotState::Used(op) if fits(op) => Some(OpId(u64::from(*generation) << INDEX_BITS | index as u64)),
             _ => None,
         });
         taken.collect()
@@ -198,7 +198,7 @@ impl Ops {
 
     /// Whether any that is under way fits.
     pub(crate) fn any(&self, fits: impl Fn(&Op) -> bool) -> bool {
-        self.places.iter().any(|(_, place)| matches!(place, Place::Taken(op) if fits(op)))
+        self.slots.iter().any(|(_, place)| matches!(place, SlotState::Used(op) if fits(op)))
     }
 }
 
@@ -209,11 +209,11 @@ mod tests {
 
     fn serve() -> Op {
         let region = Arc::new(Region::new(std::ptr::null_mut(), 0, 0));
-        Op::Serve { region, to: DomainId::new(1).expect("not zero") }
+        Op::RemoteRead { region, to: DomainId::new(1).expect("not zero") }
     }
 
     #[test]
-    fn a_name_means_one_operation() {
+    fn stale_op_id_does_not_resolve() {
         let mut ops = Ops::default();
         let (first, second) = (ops.insert(serve()), ops.insert(serve()));
         assert!(first != second && first.bits() != 0);
@@ -221,32 +221,32 @@ mod tests {
         let third = ops.insert(serve());
         assert!(ops.find(first).is_none(), "its place has another one now");
         assert!(ops.find(third).is_some() && ops.find(second).is_some());
-        assert_eq!(OpId::of(third.bits() | EAGER | ASIDE), third);
-        assert_eq!(ops.those(|_| true).len(), 2);
+        assert_eq!(OpId::of(third.bits() | EAGER | OP_CONTINUES), third);
+        assert_eq!(ops.find_all(|_| true).len(), 2);
     }
 
     #[test]
-    fn who_has_not_answered_is_known() {
+    fn tracks_peers_with_unanswered_requests() {
         let to = |domain| EndpointAddress {
             domain: DomainId::new(domain).expect("not zero"),
             endpoint: EndpointIndex::new(0).expect("the first endpoint is one"),
         };
-        let (context, counted) = (std::ptr::null_mut(), Counted::Read);
-        let report = Report { context, flags: 0, tell: false, injected: false, counted, len: 0 };
+        let (context, counter_kind) = (std::ptr::null_mut(), CounterKind::Read);
+        let report = Report { context, flags: 0, wants_completion: false, injected: false, counter_kind, len: 0 };
         let request = |domain| {
-            let (into, progress) = (Pieces::one(std::ptr::null(), 0), Progress::default());
+            let (into, progress) = (IoVecs::one(std::ptr::null(), 0), OpProgress::default());
             Op::Request { report, to: to(domain), into, progress }
         };
         let mut ops = Ops::default();
         ops.insert(serve());
         let all = [1, 1, 2].map(|domain| ops.insert(request(domain)));
-        assert!(ops.asks(to(1)) && ops.asks(to(2)) && !ops.asks(to(3)));
-        assert!(ops.take(all[0]).is_some() && ops.take(all[0]).is_none() && ops.asks(to(1)));
-        assert!(ops.take(all[1]).is_some() && !ops.asks(to(1)) && ops.asks(to(2)));
+        assert!(ops.has_unanswered(to(1)) && ops.has_unanswered(to(2)) && !ops.has_unanswered(to(3)));
+        assert!(ops.take(all[0]).is_some() && ops.take(all[0]).is_none() && ops.has_unanswered(to(1)));
+        assert!(ops.take(all[1]).is_some() && !ops.has_unanswered(to(1)) && ops.has_unanswered(to(2)));
     }
 
     #[test]
-    fn made_up_names_mean_nothing() {
+    fn invalid_op_ids_resolve_to_nothing() {
         let mut ops = Ops::default();
         assert!(ops.take(OpId::of(0)).is_none() && ops.take(OpId::of(u64::MAX)).is_none());
     }

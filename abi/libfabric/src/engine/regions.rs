@@ -4,7 +4,7 @@ use crate::abi::consts::{FI_REMOTE_READ, FI_REMOTE_WRITE};
 use crate::engine::events::Counter;
 use crate::errno::Errno;
 use isthmus_client::Reason;
-use isthmus_client::arena::{Arena, ColdReason, Registered, Registration};
+use isthmus_client::arena::{Arena, ColdReason, RegisteredMemory, Registration};
 use isthmus_layout::arena::{READ, WRITE};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,18 +18,18 @@ pub(crate) struct Region {
     access: u64,
     /// Counts what others write.
     pub(crate) counter: Mutex<Option<Arc<Counter>>>,
-    direct: Mutex<Direct>,
+    direct: Mutex<DirectAccess>,
 }
 
 /// Whether others reach a region by themselves.
 #[derive(Debug)]
-enum Direct {
+enum DirectAccess {
     /// They do.
-    Shown(Registered),
+    Exposed(RegisteredMemory),
     /// They do no more: somebody wants to hear of everything.
-    Hidden(#[expect(dead_code, reason = "its memory stays where it is until the region is closed")] Registered),
+    Revoked(#[expect(dead_code, reason = "its memory stays where it is until the region is closed")] RegisteredMemory),
     /// They have to ask for everything.
-    Asked(Reason),
+    Denied(Reason),
 }
 
 // SAFETY: the program registered the memory for whoever may access it; every access of ours is under the lock of its domain.
@@ -39,7 +39,7 @@ unsafe impl Sync for Region {}
 
 /// What a request wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
+pub(crate) enum RegionAccess {
     Read,
     Write,
     Both,
@@ -47,49 +47,49 @@ pub(crate) enum Access {
 
 impl Region {
     pub(crate) fn new(start: *mut u8, len: usize, access: u64) -> Self {
-        let direct = Mutex::new(Direct::Asked(Reason::BufferCacheOff)); // Where nothing is ever exposed.
+        let direct = Mutex::new(DirectAccess::Denied(Reason::BufferCacheDisabled)); // Where nothing is ever exposed.
         Self { start, len: len as u64, access, counter: Mutex::default(), direct }
     }
 
-    fn direct(&self) -> MutexGuard<'_, Direct> {
+    fn direct(&self) -> MutexGuard<'_, DirectAccess> {
         self.direct.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Others are to ask for everything from now on: somebody wants to hear of it.
-    pub(crate) fn hide(&self) {
+    pub(crate) fn unpublish(&self) {
         let mut direct = self.direct();
-        *direct = match std::mem::replace(&mut *direct, Direct::Asked(Reason::MemoryCounted)) {
-            Direct::Shown(registered) => {
-                registered.hide();
-                Direct::Hidden(registered)
+        *direct = match std::mem::replace(&mut *direct, DirectAccess::Denied(Reason::MemoryHasCounter)) {
+            DirectAccess::Exposed(registered) => {
+                registered.unpublish();
+                DirectAccess::Revoked(registered)
             }
             before => before,
         };
     }
 
     /// Why somebody had to ask for these bytes, as far as it is to be seen from here.
-    pub(crate) fn why_asked(&self, offset: u64, len: u64) -> Reason {
+    pub(crate) fn assist_reason(&self, offset: u64, len: u64) -> Reason {
         match &*self.direct() {
-            Direct::Asked(reason) => *reason,
-            Direct::Hidden(_) => Reason::MemoryCounted,
-            Direct::Shown(registered) if !registered.is_in_place() => Reason::MemoryForked,
-            Direct::Shown(registered) if !registered.has(offset, len) => Reason::MemoryEdge,
-            Direct::Shown(_) => Reason::MemoryTurn,
+            DirectAccess::Denied(reason) => *reason,
+            DirectAccess::Revoked(_) => Reason::MemoryHasCounter,
+            DirectAccess::Exposed(registered) if !registered.is_in_place() => Reason::MemoryForked,
+            DirectAccess::Exposed(registered) if !registered.covers(offset, len) => Reason::MemoryPageShared,
+            DirectAccess::Exposed(_) => Reason::MemoryNotReady,
         }
     }
 
-    /// Nobody reaches it by himself any more when this is over.
-    pub(crate) fn withdraw(&self) {
-        let direct = std::mem::replace(&mut *self.direct(), Direct::Asked(Reason::MemoryTurn));
+    /// Ends direct access: when this returns, no peer reaches the region by itself any more.
+    pub(crate) fn unexpose(&self) {
+        let direct = std::mem::replace(&mut *self.direct(), DirectAccess::Denied(Reason::MemoryNotReady));
         drop(direct); // Without the lock: it waits for those who are there.
     }
 
     /// Where `len` bytes at `offset` lie, if they do and may be accessed so.
-    fn place(&self, offset: u64, len: u64, access: Access) -> Result<*mut u8, Errno> {
+    fn resolve(&self, offset: u64, len: u64, access: RegionAccess) -> Result<*mut u8, Errno> {
         let wanted = match access {
-            Access::Read => FI_REMOTE_READ,
-            Access::Write => FI_REMOTE_WRITE,
-            Access::Both => FI_REMOTE_READ | FI_REMOTE_WRITE,
+            RegionAccess::Read => FI_REMOTE_READ,
+            RegionAccess::Write => FI_REMOTE_WRITE,
+            RegionAccess::Both => FI_REMOTE_READ | FI_REMOTE_WRITE,
         };
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
         if !inside || self.access & wanted != wanted {
@@ -107,7 +107,7 @@ pub(crate) struct Regions {
     /// Where peers find what they reach by themselves. None where there can be none.
     arena: OnceLock<Result<Arc<Arena>, ColdReason>>,
     /// An endpoint counts what others do.
-    counted: AtomicBool,
+    has_counter: AtomicBool,
 }
 
 impl Regions {
@@ -116,7 +116,7 @@ impl Regions {
     }
 
     /// Enters a region under a key.
-    pub(crate) fn enter(&self, key: u64, region: Arc<Region>) -> Result<(), Errno> {
+    pub(crate) fn insert(&self, key: u64, region: Arc<Region>) -> Result<(), Errno> {
         match self.table().entry(key) {
             std::collections::hash_map::Entry::Occupied(_) => Err(Errno::NOKEY),
             std::collections::hash_map::Entry::Vacant(place) => {
@@ -130,22 +130,22 @@ impl Regions {
     ///
     /// # Safety
     ///
-    /// The memory of the region stays mapped until it is withdrawn.
+    /// The memory of the region stays mapped until [`Region::unexpose`] has returned.
     pub(crate) unsafe fn expose(&self, key: u64, region: &Region) {
         // SAFETY: passed on.
         let registered = unsafe { self.register(key, region) };
-        *region.direct() = registered.map_or_else(Direct::Asked, Direct::Shown);
+        *region.direct() = registered.map_or_else(DirectAccess::Denied, DirectAccess::Exposed);
     }
 
     /// # Safety
     ///
     /// As for [`Self::expose`].
-    unsafe fn register(&self, key: u64, region: &Region) -> Result<Registered, Reason> {
+    unsafe fn register(&self, key: u64, region: &Region) -> Result<RegisteredMemory, Reason> {
         if region.access & FI_REMOTE_WRITE == 0 {
             return Err(Reason::MemoryReadOnly);
         }
-        if self.counted.load(Ordering::Relaxed) {
-            return Err(Reason::MemoryCounted);
+        if self.has_counter.load(Ordering::Relaxed) {
+            return Err(Reason::MemoryHasCounter);
         }
         let arena = self.arena.get_or_init(|| Arena::new().map(Arc::new));
         let arena = arena.as_ref().map_err(|cold| cold.reason())?;
@@ -161,9 +161,9 @@ impl Regions {
     }
 
     /// An endpoint counts what others do, so they have to ask for everything.
-    pub(crate) fn count(&self) {
-        self.counted.store(true, Ordering::Relaxed);
-        self.table().values().for_each(|region| region.hide());
+    pub(crate) fn disable_direct(&self) {
+        self.has_counter.store(true, Ordering::Relaxed);
+        self.table().values().for_each(|region| region.unpublish());
     }
 
     pub(crate) fn remove(&self, key: u64) {
@@ -176,10 +176,10 @@ impl Regions {
         key: u64,
         offset: u64,
         len: u64,
-        access: Access,
+        access: RegionAccess,
     ) -> Result<(Arc<Region>, *mut u8), Errno> {
         let region = self.table().get(&key).cloned().ok_or(Errno::KEYREJECTED)?;
-        let place = region.place(offset, len, access)?;
+        let place = region.resolve(offset, len, access)?;
         Ok((region, place))
     }
 }
@@ -189,21 +189,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_stays_inside_and_does_what_it_may() {
+    fn find_checks_bounds_and_access() {
         let mut bytes = [0_u8; 16];
         let regions = Regions::default();
         let region = Arc::new(Region::new(bytes.as_mut_ptr(), 16, FI_REMOTE_READ));
-        regions.enter(7, Arc::clone(&region)).expect("the key is free");
-        assert_eq!(regions.enter(7, region), Err(Errno::NOKEY));
+        regions.insert(7, Arc::clone(&region)).expect("the key is free");
+        assert_eq!(regions.insert(7, region), Err(Errno::NOKEY));
         let find = |key, offset, len, access| regions.find(key, offset, len, access).map(|_| ()).err();
-        assert_eq!(find(7, 0, 16, Access::Read), None);
-        assert_eq!(find(7, 16, 0, Access::Read), None);
-        assert_eq!(find(7, 1, 16, Access::Read), Some(Errno::ACCES));
-        assert_eq!(find(7, u64::MAX, 2, Access::Read), Some(Errno::ACCES));
-        assert_eq!(find(7, 0, 1, Access::Write), Some(Errno::ACCES));
-        assert_eq!(find(7, 0, 1, Access::Both), Some(Errno::ACCES));
-        assert_eq!(find(8, 0, 1, Access::Read), Some(Errno::KEYREJECTED));
+        assert_eq!(find(7, 0, 16, RegionAccess::Read), None);
+        assert_eq!(find(7, 16, 0, RegionAccess::Read), None);
+        assert_eq!(find(7, 1, 16, RegionAccess::Read), Some(Errno::ACCES));
+        assert_eq!(find(7, u64::MAX, 2, RegionAccess::Read), Some(Errno::ACCES));
+        assert_eq!(find(7, 0, 1, RegionAccess::Write), Some(Errno::ACCES));
+        assert_eq!(find(7, 0, 1, RegionAccess::Both), Some(Errno::ACCES));
+        assert_eq!(find(8, 0, 1, RegionAccess::Read), Some(Errno::KEYREJECTED));
         regions.remove(7);
-        assert_eq!(find(7, 0, 1, Access::Read), Some(Errno::KEYREJECTED));
+        assert_eq!(find(7, 0, 1, RegionAccess::Read), Some(Errno::KEYREJECTED));
     }
 }

@@ -1,12 +1,12 @@
 //! What this endpoint asks of others: writes, reads and atomic operations on their regions. Each is over when they say so.
 
 use crate::abi::consts::{FI_ATOMIC, FI_COMPLETION, FI_INJECT, FI_READ, FI_RMA, FI_WRITE};
-use crate::engine::arithmetic::Form;
+use crate::engine::arithmetic::AtomicForm;
 use crate::engine::endpoint::Endpoint;
-use crate::engine::events::{Counted, Side};
-use crate::engine::head::{BULK, Head, Kind};
-use crate::engine::ops::{ASIDE, EAGER, Op, OpId, PAYLOAD, Progress, Report};
-use crate::engine::pieces::Pieces;
+use crate::engine::events::{CounterKind, Side};
+use crate::engine::header::{Header, PAYLOAD_FOLLOWS, PacketKind};
+use crate::engine::iovecs::IoVecs;
+use crate::engine::ops::{EAGER, OP_CONTINUES, Op, OpId, OpProgress, PAYLOAD, Report};
 use crate::engine::send::INJECT_MAX;
 use crate::errno::Errno;
 use isthmus_client::{Buffer, EndpointAddress};
@@ -15,7 +15,7 @@ use std::ffi::c_void;
 
 /// What a program says of a request, but its memory.
 #[derive(Clone, Copy)]
-pub(crate) struct Demand {
+pub(crate) struct RmaRequest {
     pub(crate) to: EndpointAddress,
     pub(crate) offset: u64,
     pub(crate) key: u64,
@@ -25,27 +25,44 @@ pub(crate) struct Demand {
 }
 
 impl Endpoint {
-    fn reports(&mut self, demand: &Demand, flags: u64, counted: Counted, len: usize) -> Result<Report, Errno> {
-        if demand.flags & FI_INJECT != 0 && len > INJECT_MAX {
+    fn rma_report(
+        &mut self,
+        rma_request: &RmaRequest,
+        flags: u64,
+        counter_kind: CounterKind,
+        len: usize,
+    ) -> Result<Report, Errno> {
+        if rma_request.flags & FI_INJECT != 0 && len > INJECT_MAX {
             return Err(Errno::MSGSIZE);
         }
-        let tell = self.hub().events.wants(Side::Transmit, demand.flags & FI_COMPLETION != 0);
-        let injected = demand.flags & FI_INJECT != 0 && demand.context.is_null();
-        Ok(Report { context: demand.context, flags, tell: tell && !injected, injected, counted, len })
+        let tell = self.dispatcher().events.wants(Side::Transmit, rma_request.flags & FI_COMPLETION != 0);
+        let injected = rma_request.flags & FI_INJECT != 0 && rma_request.context.is_null();
+        Ok(Report {
+            context: rma_request.context,
+            flags,
+            wants_completion: tell && !injected,
+            injected,
+            counter_kind,
+            len,
+        })
     }
 
-    fn begin(&mut self, demand: &Demand, report: Report, into: Pieces) -> Result<u64, Errno> {
+    fn begin(&mut self, rma_request: &RmaRequest, report: Report, into: IoVecs) -> Result<u64, Errno> {
         self.make_room()?;
-        Ok(self.hub().ops.insert(Op::Request { report, to: demand.to, into, progress: Progress::default() }).bits())
+        Ok(self
+            .dispatcher()
+            .ops
+            .insert(Op::Request { report, to: rma_request.to, into, progress: OpProgress::default() })
+            .bits())
     }
 
     /// A request is on its way, or never was.
-    fn begun(&mut self, op: u64, sent: Result<(), Errno>) -> Result<(), Errno> {
+    fn finish_request(&mut self, op: u64, sent: Result<(), Errno>) -> Result<(), Errno> {
         if sent.is_err() {
-            self.hub().ops.take(OpId::of(op));
+            self.dispatcher().ops.take(OpId::of(op));
         }
         // Of a request to this endpoint itself.
-        self.answer_all();
+        self.send_replies();
         sent
     }
 
@@ -53,96 +70,105 @@ impl Endpoint {
     ///
     /// # Safety
     ///
-    /// The program lends the pieces for reading until the write is over; with `FI_INJECT`, until this returns.
-    pub(crate) unsafe fn write(&mut self, demand: &Demand, pieces: &Pieces) -> Result<(), Errno> {
-        let len = pieces.len();
-        let nowhere = Pieces::one(std::ptr::null(), 0);
-        let report = self.reports(demand, FI_RMA | FI_WRITE, Counted::Write, len)?;
+    /// The program lends the buffers for reading until the write is over; with `FI_INJECT`, until this returns.
+    pub(crate) unsafe fn write(&mut self, rma_request: &RmaRequest, iovecs: &IoVecs) -> Result<(), Errno> {
+        let len = iovecs.len();
+        let nowhere = IoVecs::one(std::ptr::null(), 0);
+        let report = self.rma_report(rma_request, FI_RMA | FI_WRITE, CounterKind::Write, len)?;
         // SAFETY: passed on.
-        let placed = unsafe { self.write_direct(demand, pieces) };
-        if placed && demand.data.is_none() {
-            self.hub().report(&report, None);
+        let placed = unsafe { self.write_direct(rma_request, iovecs) };
+        if placed && rma_request.data.is_none() {
+            self.dispatcher().report(&report, None);
             return Ok(());
         }
-        let op = self.begin(demand, report, nowhere)?;
-        let mut head = Head::new(Kind::Write, op);
-        head.data(demand.data, false);
-        [demand.key, demand.offset, len as u64].into_iter().for_each(|word| head.word(word));
-        if placed || len <= head.room() {
+        let op = self.begin(rma_request, report, nowhere)?;
+        let mut header = Header::new(PacketKind::Write, op);
+        header.data(rma_request.data, false);
+        [rma_request.key, rma_request.offset, len as u64].into_iter().for_each(|word| header.word(word));
+        if placed || len <= header.room() {
             if !placed {
                 // SAFETY: readable, as promised.
-                unsafe { pieces.copy_to(head.payload(len)) };
+                unsafe { iovecs.copy_to(header.payload(len)) };
             }
-            let sent = self.send_short(demand.to, &head, op | ASIDE);
-            return self.begun(op, sent.map(drop));
+            let sent = self.send_short(rma_request.to, &header, op | OP_CONTINUES);
+            return self.finish_request(op, sent.map(drop));
         }
         // SAFETY: readable until the write is over, or while we are here, as promised.
-        let buffer = unsafe { pieces.to_send(demand.flags & FI_INJECT != 0) };
-        self.request_with(demand, head, buffer, op)
+        let buffer = unsafe { iovecs.to_send(rma_request.flags & FI_INJECT != 0) };
+        self.request_with(rma_request, header, buffer, op)
     }
 
-    /// Sends a head and the bulk that belongs to it.
-    fn request_with(&mut self, demand: &Demand, mut head: Head, buffer: Buffer, op: u64) -> Result<(), Errno> {
-        head.tag |= BULK;
-        if let Err(errno) = self.send_short(demand.to, &head, op | ASIDE) {
-            return self.begun(op, Err(errno));
+    /// Sends a header and the payload that belongs to it.
+    fn request_with(
+        &mut self,
+        rma_request: &RmaRequest,
+        mut header: Header,
+        buffer: Buffer,
+        op: u64,
+    ) -> Result<(), Errno> {
+        header.tag |= PAYLOAD_FOLLOWS;
+        if let Err(errno) = self.send_short(rma_request.to, &header, op | OP_CONTINUES) {
+            return self.finish_request(op, Err(errno));
         }
         let eager = buffer.len() as u64 <= SLAB_MESSAGE_BYTES_MAX;
-        self.hub().eager += usize::from(eager);
-        self.hub().lends(OpId::of(op));
-        let token = op | ASIDE | PAYLOAD | if eager { EAGER } else { 0 };
-        let posted = self.post(demand.to, Kind::Bulk.bits(), buffer, token, false);
-        self.begun(op, posted)
+        self.dispatcher().eager += usize::from(eager);
+        self.dispatcher().note_lent(OpId::of(op));
+        let token = op | OP_CONTINUES | PAYLOAD | if eager { EAGER } else { 0 };
+        let posted = self.post(rma_request.to, PacketKind::Payload.bits(), buffer, token, false);
+        self.finish_request(op, posted)
     }
 
     /// Reads out of a region.
     ///
     /// # Safety
     ///
-    /// The program lends the pieces for writing until the read is over.
-    pub(crate) unsafe fn read(&mut self, demand: &Demand, into: Pieces) -> Result<(), Errno> {
+    /// The program lends the buffers for writing until the read is over.
+    pub(crate) unsafe fn read(&mut self, rma_request: &RmaRequest, into: IoVecs) -> Result<(), Errno> {
         let len = into.len();
-        let report = self.reports(demand, FI_RMA | FI_READ, Counted::Read, len)?;
+        let report = self.rma_report(rma_request, FI_RMA | FI_READ, CounterKind::Read, len)?;
         // SAFETY: passed on.
-        if unsafe { self.read_direct(demand, &into) } {
-            self.hub().report(&report, None);
+        if unsafe { self.read_direct(rma_request, &into) } {
+            self.dispatcher().report(&report, None);
             return Ok(());
         }
-        let op = self.begin(demand, report, into)?;
-        let mut head = Head::new(Kind::Read, op);
-        [demand.key, demand.offset, len as u64].into_iter().for_each(|word| head.word(word));
-        let sent = self.send_short(demand.to, &head, op | ASIDE);
-        self.begun(op, sent.map(drop))
+        let op = self.begin(rma_request, report, into)?;
+        let mut header = Header::new(PacketKind::Read, op);
+        [rma_request.key, rma_request.offset, len as u64].into_iter().for_each(|word| header.word(word));
+        let sent = self.send_short(rma_request.to, &header, op | OP_CONTINUES);
+        self.finish_request(op, sent.map(drop))
     }
 
     /// Has an atomic operation done on a region.
     ///
     /// # Safety
     ///
-    /// The program lends the pieces for writing until the operation is over.
+    /// The program lends the buffers for writing until the operation is over.
     pub(crate) unsafe fn operate(
         &mut self,
-        demand: &Demand,
+        rma_request: &RmaRequest,
         what: u64,
-        form: Form,
+        form: AtomicForm,
         operands: Vec<u8>,
-        result: Pieces,
+        result: IoVecs,
     ) -> Result<(), Errno> {
-        let (flag, counted) = if form == Form::Write { (FI_WRITE, Counted::Write) } else { (FI_READ, Counted::Read) };
-        let report = self.reports(demand, FI_ATOMIC | flag, counted, operands.len())?;
+        let (flag, counter_kind) =
+            if form == AtomicForm::Write { (FI_WRITE, CounterKind::Write) } else { (FI_READ, CounterKind::Read) };
+        let report = self.rma_report(rma_request, FI_ATOMIC | flag, counter_kind, operands.len())?;
         // SAFETY: passed on.
-        if let Some(done) = unsafe { self.operate_direct(demand, what, &operands, &result) } {
-            self.hub().report(&report, done.err());
+        if let Some(done) = unsafe { self.operate_direct(rma_request, what, &operands, &result) } {
+            self.dispatcher().report(&report, done.err());
             return Ok(());
         }
-        let op = self.begin(demand, report, result)?;
-        let mut head = Head::new(Kind::Atomic, op);
-        [demand.key, demand.offset, what, operands.len() as u64].into_iter().for_each(|word| head.word(word));
-        if operands.len() <= head.room() {
-            head.payload(operands.len()).copy_from_slice(&operands);
-            let sent = self.send_short(demand.to, &head, op | ASIDE);
-            return self.begun(op, sent.map(drop));
+        let op = self.begin(rma_request, report, result)?;
+        let mut header = Header::new(PacketKind::Atomic, op);
+        [rma_request.key, rma_request.offset, what, operands.len() as u64]
+            .into_iter()
+            .for_each(|word| header.word(word));
+        if operands.len() <= header.room() {
+            header.payload(operands.len()).copy_from_slice(&operands);
+            let sent = self.send_short(rma_request.to, &header, op | OP_CONTINUES);
+            return self.finish_request(op, sent.map(drop));
         }
-        self.request_with(demand, head, operands.into(), op)
+        self.request_with(rma_request, header, operands.into(), op)
     }
 }

@@ -1,9 +1,9 @@
 //! Sends.
 //!
 //! ```text
-//!   head and payload up to 128 bytes ──► one record; over when it is in the ring
-//!   up to 32 KiB ────────────────────► head, then the payload through the slab; over when it is there
-//!   more, and what is to be matched ──► head, then the payload is announced; over when the receiver has it
+//!   header and payload up to 128 bytes ► one record; over when it is in the ring
+//!   up to 32 KiB ──────────────────────► header, then the payload through the slab; over when it is there
+//!   more, and what is to be matched ───► header, then the payload is announced; over when the receiver has it
 //! ```
 //!
 //! Whoever wants to know that a short message has been delivered asks for an acknowledgement.
@@ -12,11 +12,11 @@ use crate::abi::consts::{
     FI_COMMIT_COMPLETE, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_INJECT, FI_MATCH_COMPLETE, FI_SEND,
 };
 use crate::engine::endpoint::Endpoint;
-use crate::engine::events::{Counted, Event, Side};
-use crate::engine::head::{ACKNOWLEDGE, BULK, Head, Kind};
-use crate::engine::ops::{ASIDE, EAGER, Op, OpId, PAYLOAD, Progress, Report};
-use crate::engine::pieces::Pieces;
-use crate::engine::receive::Lane;
+use crate::engine::events::{CounterKind, Event, Side};
+use crate::engine::header::{ACKNOWLEDGE, Header, PAYLOAD_FOLLOWS, PacketKind};
+use crate::engine::iovecs::IoVecs;
+use crate::engine::ops::{EAGER, OP_CONTINUES, Op, OpId, OpProgress, PAYLOAD, Report};
+use crate::engine::receive::MatchSpace;
 use crate::errno::Errno;
 use isthmus_client::EndpointAddress;
 use isthmus_layout::limits::SLAB_MESSAGE_BYTES_MAX;
@@ -30,8 +30,8 @@ pub(crate) const INJECT_MAX: usize = 4096;
 
 /// What a program says of a send, but its bytes.
 #[derive(Clone, Copy)]
-pub(crate) struct Letter {
-    pub(crate) lane: Lane,
+pub(crate) struct SendRequest {
+    pub(crate) space: MatchSpace,
     pub(crate) tag: u64,
     pub(crate) data: Option<u64>,
     pub(crate) context: *mut c_void,
@@ -45,7 +45,7 @@ impl Endpoint {
         if self.domain.matcher().eager < EAGER_MAX {
             return Ok(());
         }
-        self.turn();
+        self.progress();
         if self.domain.matcher().eager < EAGER_MAX { Ok(()) } else { Err(Errno::AGAIN) }
     }
 
@@ -53,95 +53,115 @@ impl Endpoint {
     ///
     /// # Safety
     ///
-    /// The program lends the pieces for reading until the send is over; with `FI_INJECT`, until this returns.
+    /// The program lends the buffers for reading until the send is over; with `FI_INJECT`, until this returns.
     #[inline]
-    pub(crate) unsafe fn send(&mut self, to: EndpointAddress, letter: &Letter, pieces: &Pieces) -> Result<(), Errno> {
-        let flags = letter.flags;
-        let len = pieces.len();
+    pub(crate) unsafe fn send(
+        &mut self,
+        to: EndpointAddress,
+        send_request: &SendRequest,
+        iovecs: &IoVecs,
+    ) -> Result<(), Errno> {
+        let flags = send_request.flags;
+        let len = iovecs.len();
         if flags & FI_INJECT != 0 && len > INJECT_MAX {
             return Err(Errno::MSGSIZE);
         }
         self.make_room()?;
-        let kind = if letter.lane == Lane::Tagged { Kind::Tagged } else { Kind::Plain };
-        let mut head = Head::new(kind, 0);
-        head.data(letter.data, true);
+        let kind = if send_request.space == MatchSpace::Tagged { PacketKind::Tagged } else { PacketKind::Untagged };
+        let mut header = Header::new(kind, 0);
+        header.data(send_request.data, true);
         if flags & (FI_MATCH_COMPLETE | FI_DELIVERY_COMPLETE | FI_COMMIT_COMPLETE) == 0 {
-            if letter.lane == Lane::Tagged {
-                head.word(letter.tag);
+            if send_request.space == MatchSpace::Tagged {
+                header.word(send_request.tag);
             }
-            if len <= head.room() {
+            if len <= header.room() {
                 // SAFETY: readable, as promised.
-                unsafe { pieces.copy_to(head.payload(len)) };
-                return self.send_head(to, letter, &head, len);
+                unsafe { iovecs.copy_to(header.payload(len)) };
+                return self.send_short_message(to, send_request, &header, len);
             }
-            head.tag |= BULK;
-            head.word(len as u64);
+            header.tag |= PAYLOAD_FOLLOWS;
+            header.word(len as u64);
             // SAFETY: passed on.
-            return unsafe { self.send_bulk(to, letter, &head, pieces, false) };
+            return unsafe { self.send_with_payload(to, send_request, &header, iovecs, false) };
         }
         // SAFETY: passed on.
-        unsafe { self.send_surely(to, letter, head, pieces) }
+        unsafe { self.send_acknowledged(to, send_request, header, iovecs) }
     }
 
     #[inline]
-    fn report(&mut self, letter: &Letter, len: usize) -> Report {
-        let tell = self.hub().events.wants(Side::Transmit, letter.flags & FI_COMPLETION != 0);
+    fn make_report(&mut self, send_request: &SendRequest, len: usize) -> Report {
+        let tell = self.dispatcher().events.wants(Side::Transmit, send_request.flags & FI_COMPLETION != 0);
         // A call that takes flags has a context, and with it the completion it asks for.
-        let injected = letter.flags & FI_INJECT != 0 && letter.context.is_null();
-        let flags = FI_SEND | letter.lane.flag();
-        Report { context: letter.context, flags, tell: tell && !injected, injected, counted: Counted::Send, len }
+        let injected = send_request.flags & FI_INJECT != 0 && send_request.context.is_null();
+        let flags = FI_SEND | send_request.space.flag();
+        Report {
+            context: send_request.context,
+            flags,
+            wants_completion: tell && !injected,
+            injected,
+            counter_kind: CounterKind::Send,
+            len,
+        }
     }
 
-    /// Sends a message that is all in its head.
+    /// Sends a message that is all in its header.
     #[inline]
-    fn send_head(&mut self, to: EndpointAddress, letter: &Letter, head: &Head, len: usize) -> Result<(), Errno> {
-        let report = self.report(letter, len);
-        if self.domain.inject(crate::engine::hub::INDEX, to, head.tag, head.body()) {
+    fn send_short_message(
+        &mut self,
+        to: EndpointAddress,
+        send_request: &SendRequest,
+        header: &Header,
+        len: usize,
+    ) -> Result<(), Errno> {
+        let report = self.make_report(send_request, len);
+        if self.domain.inject(crate::engine::dispatcher::INDEX, to, header.tag, header.body()) {
             let event = Event { len, ..Event::of(report.context, report.flags) };
-            self.hub().events.over(Side::Transmit, Counted::Send, report.tell, event);
+            self.dispatcher().events.complete(Side::Transmit, CounterKind::Send, report.wants_completion, event);
             return Ok(());
         }
         // Its bytes are copied, so it is over for a program that does not want to hear of it.
-        let op = self.hub().ops.insert(Op::Send { report, to, acknowledged: false, progress: Progress::default() });
-        let sent = self.send_short(to, head, op.bits());
-        self.posted(op, sent.map(drop))
+        let op =
+            self.dispatcher().ops.insert(Op::Send { report, to, acknowledged: false, progress: OpProgress::default() });
+        let sent = self.send_short(to, header, op.bits());
+        self.finish_post(op, sent.map(drop))
     }
 
     /// Something was posted for an operation, which is none if that was refused.
-    fn posted(&mut self, op: OpId, posted: Result<(), Errno>) -> Result<(), Errno> {
+    fn finish_post(&mut self, op: OpId, posted: Result<(), Errno>) -> Result<(), Errno> {
         if posted.is_err() {
-            self.hub().ops.take(op);
+            self.dispatcher().ops.take(op);
         }
         // Of a message to this endpoint itself.
-        self.answer_all();
+        self.send_replies();
         posted
     }
 
-    /// Sends a head, and what it announces behind it.
+    /// Sends a header, and what it announces behind it.
     ///
     /// # Safety
     ///
     /// As for [`Self::send`].
     #[inline(never)]
-    unsafe fn send_bulk(
+    unsafe fn send_with_payload(
         &mut self,
         to: EndpointAddress,
-        letter: &Letter,
-        head: &Head,
-        pieces: &Pieces,
+        send_request: &SendRequest,
+        header: &Header,
+        iovecs: &IoVecs,
         sync: bool,
     ) -> Result<(), Errno> {
-        let len = pieces.len();
-        let report = self.report(letter, len);
-        self.send_short(to, head, ASIDE)?;
-        let op = self.hub().ops.insert(Op::Send { report, to, acknowledged: false, progress: Progress::default() });
+        let len = iovecs.len();
+        let report = self.make_report(send_request, len);
+        self.send_short(to, header, OP_CONTINUES)?;
+        let op =
+            self.dispatcher().ops.insert(Op::Send { report, to, acknowledged: false, progress: OpProgress::default() });
         let eager = !sync && len as u64 <= SLAB_MESSAGE_BYTES_MAX;
         // SAFETY: readable until the send is over, or while we are here, as promised.
-        let buffer = unsafe { pieces.to_send(letter.flags & FI_INJECT != 0) };
-        self.hub().eager += usize::from(eager);
+        let buffer = unsafe { iovecs.to_send(send_request.flags & FI_INJECT != 0) };
+        self.dispatcher().eager += usize::from(eager);
         let token = if eager { op.bits() | EAGER } else { op.bits() };
-        let posted = self.post(to, Kind::Bulk.bits(), buffer, token, sync);
-        self.posted(op, posted)
+        let posted = self.post(to, PacketKind::Payload.bits(), buffer, token, sync);
+        self.finish_post(op, posted)
     }
 
     /// Sends a message of which the program wants to know that it was delivered, or matched.
@@ -150,48 +170,49 @@ impl Endpoint {
     ///
     /// As for [`Self::send`].
     #[inline(never)]
-    unsafe fn send_surely(
+    unsafe fn send_acknowledged(
         &mut self,
         to: EndpointAddress,
-        letter: &Letter,
-        mut head: Head,
-        pieces: &Pieces,
+        send_request: &SendRequest,
+        mut header: Header,
+        iovecs: &IoVecs,
     ) -> Result<(), Errno> {
-        let len = pieces.len();
+        let len = iovecs.len();
         let long = len as u64 > SLAB_MESSAGE_BYTES_MAX;
-        if letter.flags & FI_MATCH_COMPLETE != 0 || long {
-            if letter.lane == Lane::Tagged {
-                head.word(letter.tag);
+        if send_request.flags & FI_MATCH_COMPLETE != 0 || long {
+            if send_request.space == MatchSpace::Tagged {
+                header.word(send_request.tag);
             }
-            head.tag |= BULK;
-            head.word(len as u64);
+            header.tag |= PAYLOAD_FOLLOWS;
+            header.word(len as u64);
             // SAFETY: passed on.
-            return unsafe { self.send_bulk(to, letter, &head, pieces, true) };
+            return unsafe { self.send_with_payload(to, send_request, &header, iovecs, true) };
         }
-        let report = self.report(letter, len);
-        let op = self.hub().ops.insert(Op::Send { report, to, acknowledged: true, progress: Progress::default() });
-        head.tag |= ACKNOWLEDGE;
-        head.word(op.bits());
-        if letter.lane == Lane::Tagged {
-            head.word(letter.tag);
+        let report = self.make_report(send_request, len);
+        let op =
+            self.dispatcher().ops.insert(Op::Send { report, to, acknowledged: true, progress: OpProgress::default() });
+        header.tag |= ACKNOWLEDGE;
+        header.word(op.bits());
+        if send_request.space == MatchSpace::Tagged {
+            header.word(send_request.tag);
         }
-        let token = op.bits() | ASIDE;
-        if len <= head.room() {
+        let token = op.bits() | OP_CONTINUES;
+        if len <= header.room() {
             // SAFETY: readable, as promised.
-            unsafe { pieces.copy_to(head.payload(len)) };
-            let sent = self.send_short(to, &head, token).map(drop);
-            return self.posted(op, sent);
+            unsafe { iovecs.copy_to(header.payload(len)) };
+            let sent = self.send_short(to, &header, token).map(drop);
+            return self.finish_post(op, sent);
         }
-        head.tag |= BULK;
-        head.word(len as u64);
-        if let Err(errno) = self.send_short(to, &head, token) {
-            return self.posted(op, Err(errno));
+        header.tag |= PAYLOAD_FOLLOWS;
+        header.word(len as u64);
+        if let Err(errno) = self.send_short(to, &header, token) {
+            return self.finish_post(op, Err(errno));
         }
         // SAFETY: readable until the send is over, or while we are here, as promised.
-        let buffer = unsafe { pieces.to_send(letter.flags & FI_INJECT != 0) };
-        self.hub().eager += 1;
-        self.hub().lends(op);
-        let posted = self.post(to, Kind::Bulk.bits(), buffer, token | EAGER | PAYLOAD, false);
-        self.posted(op, posted)
+        let buffer = unsafe { iovecs.to_send(send_request.flags & FI_INJECT != 0) };
+        self.dispatcher().eager += 1;
+        self.dispatcher().note_lent(op);
+        let posted = self.post(to, PacketKind::Payload.bits(), buffer, token | EAGER | PAYLOAD, false);
+        self.finish_post(op, posted)
     }
 }

@@ -1,12 +1,12 @@
 //! What others ask of this endpoint: writes, reads and atomic operations on registered regions, and the answers.
 
 use crate::abi::consts::{FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_RMA};
-use crate::engine::arithmetic::{self, What};
-use crate::engine::events::{Counted, Event, Side};
-use crate::engine::head::{BULK, Words, parameter};
-use crate::engine::hub::{Expected, Hub};
-use crate::engine::ops::{Deposit, Op, OpId};
-use crate::engine::regions::{Access, Region};
+use crate::engine::arithmetic::{self, AtomicOp};
+use crate::engine::dispatcher::{Dispatcher, PayloadTarget};
+use crate::engine::events::{CounterKind, Event, Side};
+use crate::engine::header::{HeaderReader, PAYLOAD_FOLLOWS, parameter};
+use crate::engine::ops::{Op, OpId, RemoteWrite};
+use crate::engine::regions::{Region, RegionAccess};
 use crate::errno::Errno;
 use isthmus_client::EndpointAddress;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use std::sync::Arc;
 pub(crate) struct Reply {
     pub(crate) to: EndpointAddress,
     pub(crate) request: u64,
-    pub(crate) answer: Answer,
+    pub(crate) answer: ReplyBody,
 }
 
 /// What is answered.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum ReplyBody {
     /// It is done.
     Done,
     /// It was refused.
@@ -29,69 +29,69 @@ pub(crate) enum Answer {
     /// These bytes.
     Bytes(Vec<u8>),
     /// These bytes of a region.
-    Region(Arc<Region>, Place),
+    Region(Arc<Region>, RegionRange),
 }
 
 /// Bytes of a region, which were found inside it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct RegionRange {
     pub(crate) start: *mut u8,
     pub(crate) len: usize,
 }
 
 // SAFETY: in a region, of which `Region` says why threads do not matter.
-unsafe impl Send for Place {}
+unsafe impl Send for RegionRange {}
 
 impl Reply {
     pub(crate) const fn done(to: EndpointAddress, request: u64) -> Self {
-        Self { to, request, answer: Answer::Done }
+        Self { to, request, answer: ReplyBody::Done }
     }
 }
 
-impl Hub {
-    fn answer(&mut self, peer: u32, request: u64, answer: Answer) {
+impl Dispatcher {
+    fn answer(&mut self, peer: u32, request: u64, answer: ReplyBody) {
         let to = self.peers[peer as usize].address;
         self.outbox.push_back(Reply { to, request, answer });
     }
 
     /// Somebody of this host has asked for what others do in the region itself.
-    fn note_asked(&mut self, peer: u32, region: &Region, offset: u64, len: u64) {
+    fn record_assisted_access(&mut self, peer: u32, region: &Region, offset: u64, len: u64) {
         let from = self.peers[peer as usize].address.domain;
         if !from.is_remote() {
-            self.asked.push((from, region.why_asked(offset, len)));
+            self.assisted.push((from, region.assist_reason(offset, len)));
         }
     }
 
-    /// A write. None where its head cannot be read.
-    pub(crate) fn serve_write(&mut self, peer: u32, tag: u64, mut words: Words<'_>) -> Option<()> {
+    /// A write. None where its header cannot be read.
+    pub(crate) fn serve_write(&mut self, peer: u32, tag: u64, mut words: HeaderReader<'_>) -> Option<()> {
         let request = parameter(tag);
         let data = words.data(tag)?;
         let (key, offset, len) = (words.word()?, words.word()?, words.word()?);
         let bytes = words.payload();
-        let bulk = tag & BULK != 0;
-        let found = self.regions.find(key, offset, len, Access::Write);
+        let has_payload = tag & PAYLOAD_FOLLOWS != 0;
+        let found = self.regions.find(key, offset, len, RegionAccess::Write);
         // Without any bytes, they are there already, and this only tells of them.
-        let fits = bulk || bytes.is_empty() || bytes.len() as u64 == len;
+        let fits = has_payload || bytes.is_empty() || bytes.len() as u64 == len;
         let found = found.and_then(|found| if fits { Ok(found) } else { Err(Errno::INVAL) });
         match found {
             Err(errno) => {
-                self.answer(peer, request, Answer::Refused(errno));
-                if bulk {
-                    self.peers[peer as usize].expected = Some(Expected::Nowhere);
+                self.answer(peer, request, ReplyBody::Refused(errno));
+                if has_payload {
+                    self.peers[peer as usize].payload_target = Some(PayloadTarget::Discard);
                 }
             }
             Ok((region, place)) => {
                 // Without any bytes nothing was asked for.
-                if bulk || !bytes.is_empty() {
-                    self.note_asked(peer, &region, offset, len);
+                if has_payload || !bytes.is_empty() {
+                    self.record_assisted_access(peer, &region, offset, len);
                 }
-                let deposit = Deposit { region, place, len, peer, request, data };
-                if bulk {
-                    self.expect(peer, Op::Deposit(deposit));
+                let remote_write = RemoteWrite { region, place, len, peer, request, data };
+                if has_payload {
+                    self.expect(peer, Op::RemoteWrite(remote_write));
                 } else {
                     // SAFETY: `place` has `len` bytes in a region that is registered for writing by others; `bytes` are ours.
                     unsafe { std::ptr::copy(bytes.as_ptr(), place, bytes.len()) };
-                    self.deposited(deposit, len);
+                    self.remote_write_done(remote_write, len);
                 }
             }
         }
@@ -99,10 +99,10 @@ impl Hub {
     }
 
     /// A write has all its bytes where they belong, if it brought as many as it said.
-    pub(crate) fn deposited(&mut self, deposit: Deposit, len: u64) {
-        let Deposit { region, peer, request, data, .. } = deposit;
-        let whole = len == deposit.len;
-        self.answer(peer, request, if whole { Answer::Done } else { Answer::Refused(Errno::INVAL) });
+    pub(crate) fn remote_write_done(&mut self, remote_write: RemoteWrite, len: u64) {
+        let RemoteWrite { region, peer, request, data, .. } = remote_write;
+        let whole = len == remote_write.len;
+        self.answer(peer, request, if whole { ReplyBody::Done } else { ReplyBody::Refused(Errno::INVAL) });
         if let Ok(counter) = region.counter.lock()
             && let Some(counter) = counter.as_ref()
         {
@@ -112,36 +112,36 @@ impl Hub {
         let source = self.peers[peer as usize].source;
         let event =
             Event { len: len as usize, data: data.unwrap_or(0), source, ..Event::of(std::ptr::null_mut(), flags) };
-        let tell = data.is_some() && self.events.is_bound(Side::Receive);
-        self.events.over(Side::Receive, Counted::RemoteWrite, tell, event);
+        let wants_completion = data.is_some() && self.events.is_bound(Side::Receive);
+        self.events.complete(Side::Receive, CounterKind::RemoteWrite, wants_completion, event);
     }
 
     /// A read.
-    pub(crate) fn serve_read(&mut self, peer: u32, tag: u64, mut words: Words<'_>) -> Option<()> {
+    pub(crate) fn serve_read(&mut self, peer: u32, tag: u64, mut words: HeaderReader<'_>) -> Option<()> {
         let (key, offset, len) = (words.word()?, words.word()?, words.word()?);
-        let answer = match self.regions.find(key, offset, len, Access::Read) {
+        let answer = match self.regions.find(key, offset, len, RegionAccess::Read) {
             Ok((region, start)) => {
-                self.note_asked(peer, &region, offset, len);
-                Answer::Region(region, Place { start, len: len as usize })
+                self.record_assisted_access(peer, &region, offset, len);
+                ReplyBody::Region(region, RegionRange { start, len: len as usize })
             }
-            Err(errno) => Answer::Refused(errno),
+            Err(errno) => ReplyBody::Refused(errno),
         };
         self.answer(peer, parameter(tag), answer);
         let event = Event::of(std::ptr::null_mut(), 0);
-        self.events.over(Side::Receive, Counted::RemoteRead, false, event);
+        self.events.complete(Side::Receive, CounterKind::RemoteRead, false, event);
         Some(())
     }
 
     /// An atomic operation.
-    pub(crate) fn serve_atomic(&mut self, peer: u32, tag: u64, mut words: Words<'_>) -> Option<()> {
+    pub(crate) fn serve_atomic(&mut self, peer: u32, tag: u64, mut words: HeaderReader<'_>) -> Option<()> {
         let request = parameter(tag);
         let words4 = [words.word()?, words.word()?, words.word()?, words.word()?];
-        if tag & BULK != 0 {
+        if tag & PAYLOAD_FOLLOWS != 0 {
             if words4[3] > arithmetic::OPERAND_BYTES_MAX {
-                self.answer(peer, request, Answer::Refused(Errno::MSGSIZE));
-                self.peers[peer as usize].expected = Some(Expected::Nowhere);
+                self.answer(peer, request, ReplyBody::Refused(Errno::MSGSIZE));
+                self.peers[peer as usize].payload_target = Some(PayloadTarget::Discard);
             } else {
-                self.expect(peer, Op::Collect { peer, request, words: words4 });
+                self.expect(peer, Op::RemoteAtomic { peer, request, words: words4 });
             }
             return Some(());
         }
@@ -150,33 +150,33 @@ impl Hub {
     }
 
     /// The operands of an atomic operation are here.
-    pub(crate) fn collected(&mut self, id: OpId, bytes: &[u8]) {
-        if let Some(Op::Collect { peer, request, words }) = self.ops.take(id) {
+    pub(crate) fn remote_atomic_ready(&mut self, id: OpId, bytes: &[u8]) {
+        if let Some(Op::RemoteAtomic { peer, request, words }) = self.ops.take(id) {
             self.operate(peer, request, words, bytes);
         }
     }
 
     fn operate(&mut self, peer: u32, request: u64, words: [u64; 4], operands: &[u8]) {
-        let answer = self.try_operate(peer, words, operands).unwrap_or_else(Answer::Refused);
+        let answer = self.try_operate(peer, words, operands).unwrap_or_else(ReplyBody::Refused);
         self.answer(peer, request, answer);
     }
 
-    fn try_operate(&mut self, peer: u32, words: [u64; 4], operands: &[u8]) -> Result<Answer, Errno> {
+    fn try_operate(&mut self, peer: u32, words: [u64; 4], operands: &[u8]) -> Result<ReplyBody, Errno> {
         let [key, offset, what, len] = words;
-        let what = What::parse(what)?;
+        let what = AtomicOp::parse(what)?;
         if operands.len() as u64 != len || what.operand_bytes() != operands.len() {
             return Err(Errno::INVAL);
         }
-        let access = if what.reads() { Access::Both } else { Access::Write };
-        let access = if what.only_reads() { Access::Read } else { access };
+        let access = if what.reads() { RegionAccess::Both } else { RegionAccess::Write };
+        let access = if what.only_reads() { RegionAccess::Read } else { access };
         let (region, place) = self.regions.find(key, offset, what.target_bytes() as u64, access)?;
-        self.note_asked(peer, &region, offset, what.target_bytes() as u64);
+        self.record_assisted_access(peer, &region, offset, what.target_bytes() as u64);
         let mut before = vec![0; if what.fetches() { what.target_bytes() } else { 0 }];
         // SAFETY: the place has `target_bytes` bytes in a region registered for this access; nothing of ours touches them
         // meanwhile, since the domain is locked; the operands are as long as they have to be, as was checked.
         unsafe { what.apply(place, operands, &mut before) };
         let event = Event::of(std::ptr::null_mut(), 0);
-        self.events.over(Side::Receive, Counted::RemoteWrite, false, event);
-        Ok(if what.fetches() { Answer::Bytes(before) } else { Answer::Done })
+        self.events.complete(Side::Receive, CounterKind::RemoteWrite, false, event);
+        Ok(if what.fetches() { ReplyBody::Bytes(before) } else { ReplyBody::Done })
     }
 }

@@ -36,7 +36,7 @@ fn each_header_stands_alone() {
 }
 
 #[test]
-fn every_function_takes_what_is_specified() {
+fn function_signatures_match_the_specification() {
     for (language, standard) in LANGUAGES {
         let source = package().join("tests/c/prototypes.c");
         run(cc(language).args([&format!("-std={standard}"), "-fsyntax-only"]).arg(source));
@@ -44,7 +44,7 @@ fn every_function_takes_what_is_specified() {
 }
 
 #[test]
-fn names_that_programs_ask_the_preprocessor_for_are_there() {
+fn headers_define_the_macros_that_programs_test() {
     let scratch = Scratch::new().unwrap();
     let asks = "#include <mx_extensions.h>\n#include <mx_raw.h>\n\
                 #if MX_API < 0x301 || !defined(MX_HAS_NET_TYPE) || MX_HAS_ICONNECT_V2 != 1\n#error core\n#endif\n\

@@ -2,7 +2,7 @@
 //! has them.
 
 use crate::build::{cc, run};
-use isthmus_myriexpress::{Address, MapperState, Parameter, Return, Segment, Status};
+use isthmus_myriexpress::{MapperState, MxEndpointAddr, MxStatus, Parameter, Return, Segment};
 use isthmus_testbed::Scratch;
 use std::fmt::Write;
 use std::mem::offset_of;
@@ -137,7 +137,7 @@ fn facts() -> Vec<(String, u64)> {
 }
 
 #[test]
-fn compilers_see_what_is_specified() {
+fn c_layout_matches_the_specification() {
     let scratch = Scratch::new().unwrap();
     let mut program = "#include <mx_extensions.h>\n#include <mx_raw.h>\n\
                        #include <mx_internals/mx__driver_interface.h>\n#include <stdio.h>\n\nint main(void)\n{\n"
@@ -163,13 +163,13 @@ fn compilers_see_what_is_specified() {
 }
 
 #[test]
-fn rust_has_the_same() {
+fn rust_layout_matches_the_specification() {
     let of = |name: &str| TYPES.iter().find(|(known, ..)| *known == name).map(|(_, size, align)| (*size, *align));
     let ours = [
-        ("mx_endpoint_addr_t", size_of::<Address>(), align_of::<Address>()),
+        ("mx_endpoint_addr_t", size_of::<MxEndpointAddr>(), align_of::<MxEndpointAddr>()),
         ("mx_segment_t", size_of::<Segment>(), align_of::<Segment>()),
         ("mx_param_t", size_of::<Parameter>(), align_of::<Parameter>()),
-        ("mx_status_t", size_of::<Status>(), align_of::<Status>()),
+        ("mx_status_t", size_of::<MxStatus>(), align_of::<MxStatus>()),
         ("mx_mapper_state_t", size_of::<MapperState>(), align_of::<MapperState>()),
         ("mx_return_t", size_of::<Return>(), align_of::<Return>()),
     ];
@@ -180,12 +180,12 @@ fn rust_has_the_same() {
         ("segment_ptr", offset_of!(Segment, segment_ptr)),
         ("segment_length", offset_of!(Segment, segment_length)),
         ("val", offset_of!(Parameter, val)),
-        ("code", offset_of!(Status, code)),
-        ("source", offset_of!(Status, source)),
-        ("match_info", offset_of!(Status, match_info)),
-        ("msg_length", offset_of!(Status, msg_length)),
-        ("xfer_length", offset_of!(Status, xfer_length)),
-        ("context", offset_of!(Status, context)),
+        ("code", offset_of!(MxStatus, code)),
+        ("source", offset_of!(MxStatus, source)),
+        ("match_info", offset_of!(MxStatus, match_info)),
+        ("msg_length", offset_of!(MxStatus, msg_length)),
+        ("xfer_length", offset_of!(MxStatus, xfer_length)),
+        ("context", offset_of!(MxStatus, context)),
         ("board_number", offset_of!(MapperState, board_number)),
         ("mapper_mac", offset_of!(MapperState, mapper_mac)),
         ("iport", offset_of!(MapperState, iport)),

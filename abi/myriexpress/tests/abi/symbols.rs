@@ -59,7 +59,7 @@ fn exported() -> BTreeSet<(String, String, u64)> {
 }
 
 #[test]
-fn the_library_exports_what_is_specified_and_nothing_else() {
+fn exported_symbols_match_the_specification() {
     let function = |name: String| (name, "FUNC".to_owned(), 0);
     let mut expected: BTreeSet<_> = UNVERSIONED.split_whitespace().map(|name| function(name.to_owned())).collect();
     expected.extend(VERSIONED.map(|(name, version)| function(format!("{name}@@{version}"))));
@@ -87,7 +87,7 @@ fn versions_inherit_as_specified() {
 }
 
 #[test]
-fn the_library_has_the_names_under_which_programs_look_for_it() {
+fn library_has_its_soname_links() {
     for link in ["libmyriexpress.so", "libopen-mx.so", "libopen-mx.so.0"] {
         let target = std::fs::read_link(library().join(link)).unwrap();
         assert_eq!(target.to_str(), Some("libmyriexpress.so.0"), "{link}");
@@ -105,7 +105,7 @@ fn the_library_needs_libc_only() {
 }
 
 #[test]
-fn loading_the_library_does_nothing() {
+fn loading_the_library_has_no_side_effects() {
     let mut cat = Command::new("/bin/cat");
     let status = run(cat.arg("/proc/self/status").env("LD_PRELOAD", library().join("libmyriexpress.so.0")));
     let field =

@@ -44,7 +44,7 @@ impl Case for CacheLine {
         thread::scope(|scope| {
             let answers = scope.spawn(|| {
                 let pinned = pin(&[follow]);
-                answer(&line);
+                reply(&line);
                 pinned
             });
             let asks = scope.spawn(|| {
@@ -78,7 +78,7 @@ fn ask(line: &Line, bench: &Bench) -> Vec<f64> {
 }
 
 /// Makes each odd word even.
-fn answer(line: &Line) {
+fn reply(line: &Line) {
     let mut expected = 1;
     loop {
         let word = line.0.load(Ordering::Relaxed);

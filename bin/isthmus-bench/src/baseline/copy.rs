@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use isthmus_layout::RegionSize;
-use isthmus_shm::{Mapping, Payload as _, Window};
+use isthmus_shm::{Mapping, Payload as _, SharedMapping};
 
 use crate::case::{Case, Reading, Unit, size_name};
 use crate::job::Buffers;
@@ -41,18 +41,18 @@ pub(crate) struct TwoCopies {
 
 /// Copies on one core out of memory that was never used, into a few pieces of memory again and again, all of which begin so many bytes behind
 /// their source modulo a page: what some processors mind.
-pub(crate) struct Behind {
+pub(crate) struct OffsetCopy {
     pub(crate) distance: usize,
-    pub(crate) by: By,
+    pub(crate) by: CopyRoutine,
 }
 
 /// Who copies.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum By {
+pub(crate) enum CopyRoutine {
     /// The C library.
     Library,
     /// Whatever copies messages into channels.
-    Window,
+    SharedMapping,
 }
 
 impl Case for OneCore {
@@ -122,11 +122,11 @@ impl Case for TwoCopies {
     }
 }
 
-impl Case for Behind {
+impl Case for OffsetCopy {
     fn name(&self) -> String {
         let by = match self.by {
-            By::Library => "memcpy",
-            By::Window => "channel_copy",
+            CopyRoutine::Library => "memcpy",
+            CopyRoutine::SharedMapping => "channel_copy",
         };
         format!("{by}.behind.{}", self.distance)
     }
@@ -137,25 +137,25 @@ impl Case for Behind {
 
     fn run(&self, bench: &Bench) -> Result<Reading> {
         let times = on_one_core(bench, || repeat(bench.budget, || Some(self.copy_all())))?;
-        bytes_per_ns(BEHIND, &times)
+        bytes_per_ns(OFFSET_COPY_BYTES, &times)
     }
 }
 
 /// How much is copied at once, out of fresh memory.
-const BEHIND: usize = 64 << 20;
+const OFFSET_COPY_BYTES: usize = 64 << 20;
 
 const PAGE: usize = 4096;
 
-impl Behind {
+impl OffsetCopy {
     /// How long it takes to copy all.
     fn copy_all(&self) -> f64 {
-        let pool = Pool::new(BEHIND, Buffers::Cold, 1);
+        let pool = Pool::new(OFFSET_COPY_BYTES, Buffers::Cold, 1);
         let from = pool.slot(0);
         let bytes = PIECE * PIECES + PAGE;
-        let (window, mut ring) = (Window::new(Mapping::private(RegionSize(bytes as u64))), vec![0_u8; bytes]);
+        let (window, mut ring) = (SharedMapping::new(Mapping::private(RegionSize(bytes as u64))), vec![0_u8; bytes]);
         let begins = match self.by {
-            By::Window => 0, // It is pages.
-            By::Library => ring.as_ptr().addr(),
+            CopyRoutine::SharedMapping => 0, // It is pages.
+            CopyRoutine::Library => ring.as_ptr().addr(),
         };
         let at = from.as_ptr().addr().wrapping_add(self.distance).wrapping_sub(begins) % PAGE;
         ring.fill(1); // Page faults are taken here.
@@ -164,8 +164,8 @@ impl Behind {
         for (nth, part) in from.chunks(PIECE).enumerate() {
             let at = at + nth % PIECES * PIECE;
             match self.by {
-                By::Window => window.copy_in(at as u64, black_box(part)),
-                By::Library => ring[at..at + part.len()].copy_from_slice(black_box(part)),
+                CopyRoutine::SharedMapping => window.copy_in(at as u64, black_box(part)),
+                CopyRoutine::Library => ring[at..at + part.len()].copy_from_slice(black_box(part)),
             }
             black_box(&mut ring);
         }

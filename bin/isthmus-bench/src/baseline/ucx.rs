@@ -15,7 +15,7 @@ use crate::pair::Bench;
 
 const PROGRAM: &str = "ucx_perftest";
 /// How long the server may take to listen, and the client beyond the budget.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Which of UCX's ways through shared memory it is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl Ucx {
 
     fn command(&self, bench: &Bench, cpu: usize, port: u16) -> Command {
         let mut command = Command::new(&bench.program);
-        command.args(["bound", PROGRAM]);
+        command.args(["run-bound", PROGRAM]);
         command.env("UCX_TLS", self.transport.tls()).env("UCX_WARN_UNUSED_ENV_VARS", "n").stdin(Stdio::null());
         command.args(["-c", &cpu.to_string(), "-p", &port.to_string()]);
         command
@@ -117,9 +117,9 @@ impl Case for Ucx {
                 Quantity::Bandwidth => line.rate * self.size as f64 / 1e9,
                 Quantity::Rate => line.rate / 1e6,
             })),
-            Ok(None) => Ok(Reading::Absent(format!("{PROGRAM} is not installed (package ucx-utils)"))),
+            Ok(None) => Ok(Reading::Unavailable(format!("{PROGRAM} is not installed (package ucx-utils)"))),
             // Not ours to repair: a baseline less, and the reason in its row.
-            Err(error) => Ok(Reading::Absent(format!("{PROGRAM} did not work: {error:#}"))),
+            Err(error) => Ok(Reading::Unavailable(format!("{PROGRAM} did not work: {error:#}"))),
         }
     }
 }
@@ -133,15 +133,15 @@ impl Ucx {
         let port = free_port()?;
         let mut server = self.command(bench, bench.placement.follow(0), port);
         let server = server.stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("cannot start its server")?;
-        let server = Killed(server);
-        wait_until(PATIENCE, || is_listening(port)).context("its server does not listen")?;
+        let server = KillOnDrop(server);
+        wait_until(TIMEOUT, || is_listening(port)).context("its server does not listen")?;
         let test = if self.quantity == Quantity::HalfRtt { "tag_lat" } else { "tag_bw" };
         let count = self.iterations(bench.budget);
         let mut client = self.command(bench, bench.placement.lead(0), port);
         client.args(["127.0.0.1", "-t", test, "-f", "-v", "-s", &self.size.to_string()]);
         client.args(["-n", &count.to_string(), "-w", &(count / 10).max(20).to_string()]);
         let client = client.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().context("cannot start its client")?;
-        let (_, printed) = output(Killed(client), PATIENCE + bench.budget * 20)?;
+        let (_, printed) = output(KillOnDrop(client), TIMEOUT + bench.budget * 20)?;
         drop(server);
         FinalLine::parse(&printed).map(Some)
     }
@@ -169,15 +169,15 @@ impl FinalLine {
 }
 
 /// A process that does not outlive its measurement.
-pub(crate) struct Killed(Child);
+pub(crate) struct KillOnDrop(Child);
 
-impl Killed {
+impl KillOnDrop {
     pub(crate) const fn new(process: Child) -> Self {
         Self(process)
     }
 }
 
-impl Drop for Killed {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _: io::Result<()> = self.0.kill();
@@ -186,8 +186,8 @@ impl Drop for Killed {
 }
 
 /// How a process ends, and all that it prints, which is little; an error if it takes too long.
-pub(crate) fn output(mut process: Killed, patience: Duration) -> Result<(ExitStatus, String)> {
-    wait_until(patience, || Ok(process.0.try_wait()?.is_some())).context("it does not end")?;
+pub(crate) fn output(mut process: KillOnDrop, timeout: Duration) -> Result<(ExitStatus, String)> {
+    wait_until(timeout, || Ok(process.0.try_wait()?.is_some())).context("it does not end")?;
     let mut printed = String::new();
     let mut stdout = process.0.stdout.take().context("it has no output")?;
     stdout.read_to_string(&mut printed).context("cannot read its output")?;
@@ -220,11 +220,11 @@ fn listens(line: &str, port: u16) -> bool {
     local.and_then(|text| u16::from_str_radix(text, 16).ok()) == Some(port) && fields.nth(1) == Some("0A")
 }
 
-fn wait_until(patience: Duration, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + patience;
+fn wait_until(timeout: Duration, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + timeout;
     while !holds()? {
         if Instant::now() > deadline {
-            bail!("gave up after {} s", patience.as_secs());
+            bail!("gave up after {} s", timeout.as_secs());
         }
         thread::sleep(Duration::from_millis(2));
     }

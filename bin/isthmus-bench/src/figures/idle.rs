@@ -25,8 +25,8 @@ const QUICK_MS: u64 = 2_000;
 const SETTLE_MS: u64 = 500;
 
 impl Idle {
-    pub(crate) fn is_possible(&self) -> bool {
-        self.path.can(Work::Idle { ms: RUN_MS }, Wait::Sleep)
+    pub(crate) fn is_supported(&self) -> bool {
+        self.path.supports(Work::Idle { ms: RUN_MS }, Wait::Sleep)
     }
 }
 
@@ -43,8 +43,8 @@ impl Case for Idle {
     fn run(&self, bench: &Bench) -> Result<Reading> {
         let ms = if bench.quick { QUICK_MS } else { RUN_MS };
         let task = Task::plain(self.path, Wait::Sleep, Work::Idle { ms: ms + 2 * SETTLE_MS });
-        let (_, used_ns) = bench.pairs_watched(&task, self.domains.div_ceil(2), |workers| {
-            let servants = self.path.servants()?; // They are there now, whoever has started them.
+        let (_, used_ns) = bench.run_pairs_watched(&task, self.domains.div_ceil(2), |workers| {
+            let servants = self.path.server_processes()?; // They are there now, whoever has started them.
             sleep(Duration::from_millis(SETTLE_MS));
             let all: Vec<u32> = workers.iter().chain(&servants).copied().collect();
             let before = cpu_ns_of_all(&all)?;

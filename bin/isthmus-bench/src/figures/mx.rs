@@ -105,11 +105,11 @@ fn rate_8b() -> Option<Row> {
 
 fn match_10k() -> Option<Row> {
     let last = Rc::new(Cell::new(None));
-    let told = |name, pick| Told { name, pick, last: Rc::clone(&last) };
+    let told = |name, pick| ReportedValue { name, pick, last: Rc::clone(&last) };
     Some(Row {
         name: "mx.match.10k",
         target: "at most 2 times the same with none, where receives name their message exactly",
-        case: Box::new(Match { depth: DEPTH, last: Rc::clone(&last) }),
+        case: Box::new(MatchCase { depth: DEPTH, last: Rc::clone(&last) }),
         baseline: Some(Box::new(told("mx.match.exact.0", |matching| matching.exact_empty_ns))),
         others: vec![
             Box::new(told("mx.match.masked.0", |matching| matching.masked_empty_ns)),
@@ -119,13 +119,13 @@ fn match_10k() -> Option<Row> {
 }
 
 /// Half a round trip with so much posted and unexpected before each message. One pair of processes takes turns with all
-/// that is compared; what it told of the rest is there for [`Told`].
-struct Match {
+/// that is compared; what it told of the rest is there for [`ReportedValue`].
+struct MatchCase {
     depth: u32,
     last: Rc<Cell<Option<Matching>>>,
 }
 
-impl Case for Match {
+impl Case for MatchCase {
     fn name(&self) -> String {
         "mx.match.exact.10k".to_owned()
     }
@@ -136,8 +136,8 @@ impl Case for Match {
 
     fn run(&self, bench: &Bench) -> Result<Reading> {
         self.last.set(None);
-        if let Some(why) = Path::Mx.absent() {
-            return Ok(Reading::Absent(why));
+        if let Some(why) = Path::Mx.unavailable_reason() {
+            return Ok(Reading::Unavailable(why));
         }
         let found = bench.pair(&Task::plain(Path::Mx, Wait::Poll, Work::Match { depth: self.depth }))?;
         let matching = found.lead.matching.context("the leading side measured no matching")?;
@@ -146,14 +146,14 @@ impl Case for Match {
     }
 }
 
-/// What the run of [`Match`] just before this one told besides.
-struct Told {
+/// What the run of [`MatchCase`] just before this one told besides.
+struct ReportedValue {
     name: &'static str,
     pick: fn(&Matching) -> f64,
     last: Rc<Cell<Option<Matching>>>,
 }
 
-impl Case for Told {
+impl Case for ReportedValue {
     fn name(&self) -> String {
         self.name.to_owned()
     }
@@ -165,7 +165,7 @@ impl Case for Told {
     fn run(&self, _: &Bench) -> Result<Reading> {
         Ok(match self.last.get() {
             Some(matching) => Reading::value((self.pick)(&matching) / 1e3),
-            None => Reading::Absent("the pair that tells it did not run".to_owned()),
+            None => Reading::Unavailable("the pair that tells it did not run".to_owned()),
         })
     }
 }

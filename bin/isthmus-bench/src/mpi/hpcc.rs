@@ -6,9 +6,9 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result, ensure};
 
-use super::flavour::{Mpi, Transport, in_path};
+use super::installation::{Mpi, Transport, in_path};
 use super::launch::Launch;
-use super::stock::Stock;
+use super::system_mpi::SystemMpis;
 use crate::case::{Case, Reading, Unit};
 use crate::pair::Bench;
 
@@ -25,7 +25,7 @@ const SIZE: &str = "2000";
 #[derive(Debug)]
 pub(crate) struct HpccRuns {
     transport: Transport,
-    stock: Rc<Stock>,
+    system_mpi: Rc<SystemMpis>,
     said: RefCell<Vec<String>>,
 }
 
@@ -39,12 +39,12 @@ pub(crate) struct Hpcc {
 }
 
 impl HpccRuns {
-    pub(crate) fn new(stock: &Rc<Stock>, transport: Transport) -> Rc<Self> {
-        Rc::new(Self { transport, stock: Rc::clone(stock), said: RefCell::default() })
+    pub(crate) fn new(system_mpi: &Rc<SystemMpis>, transport: Transport) -> Rc<Self> {
+        Rc::new(Self { transport, system_mpi: Rc::clone(system_mpi), said: RefCell::default() })
     }
 
     fn launch(&self) -> Launch {
-        Launch { mpi: Mpi::OpenMpi4, transport: self.transport, ranks: RANKS, away: None }
+        Launch { mpi: Mpi::OpenMpi4, transport: self.transport, ranks: RANKS, two_hosts: None }
     }
 
     /// What job number `at` said: that of the one before, if this is the next one.
@@ -53,14 +53,14 @@ impl HpccRuns {
             return Ok(said.clone());
         }
         let program = in_path(PROGRAM).context("it was there a moment ago")?;
-        let folder = self.stock.folder()?;
+        let folder = self.system_mpi.folder()?;
         let output = folder.join("hpccoutf.txt");
         let input = INPUT.replace("{n}", SIZE).replace("{p}", "1").replace("{q}", &RANKS.to_string());
         fs::write(folder.join("hpccinf.txt"), input).context("cannot write its input")?;
         if output.exists() {
             fs::remove_file(&output).context("cannot remove what it said before")?; // It would append.
         }
-        let run = self.launch().run(bench, &self.stock, &program, &[])?;
+        let run = self.launch().run(bench, &self.system_mpi, &program, &[])?;
         run.map_err(anyhow::Error::msg)?;
         let said = fs::read_to_string(&output).context("it left no output")?;
         ensure!(said.lines().any(|line| line == "Success=1"), "its results are wrong");
@@ -93,17 +93,17 @@ impl Case for Hpcc {
 
     fn run(&self, bench: &Bench) -> Result<Reading> {
         if in_path(PROGRAM).is_none() {
-            return Ok(Reading::Absent(format!("{PROGRAM} is not installed (package {PROGRAM})")));
+            return Ok(Reading::Unavailable(format!("{PROGRAM} is not installed (package {PROGRAM})")));
         }
-        if let Some(why) = self.runs.launch().absent() {
-            return Ok(Reading::Absent(why));
+        if let Some(why) = self.runs.launch().unavailable_reason() {
+            return Ok(Reading::Unavailable(why));
         }
         let at = self.next.replace(self.next.get() + 1);
         let found = self.runs.said(at, bench).and_then(|said| figure(&said, self.key));
         match (found, self.runs.transport) {
             (Ok(value), _) => Ok(Reading::value(value)),
             (Err(error), Transport::Isthmus) => Err(error),
-            (Err(error), _) => Ok(Reading::Absent(format!("it did not work: {error:#}"))),
+            (Err(error), _) => Ok(Reading::Unavailable(format!("it did not work: {error:#}"))),
         }
     }
 }

@@ -9,17 +9,17 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::away;
-use super::flavour::{FOREIGN, Mpi, Transport};
-use super::stock::Stock;
-use crate::baseline::ucx::{Killed, PATIENCE, output};
-use crate::hosts::{Between, Stages};
+use super::installation::{FOREIGN, Mpi, Transport};
+use super::system_mpi::SystemMpis;
+use super::two_hosts;
+use crate::baseline::ucx::{KillOnDrop, TIMEOUT, output};
+use crate::hosts::{HostPairs, WireSpec};
 use crate::pair::Bench;
 use crate::pin::list;
 use crate::worker::RANK_CPUS;
 
 /// How many bytes of its complaints are told.
-const SAID_MAX: usize = 600;
+const STDERR_BYTES_MAX: usize = 600;
 
 /// An MPI over a transport, and where its ranks are.
 #[derive(Clone, Debug)]
@@ -28,59 +28,63 @@ pub(super) struct Launch {
     pub(super) transport: Transport,
     pub(super) ranks: usize,
     /// Two hosts, with the ranks on one and the other by turns; else all are on this machine, on two of its CPUs by turns.
-    pub(super) away: Option<(Rc<Stages>, Between)>,
+    pub(super) two_hosts: Option<(Rc<HostPairs>, WireSpec)>,
 }
 
 impl Launch {
     /// Why there can be no such job with this installation, if there can be none.
-    pub(super) fn absent(&self) -> Option<String> {
+    pub(super) fn unavailable_reason(&self) -> Option<String> {
         let provider = match self.transport {
-            Transport::Isthmus => super::flavour::provider_folder().err(),
+            Transport::Isthmus => super::installation::provider_folder().err(),
             _ => None,
         };
         let missing = self.mpi.installed().err().or(provider).map(|error| format!("{error:#}"));
-        let daemon = self.away.is_some() || self.transport == Transport::Isthmus;
-        missing.or_else(|| if daemon { crate::daemon::absent() } else { None })
+        let daemon = self.two_hosts.is_some() || self.transport == Transport::Isthmus;
+        missing.or_else(|| if daemon { crate::daemon::unavailable_reason() } else { None })
     }
 
     /// Runs a program of so many arguments and collects what it prints. An error within says why this machine cannot.
     pub(super) fn run(
         &self,
         bench: &Bench,
-        stock: &Stock,
+        system_mpi: &SystemMpis,
         program: &Path,
         arguments: &[String],
     ) -> Result<Result<String, String>> {
-        let (mut command, cpus) = match &self.away {
-            None => {
-                (self.here(bench, stock)?, [bench.placement.lead(0), bench.placement.follow(0)].map(|cpu| vec![cpu]))
-            }
-            Some((stages, between)) => {
-                let stage = match stages.on(between)? {
-                    Ok(stage) => stage,
+        let (mut command, cpus) = match &self.two_hosts {
+            None => (
+                self.here(bench, system_mpi)?,
+                [bench.placement.lead(0), bench.placement.follow(0)].map(|cpu| vec![cpu]),
+            ),
+            Some((host_pairs, between)) => {
+                let host_pair = match host_pairs.on(between)? {
+                    Ok(host_pair) => host_pair,
                     Err(why) => return Ok(Err(why)),
                 };
-                (away::launcher(self, bench, &stage)?, bench.seating.programs.clone())
+                (two_hosts::launcher(self, bench, &host_pair)?, bench.host_cpus.programs.clone())
             }
         };
-        command.arg(&bench.program).arg("bound").arg(format!("{RANK_CPUS}{}", cpus.map(|cpus| list(&cpus)).join("/")));
+        command
+            .arg(&bench.program)
+            .arg("run-bound")
+            .arg(format!("{RANK_CPUS}{}", cpus.map(|cpus| list(&cpus)).join("/")));
         command.arg(program).args(arguments);
-        let folder = stock.folder()?;
+        let folder = system_mpi.folder()?;
         command.current_dir(folder).env("TMPDIR", folder);
-        let said = self.finish(&mut command, &folder.join("stderr"), PATIENCE * 2 + bench.budget * 20);
-        if let (Err(_), Some((stages, between))) = (&said, &self.away) {
-            stages.forget(between);
+        let said = self.finish(&mut command, &folder.join("stderr"), TIMEOUT * 2 + bench.budget * 20);
+        if let (Err(_), Some((host_pairs, between))) = (&said, &self.two_hosts) {
+            host_pairs.forget(between);
         }
         said.map(Ok)
     }
 
     /// Its launcher on this machine.
-    fn here(&self, bench: &Bench, stock: &Stock) -> Result<Command> {
+    fn here(&self, bench: &Bench, system_mpi: &SystemMpis) -> Result<Command> {
         let mut command = self.command(bench, "lo")?;
         if self.transport == Transport::Isthmus {
-            command.envs(stock.daemon()?);
+            command.envs(system_mpi.daemon()?);
         }
-        command.arg("bound").arg(self.mpi.installed()?.launcher);
+        command.arg("run-bound").arg(self.mpi.installed()?.launcher);
         match self.mpi.is_open_mpi() {
             true => command.args(["--bind-to", "none"]),
             false => command.args(["-launcher", "fork", "-bind-to", "none"]),
@@ -100,16 +104,16 @@ impl Launch {
         Ok(command)
     }
 
-    fn finish(&self, command: &mut Command, stderr: &Path, patience: Duration) -> Result<String> {
+    fn finish(&self, command: &mut Command, stderr: &Path, timeout: Duration) -> Result<String> {
         let file = File::create(stderr).with_context(|| format!("cannot write {}", stderr.display()))?;
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
-        let process = Killed::new(command.spawn().context("cannot start its launcher")?);
+        let process = KillOnDrop::new(command.spawn().context("cannot start its launcher")?);
         let said = || {
             let said = fs::read(stderr).unwrap_or_default();
-            let last = &said[said.len().saturating_sub(SAID_MAX)..];
+            let last = &said[said.len().saturating_sub(STDERR_BYTES_MAX)..];
             format!("{} says: {}", self.mpi.name(), String::from_utf8_lossy(last).trim())
         };
-        match output(process, patience) {
+        match output(process, timeout) {
             Ok((status, printed)) if status.success() => Ok(printed),
             Ok((status, _)) => bail!("{status}; {}", said()),
             Err(error) => Err(error.context(said())),

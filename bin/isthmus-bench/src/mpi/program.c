@@ -3,10 +3,10 @@
  *
  *   mpirun -n N program WHAT BYTES MS
  *
- *   half_rtt     two ranks: half a round trip
- *   bandwidth    two ranks: one message of a stream, WINDOW of them under way, each with a buffer of its own on both sides
- *   crowd        2, 4, 8 … ranks: one turn, in which each sends BYTES to each, all add up a number, and all wait for each other
- *   crowd_tcp    the same over blocking TCP sockets of the program's own, one for each pair of ranks
+ *   half_rtt              two ranks: half a round trip
+ *   bandwidth             two ranks: one message of a stream, WINDOW of them under way, each with a buffer of its own on both sides
+ *   oversubscribed        2, 4, 8 … ranks: one turn, in which each sends BYTES to each, all add up a number, and all wait for each other
+ *   oversubscribed_tcp    the same over blocking TCP sockets of the program's own, one for each pair of ranks
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -58,7 +58,7 @@ static void bandwidth(void)
         MPI_Send(in, 1, MPI_BYTE, 0, 2, MPI_COMM_WORLD);
 }
 
-static void crowd(void)
+static void oversubscribed(void)
 {
     long own = rank, all = 0;
     MPI_Alltoall(out, size, MPI_BYTE, in, size, MPI_BYTE, MPI_COMM_WORLD);
@@ -89,7 +89,7 @@ static long fold(long own)
     return own;
 }
 
-static void crowd_tcp(void)
+static void oversubscribed_tcp(void)
 {
     memcpy(in + (size_t)rank * size, out + (size_t)rank * size, size);
     for (int step = 1; step < ranks; step++)
@@ -135,8 +135,8 @@ static const struct work {
 } works[] = {
     {"half_rtt", half_rtt, NULL, 1, 2},
     {"bandwidth", bandwidth, NULL, WINDOW, WINDOW},
-    {"crowd", crowd, NULL, 0, 1},
-    {"crowd_tcp", crowd_tcp, connect_all, 0, 1},
+    {"oversubscribed", oversubscribed, NULL, 0, 1},
+    {"oversubscribed_tcp", oversubscribed_tcp, connect_all, 0, 1},
 };
 
 /* Seconds that so many turns take; all ranks call it with the same number. */

@@ -4,11 +4,11 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result};
 
-use super::flavour::{Mpi, Transport};
+use super::installation::{Mpi, Transport};
 use super::launch::Launch;
-use super::stock::Stock;
+use super::system_mpi::SystemMpis;
 use crate::case::{Case, Reading, Unit, size_name};
-use crate::hosts::{Between, Stages};
+use crate::hosts::{HostPairs, WireSpec};
 use crate::pair::Bench;
 
 /// What is measured.
@@ -16,8 +16,8 @@ use crate::pair::Bench;
 enum Work {
     HalfRtt,
     Bandwidth,
-    Crowd,
-    CrowdTcp,
+    Oversubscribed,
+    OversubscribedTcp,
 }
 
 impl Work {
@@ -25,8 +25,8 @@ impl Work {
         match self {
             Self::HalfRtt => "half_rtt",
             Self::Bandwidth => "bandwidth",
-            Self::Crowd => "crowd",
-            Self::CrowdTcp => "crowd_tcp",
+            Self::Oversubscribed => "oversubscribed",
+            Self::OversubscribedTcp => "oversubscribed_tcp",
         }
     }
 }
@@ -36,45 +36,56 @@ pub(crate) struct Ranks {
     work: Work,
     size: usize,
     launch: Launch,
-    stock: Rc<Stock>,
+    system_mpi: Rc<SystemMpis>,
 }
 
 impl Ranks {
-    fn new(stock: &Rc<Stock>, work: Work, (mpi, transport): (Mpi, Transport), size: usize, ranks: usize) -> Self {
-        let launch = Launch { mpi, transport, ranks, away: None };
-        Self { work, size, launch, stock: Rc::clone(stock) }
+    fn new(
+        system_mpi: &Rc<SystemMpis>,
+        work: Work,
+        (mpi, transport): (Mpi, Transport),
+        size: usize,
+        ranks: usize,
+    ) -> Self {
+        let launch = Launch { mpi, transport, ranks, two_hosts: None };
+        Self { work, size, launch, system_mpi: Rc::clone(system_mpi) }
     }
 
     /// Half a round trip between two ranks.
-    pub(crate) fn half_rtt(stock: &Rc<Stock>, over: (Mpi, Transport), size: usize) -> Self {
-        Self::new(stock, Work::HalfRtt, over, size, 2)
+    pub(crate) fn half_rtt(system_mpi: &Rc<SystemMpis>, over: (Mpi, Transport), size: usize) -> Self {
+        Self::new(system_mpi, Work::HalfRtt, over, size, 2)
     }
 
     /// Bytes each second from one rank to another, with 64 messages under way.
-    pub(crate) fn bandwidth(stock: &Rc<Stock>, over: (Mpi, Transport), size: usize) -> Self {
-        Self::new(stock, Work::Bandwidth, over, size, 2)
+    pub(crate) fn bandwidth(system_mpi: &Rc<SystemMpis>, over: (Mpi, Transport), size: usize) -> Self {
+        Self::new(system_mpi, Work::Bandwidth, over, size, 2)
     }
 
     /// So many ranks on two processors: a turn in which each sends so many bytes to each, all add up and all wait for all.
-    pub(crate) fn crowd(stock: &Rc<Stock>, over: (Mpi, Transport), size: usize, ranks: usize) -> Self {
-        Self::new(stock, Work::Crowd, over, size, ranks)
+    pub(crate) fn oversubscribed(
+        system_mpi: &Rc<SystemMpis>,
+        over: (Mpi, Transport),
+        size: usize,
+        ranks: usize,
+    ) -> Self {
+        Self::new(system_mpi, Work::Oversubscribed, over, size, ranks)
     }
 
     /// The same by blocking TCP sockets, in processes that an MPI has started.
-    pub(crate) fn crowd_tcp(stock: &Rc<Stock>, mpi: Mpi, size: usize, ranks: usize) -> Self {
-        Self::new(stock, Work::CrowdTcp, (mpi, Transport::Own), size, ranks)
+    pub(crate) fn oversubscribed_tcp(system_mpi: &Rc<SystemMpis>, mpi: Mpi, size: usize, ranks: usize) -> Self {
+        Self::new(system_mpi, Work::OversubscribedTcp, (mpi, Transport::Own), size, ranks)
     }
 
     /// The same with ranks on two hosts.
-    pub(crate) fn between(mut self, stages: &Rc<Stages>, between: Between) -> Self {
-        self.launch.away = Some((Rc::clone(stages), between));
+    pub(crate) fn between(mut self, host_pairs: &Rc<HostPairs>, between: WireSpec) -> Self {
+        self.launch.two_hosts = Some((Rc::clone(host_pairs), between));
         self
     }
 
     fn measure(&self, bench: &Bench) -> Result<Result<f64, String>> {
-        let program = self.stock.program(self.launch.mpi)?;
+        let program = self.system_mpi.program(self.launch.mpi)?;
         let arguments = [self.work.name().to_owned(), self.size.to_string(), bench.budget.as_millis().to_string()];
-        match self.launch.run(bench, &self.stock, &program, &arguments)? {
+        match self.launch.run(bench, &self.system_mpi, &program, &arguments)? {
             Ok(printed) => Ok(Ok(parse(&printed)?)),
             Err(why) => Ok(Err(why)),
         }
@@ -88,11 +99,11 @@ fn parse(printed: &str) -> Result<f64> {
 
 impl Case for Ranks {
     fn name(&self) -> String {
-        let Launch { mpi, transport, ranks, away } = &self.launch;
+        let Launch { mpi, transport, ranks, two_hosts } = &self.launch;
         let ranks = if *ranks == 2 { String::new() } else { format!(".{ranks}ranks") };
-        let between = away.as_ref().map_or(String::new(), |(_, between)| format!(".{}", between.name));
-        let over = if self.work == Work::CrowdTcp {
-            "tcp.crowd".to_owned()
+        let between = two_hosts.as_ref().map_or(String::new(), |(_, between)| format!(".{}", between.name));
+        let over = if self.work == Work::OversubscribedTcp {
+            "tcp.oversubscribed".to_owned()
         } else {
             format!("{}.{}.{}", mpi.name(), transport.name(), self.work.name())
         };
@@ -104,16 +115,16 @@ impl Case for Ranks {
     }
 
     fn run(&self, bench: &Bench) -> Result<Reading> {
-        if let Some(why) = self.launch.absent() {
-            return Ok(Reading::Absent(why));
+        if let Some(why) = self.launch.unavailable_reason() {
+            return Ok(Reading::Unavailable(why));
         }
         match (self.measure(bench), self.launch.transport) {
             (Ok(Ok(ns)), _) if self.work == Work::Bandwidth => Ok(Reading::value(self.size as f64 / ns)),
             (Ok(Ok(ns)), _) => Ok(Reading::value(ns / 1e3)),
-            (Ok(Err(why)), _) => Ok(Reading::Absent(why)),
+            (Ok(Err(why)), _) => Ok(Reading::Unavailable(why)),
             (Err(error), Transport::Isthmus) => Err(error),
             // Not ours to repair: a baseline less, and the reason in its row.
-            (Err(error), _) => Ok(Reading::Absent(format!("it did not work: {error:#}"))),
+            (Err(error), _) => Ok(Reading::Unavailable(format!("it did not work: {error:#}"))),
         }
     }
 }

@@ -19,9 +19,9 @@ use rustix::net::SocketType;
 use super::fds::FdLink;
 use super::unix::share_pair;
 use super::{Link, Transport};
+use crate::control_pipe::ControlPipe;
 use crate::job::{Setup, Side};
 use crate::pool::Pool;
-use crate::talk::Talk;
 
 /// Sends that may be under way at once.
 const UNDER_WAY_MAX: u64 = 4;
@@ -41,10 +41,10 @@ impl Transport for Cma {
         Ok(Self(setup.clone()))
     }
 
-    fn connect(self, side: Side, talk: &Talk) -> Result<Reader> {
-        let socket = share_pair(side, talk, SocketType::STREAM)?;
-        talk.send(&std::process::id())?;
-        let peer: i32 = talk.recv()?;
+    fn connect(self, side: Side, control_pipe: &ControlPipe) -> Result<Reader> {
+        let socket = share_pair(side, control_pipe, SocketType::STREAM)?;
+        control_pipe.send(&std::process::id())?;
+        let peer: i32 = control_pipe.recv()?;
         Ok(Reader { words: FdLink::both_ways(socket, &self.0, usize::MAX)?, peer: Pid::from_raw(peer) })
     }
 }

@@ -8,41 +8,41 @@ use rustix::io::{Errno, read, write};
 
 use super::unix::take_fds;
 use super::{Link, Transport};
+use crate::control_pipe::ControlPipe;
 use crate::job::{Setup, Side};
-use crate::talk::Talk;
 
 /// One eventfd for each direction.
 pub(crate) struct Eventfd;
 
 /// Rings one, sleeps on the other.
-pub(crate) struct Bells {
+pub(crate) struct EventfdLink {
     ours: OwnedFd,
     theirs: OwnedFd,
 }
 
 impl Transport for Eventfd {
-    type Link = Bells;
+    type Link = EventfdLink;
 
     fn open(_: &Setup) -> Result<Self> {
         Ok(Self)
     }
 
-    fn connect(self, side: Side, talk: &Talk) -> Result<Bells> {
+    fn connect(self, side: Side, control_pipe: &ControlPipe) -> Result<EventfdLink> {
         let [ours, theirs] = match side {
             Side::Lead => {
                 let make = || eventfd(0, EventfdFlags::CLOEXEC).context("cannot make an eventfd");
                 let (ours, theirs) = (make()?, make()?);
-                talk.send_with(&"eventfds", &[theirs.as_fd(), ours.as_fd()])?;
+                control_pipe.send_with(&"eventfds", &[theirs.as_fd(), ours.as_fd()])?;
                 [ours, theirs]
             }
-            Side::Follow => take_fds(talk)?,
+            Side::Follow => take_fds(control_pipe)?,
         };
-        Ok(Bells { ours, theirs })
+        Ok(EventfdLink { ours, theirs })
     }
 }
 
 /// The count is the message: 8 bytes that are neither 0, which would wake nobody, nor all ones.
-impl Link for Bells {
+impl Link for EventfdLink {
     fn send(&mut self, message: &[u8]) -> Result<()> {
         if message.len() != 8 {
             bail!("an eventfd carries 8 bytes, not {}", message.len());

@@ -16,10 +16,10 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use super::check_options;
+use crate::control_pipe::ControlPipe;
 use crate::cpu::now_ns;
-use crate::job::{Buffers, Done, Job, Matching, Side, Wait, Work};
+use crate::job::{Buffers, Job, Matching, Side, SideResult, Wait, Work};
 use crate::stats::Latencies;
-use crate::talk::Talk;
 
 /// The option that names the board of the following side, if it is on another host.
 pub(crate) const BOARD: &str = "board";
@@ -30,13 +30,13 @@ pub(crate) const WAIT: &str = "wait";
 pub(crate) const ADAPTIVE: &str = "adaptive";
 
 /// Ping-pong and stream; and what finding a receive costs.
-const MEASURE: &str = "mx_measure";
-const MATCH: &str = "mx_match";
+const MX_MEASURE: &str = "mx_measure";
+const MX_MATCH: &str = "mx_match";
 
 /// Why MX cannot be measured here, if it cannot.
-pub(super) fn absent() -> Option<String> {
+pub(super) fn unavailable_reason() -> Option<String> {
     let why = |name| find(name).err().map(|error| error.to_string());
-    why(MEASURE).or_else(|| why(MATCH))
+    why(MX_MEASURE).or_else(|| why(MX_MATCH))
 }
 
 /// One of the programs: beside this one, or in the folders of `PATH`.
@@ -49,25 +49,25 @@ fn find(name: &str) -> Result<PathBuf> {
 }
 
 /// One side of the work, done by another program.
-pub(super) fn run(job: &Job, talk: &Talk, ready: impl FnOnce() -> Result<()>) -> Result<Done> {
+pub(super) fn run(job: &Job, control_pipe: &ControlPipe, ready: impl FnOnce() -> Result<()>) -> Result<SideResult> {
     check_options(job)?;
     ensure!(!job.hold, "programs of MX part when they are done");
     match job.side {
         Side::Lead => {
-            let heard: Result<u32, String> = talk.recv()?;
+            let heard: Result<u32, String> = control_pipe.recv()?;
             let endpoint = heard.map_err(|error| anyhow!("the other side: {error}"))?;
             ready()?;
-            let said = Running::start(job, Some(endpoint))?.rest()?;
-            Ok(Done { ended_ns: Some(now_ns()), ..found(&said)? }) // It ends when it has said what it measured.
+            let said = Running::start(job, Some(endpoint))?.finish()?;
+            Ok(SideResult { ended_ns: Some(now_ns()), ..found(&said)? }) // It ends when it has said what it measured.
         }
         Side::Follow => {
             let mut server = Running::start(job, None)?;
             let endpoint = server.endpoint();
             // Both sides fail with the same reason, whichever is heard first.
-            talk.send(&endpoint.as_ref().copied().map_err(|error| format!("{error:#}")))?;
+            control_pipe.send(&endpoint.as_ref().copied().map_err(|error| format!("{error:#}")))?;
             endpoint?;
             ready()?;
-            found(&server.rest()?)
+            found(&server.finish()?)
         }
     }
 }
@@ -82,9 +82,9 @@ struct Running {
 impl Running {
     /// A client of the server with this endpoint, or a server.
     fn start(job: &Job, server: Option<u32>) -> Result<Self> {
-        let name = if matches!(job.work, Work::Match { .. }) { MATCH } else { MEASURE };
+        let name = if matches!(job.work, Work::Match { .. }) { MX_MATCH } else { MX_MEASURE };
         let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
-        command.arg("bound").arg(find(name)?).args(arguments(job, server)?).envs(variables(job));
+        command.arg("run-bound").arg(find(name)?).args(arguments(job, server)?).envs(variables(job));
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -107,7 +107,7 @@ impl Running {
     }
 
     /// All else that it says, when it has ended well.
-    fn rest(mut self) -> Result<String> {
+    fn finish(mut self) -> Result<String> {
         let mut said = String::new();
         self.stdout.read_to_string(&mut said).with_context(|| format!("cannot read what {} says", self.name))?;
         if self.child.wait().context("cannot wait for a program")?.success() {
@@ -152,11 +152,11 @@ fn arguments(job: &Job, server: Option<u32>) -> Result<Vec<String>> {
                 add("-B", memory(buffers).to_owned());
             }
             Work::Match { depth } => add("-n", depth.to_string()),
-            Work::Open | Work::First { .. } | Work::Idle { .. } => bail!("{MEASURE} does not do {:?}", job.work),
+            Work::Open | Work::First { .. } | Work::Idle { .. } => bail!("{MX_MEASURE} does not do {:?}", job.work),
         }
     }
     if job.setup.wait == Wait::Sleep {
-        ensure!(!matches!(job.work, Work::Match { .. }), "{MATCH} does not sleep");
+        ensure!(!matches!(job.work, Work::Match { .. }), "{MX_MATCH} does not sleep");
         arguments.push("-w".to_owned());
     }
     Ok(arguments)
@@ -184,7 +184,7 @@ fn variables(job: &Job) -> Vec<(&'static str, &'static str)> {
 }
 
 /// What a side's lines say: a name and numbers on each.
-fn found(said: &str) -> Result<Done> {
+fn found(said: &str) -> Result<SideResult> {
     let lines: BTreeMap<&str, &str> = said.lines().filter_map(|line| line.split_once(' ')).collect();
     let number = |name: &str| -> Result<Option<f64>> {
         let text = lines.get(name).map(|text| text.trim());
@@ -208,14 +208,14 @@ fn found(said: &str) -> Result<Done> {
             })
         }
     };
-    Ok(Done {
+    Ok(SideResult {
         messages: whole("messages")?.unwrap_or(0),
         cpu_ns: whole("cpu_ns")?.unwrap_or(0),
         half_rtt_ns: number("half_rtt_ns")?,
         round_trips,
         elapsed_ns: whole("elapsed_ns")?,
         matching,
-        ..Done::default()
+        ..SideResult::default()
     })
 }
 
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_leading_side_is_told_what_to_do() {
+    fn only_the_leading_side_gets_the_measurement_arguments() {
         let cold = Work::Stream { size: 1 << 20, buffers: Buffers::Cold };
         let told = |server| arguments(&job(Side::Lead, Wait::Poll, cold), server).expect("possible").join(" ");
         assert_eq!(told(Some(3)), "-r 3 -t 50 -k stream -s 1048576 -B cold");

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use isthmus_layout::NicId;
-use isthmus_link::raw::{NOTE_BYTES, Plan, Wait as Manner, ping, pong, stream_in, stream_out};
+use isthmus_link::raw::{MeasurementPlan, RAW_MESSAGE_BYTES, RawWait, ping, pong, stream_in, stream_out};
 use isthmus_link::{Link, PacketLink, PacketOptions, Peer, UdpLink, UdpOptions};
 
 use super::{Path, check_options};
+use crate::control_pipe::ControlPipe;
 use crate::drive::{BATCHES, Kind, announce, calibrate, cpu_ns, next_step};
-use crate::job::{Done, Job, Side, Wait, Work};
+use crate::job::{Job, Side, SideResult, Wait, Work};
 use crate::stats::{Latencies, median};
-use crate::talk::Talk;
 
 /// The option that names the interface.
 pub(crate) const INTERFACE: &str = "interface";
@@ -31,56 +31,60 @@ const WINDOW: u64 = 1024;
 const ACK_EACH: u64 = 128;
 
 /// One side of the work.
-pub(super) fn run(job: &Job, talk: &Talk, mut ready: impl FnMut() -> Result<()>) -> Result<Done> {
+pub(super) fn run(job: &Job, control_pipe: &ControlPipe, mut ready: impl FnMut() -> Result<()>) -> Result<SideResult> {
     check_options(job)?;
     ensure!(!job.hold, "bare frames part when they are done");
     let before = Instant::now();
     let (mut link, to) = match job.path {
-        Path::RawUdp => datagrams(job, talk)?,
-        _ => packets(job, talk)?,
+        Path::RawUdp => datagrams(job, control_pipe)?,
+        _ => packets(job, control_pipe)?,
     };
     let open_ns = before.elapsed().as_nanos() as u64;
     let size = job.work.size();
-    let (least, most) = (NOTE_BYTES, link.frame_bytes_max());
+    let (least, most) = (RAW_MESSAGE_BYTES, link.frame_bytes_max());
     ensure!((least..=most as usize).contains(&size), "a frame here has {least} to {most} bytes, not {size}");
     ready()?;
     let wait = match job.setup.wait {
-        Wait::Poll => Manner::Spin,
-        Wait::Sleep => Manner::Sleep,
+        Wait::Poll => RawWait::Spin,
+        Wait::Sleep => RawWait::Sleep,
     };
-    let plan = Plan { window: WINDOW, ack_each: ACK_EACH, ..Plan::new(to, ETHERTYPE, size, 0).waiting(wait) };
+    let plan = MeasurementPlan {
+        window: WINDOW,
+        ack_interval: ACK_EACH,
+        ..MeasurementPlan::new(to, ETHERTYPE, size, 0).waiting(wait)
+    };
     let budget = Duration::from_millis(job.budget_ms);
     let link = &mut *link;
     let done = match (job.work, job.side) {
-        (Work::PingPong { .. }, Side::Lead) => lead_pings(link, &plan, talk, budget),
-        (Work::PingPong { .. }, Side::Follow) => follow(talk, |count| {
-            let (count, told) = (count, Plan { count, ..plan.clone() });
+        (Work::PingPong { .. }, Side::Lead) => lead_pings(link, &plan, control_pipe, budget),
+        (Work::PingPong { .. }, Side::Follow) => follow(control_pipe, |count| {
+            let (count, told) = (count, MeasurementPlan { count, ..plan.clone() });
             pong(link, &told)?;
             Ok(2 * count)
         }),
-        (Work::Stream { .. }, Side::Lead) => lead_stream(link, &plan, talk, budget),
-        (Work::Stream { .. }, Side::Follow) => follow(talk, |count| {
-            let frames = stream_in(link, &Plan { count, ..plan.clone() })?.frames;
-            talk.send(&frames)?;
+        (Work::Stream { .. }, Side::Lead) => lead_stream(link, &plan, control_pipe, budget),
+        (Work::Stream { .. }, Side::Follow) => follow(control_pipe, |count| {
+            let frames = stream_in(link, &MeasurementPlan { count, ..plan.clone() })?.frames;
+            control_pipe.send(&frames)?;
             Ok(frames)
         }),
         (work, _) => bail!("bare frames do not do {work:?}"),
     }?;
-    talk.barrier()?;
-    Ok(Done { open_ns, ..done })
+    control_pipe.barrier()?;
+    Ok(SideResult { open_ns, ..done })
 }
 
 /// A packet link, and whom the other side has it at.
-fn packets(job: &Job, talk: &Talk) -> Result<(Box<dyn Link>, NicId)> {
+fn packets(job: &Job, control_pipe: &ControlPipe) -> Result<(Box<dyn Link>, NicId)> {
     let interface = job.setup.options.get(INTERFACE).context("no interface for bare frames")?;
     let link = PacketLink::open(interface, ETHERTYPE, &PacketOptions::default())?;
-    talk.send(&link.nic().number())?;
-    let other: u64 = talk.recv()?;
+    control_pipe.send(&link.nic().number())?;
+    let other: u64 = control_pipe.recv()?;
     Ok((Box::new(link), nic(other)?))
 }
 
 /// A UDP link that knows the other side.
-fn datagrams(job: &Job, talk: &Talk) -> Result<(Box<dyn Link>, NicId)> {
+fn datagrams(job: &Job, control_pipe: &ControlPipe) -> Result<(Box<dyn Link>, NicId)> {
     let address = |option: &str| -> Result<IpAddr> {
         let text = job.setup.options.get(option).with_context(|| format!("no address {option:?} for datagrams"))?;
         text.parse().with_context(|| format!("{text:?} is no address"))
@@ -92,11 +96,11 @@ fn datagrams(job: &Job, talk: &Talk) -> Result<(Box<dyn Link>, NicId)> {
     let own_nic = NicId::from_octets([0x02, 0x69, 0x73, 0xFF, 0xFE, last]);
     let options = UdpOptions { bind: SocketAddr::from((own, 0)), ethertype: ETHERTYPE, ..UdpOptions::new(own_nic) };
     let mut link = UdpLink::open(&options)?;
-    talk.send(&(link.bound().port(), own_nic.number()))?;
-    let (port, number): (u16, u64) = talk.recv()?;
+    control_pipe.send(&(link.bound().port(), own_nic.number()))?;
+    let (port, number): (u16, u64) = control_pipe.recv()?;
     let to = nic(number)?;
     link.set_peers(&[Peer { address: SocketAddr::from((other, port)), nics: vec![to] }])?;
-    talk.barrier()?; // Both know each other before the first frame.
+    control_pipe.barrier()?; // Both know each other before the first frame.
     Ok((Box::new(link), to))
 }
 
@@ -105,11 +109,17 @@ fn nic(number: u64) -> Result<NicId> {
     Ok(NicId::from_octets(octets))
 }
 
-fn lead_pings(link: &mut dyn Link, plan: &Plan, talk: &Talk, budget: Duration) -> Result<Done> {
+fn lead_pings(
+    link: &mut dyn Link,
+    plan: &MeasurementPlan,
+    control_pipe: &ControlPipe,
+    budget: Duration,
+) -> Result<SideResult> {
     let mut step = |count: u64, kind: Kind| -> Result<(Duration, Vec<u64>)> {
-        announce(talk, count, kind)?;
+        announce(control_pipe, count, kind)?;
         let mut rounds = Vec::with_capacity(usize::try_from(count)?);
-        let report = ping(link, &Plan { count, ..plan.clone() }, |took| rounds.push(took.as_nanos() as u64))?;
+        let report =
+            ping(link, &MeasurementPlan { count, ..plan.clone() }, |took| rounds.push(took.as_nanos() as u64))?;
         Ok((report.took, rounds))
     };
     let round_ns = calibrate(budget / 20, u64::MAX, |count| Ok(step(count, Kind::Warm)?.0))?;
@@ -118,7 +128,7 @@ fn lead_pings(link: &mut dyn Link, plan: &Plan, talk: &Talk, budget: Duration) -
     let cpu = cpu_ns()?;
     let (_, rounds) = step(count, Kind::Measured)?;
     let cpu_ns = cpu_ns()? - cpu;
-    announce(talk, 0, Kind::Measured)?;
+    announce(control_pipe, 0, Kind::Measured)?;
     // The first batch is not counted: the other side has just been woken.
     let counted = &rounds[batch as usize..];
     let half = |batch: &[u64]| batch.iter().sum::<u64>() as f64 / (2 * batch.len()) as f64;
@@ -126,28 +136,33 @@ fn lead_pings(link: &mut dyn Link, plan: &Plan, talk: &Talk, budget: Duration) -
     let mut latencies = Latencies::new();
     counted.iter().for_each(|&ns| latencies.record(ns));
     let round_trips = Some(latencies.recorded());
-    Ok(Done { messages: 2 * count, cpu_ns, half_rtt_ns: median(&halves), round_trips, ..Done::default() })
+    Ok(SideResult { messages: 2 * count, cpu_ns, half_rtt_ns: median(&halves), round_trips, ..SideResult::default() })
 }
 
-fn lead_stream(link: &mut dyn Link, plan: &Plan, talk: &Talk, budget: Duration) -> Result<Done> {
+fn lead_stream(
+    link: &mut dyn Link,
+    plan: &MeasurementPlan,
+    control_pipe: &ControlPipe,
+    budget: Duration,
+) -> Result<SideResult> {
     let mut step = |count: u64, kind: Kind| -> Result<(Duration, u64)> {
-        announce(talk, count, kind)?;
-        let report = stream_out(link, &Plan { count, ..plan.clone() })?;
-        Ok((report.took, talk.recv()?)) // Only what has come counts.
+        announce(control_pipe, count, kind)?;
+        let report = stream_out(link, &MeasurementPlan { count, ..plan.clone() })?;
+        Ok((report.took, control_pipe.recv()?)) // Only what has come counts.
     };
     let frame_ns = calibrate(budget / 10, u64::MAX, |count| Ok(step(count, Kind::Warm)?.0))?;
     let count = ((budget.as_nanos() as f64 / frame_ns) as u64).max(1);
     let cpu = cpu_ns()?;
     let (took, messages) = step(count, Kind::Measured)?;
     let cpu_ns = cpu_ns()? - cpu;
-    announce(talk, 0, Kind::Measured)?;
-    Ok(Done { messages, cpu_ns, elapsed_ns: Some(took.as_nanos() as u64), ..Done::default() })
+    announce(control_pipe, 0, Kind::Measured)?;
+    Ok(SideResult { messages, cpu_ns, elapsed_ns: Some(took.as_nanos() as u64), ..SideResult::default() })
 }
 
 /// Does what the leading side announces; `step` says how many messages that were.
-fn follow(talk: &Talk, mut step: impl FnMut(u64) -> Result<u64>) -> Result<Done> {
-    let mut done = Done::default();
-    while let Some(next) = next_step(talk)? {
+fn follow(control_pipe: &ControlPipe, mut step: impl FnMut(u64) -> Result<u64>) -> Result<SideResult> {
+    let mut done = SideResult::default();
+    while let Some(next) = next_step(control_pipe)? {
         let cpu = cpu_ns()?;
         let messages = step(next.count)?;
         if next.kind == Kind::Measured {

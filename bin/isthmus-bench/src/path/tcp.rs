@@ -7,8 +7,8 @@ use rustix::net::sockopt::set_tcp_congestion;
 
 use super::Transport;
 use super::fds::FdLink;
+use crate::control_pipe::ControlPipe;
 use crate::job::{Setup, Side};
-use crate::talk::Talk;
 
 /// The option that says where the following side is, if it is on another host.
 pub(crate) const AT: &str = "at";
@@ -35,14 +35,14 @@ impl Transport for Tcp {
         Ok(Self { setup: setup.clone(), listener, at })
     }
 
-    fn connect(self, side: Side, talk: &Talk) -> Result<FdLink> {
+    fn connect(self, side: Side, control_pipe: &ControlPipe) -> Result<FdLink> {
         let stream = match side {
             Side::Lead => {
-                let address = SocketAddr::from((self.at, talk.recv()?));
+                let address = SocketAddr::from((self.at, control_pipe.recv()?));
                 TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?
             }
             Side::Follow => {
-                talk.send(&self.listener.local_addr().context("cannot ask for our own address")?.port())?;
+                control_pipe.send(&self.listener.local_addr().context("cannot ask for our own address")?.port())?;
                 self.listener.accept().context("cannot accept a connection")?.0
             }
         };

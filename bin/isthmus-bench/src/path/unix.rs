@@ -8,8 +8,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::Transport;
 use super::fds::FdLink;
+use crate::control_pipe::ControlPipe;
 use crate::job::{Setup, Side};
-use crate::talk::Talk;
 
 /// A packet must fit into the socket's buffer, 208 KiB unless the administrator changed it.
 const PACKET_MAX: usize = 64 * 1024;
@@ -30,8 +30,8 @@ impl Transport for Stream {
         Ok(Self(setup.clone()))
     }
 
-    fn connect(self, side: Side, talk: &Talk) -> Result<FdLink> {
-        FdLink::both_ways(share_pair(side, talk, SocketType::STREAM)?, &self.0, usize::MAX)
+    fn connect(self, side: Side, control_pipe: &ControlPipe) -> Result<FdLink> {
+        FdLink::both_ways(share_pair(side, control_pipe, SocketType::STREAM)?, &self.0, usize::MAX)
     }
 }
 
@@ -42,8 +42,8 @@ impl Transport for Seqpacket {
         Ok(Self(setup.clone()))
     }
 
-    fn connect(self, side: Side, talk: &Talk) -> Result<FdLink> {
-        FdLink::both_ways(share_pair(side, talk, SocketType::SEQPACKET)?, &self.0, PACKET_MAX)
+    fn connect(self, side: Side, control_pipe: &ControlPipe) -> Result<FdLink> {
+        FdLink::both_ways(share_pair(side, control_pipe, SocketType::SEQPACKET)?, &self.0, PACKET_MAX)
     }
 }
 
@@ -54,39 +54,39 @@ impl Transport for Pipe {
         Ok(Self(setup.clone()))
     }
 
-    fn connect(self, side: Side, talk: &Talk) -> Result<FdLink> {
+    fn connect(self, side: Side, control_pipe: &ControlPipe) -> Result<FdLink> {
         let (rx, tx) = match side {
             Side::Lead => {
                 let (our_rx, their_tx) = pipe_with(PipeFlags::CLOEXEC).context("cannot make a pipe")?;
                 let (their_rx, our_tx) = pipe_with(PipeFlags::CLOEXEC).context("cannot make a pipe")?;
-                talk.send_with(&"pipes", &[their_rx.as_fd(), their_tx.as_fd()])?;
+                control_pipe.send_with(&"pipes", &[their_rx.as_fd(), their_tx.as_fd()])?;
                 (our_rx, our_tx)
             }
-            Side::Follow => take_fds::<2>(talk)?.into(),
+            Side::Follow => take_fds::<2>(control_pipe)?.into(),
         };
         FdLink::new(rx, tx, &self.0, usize::MAX)
     }
 }
 
 /// The leading side makes a pair of sockets, and passes one of them.
-pub(super) fn share_pair(side: Side, talk: &Talk, kind: SocketType) -> Result<OwnedFd> {
+pub(super) fn share_pair(side: Side, control_pipe: &ControlPipe, kind: SocketType) -> Result<OwnedFd> {
     match side {
         Side::Lead => {
             let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
                 .context("cannot make a pair of sockets")?;
-            talk.send_with(&"socket", &[theirs.as_fd()])?;
+            control_pipe.send_with(&"socket", &[theirs.as_fd()])?;
             Ok(ours)
         }
         Side::Follow => {
-            let [socket] = take_fds(talk)?;
+            let [socket] = take_fds(control_pipe)?;
             Ok(socket)
         }
     }
 }
 
 /// Takes exactly so many descriptors from the other side.
-pub(super) fn take_fds<const N: usize>(talk: &Talk) -> Result<[OwnedFd; N]> {
-    let (_, fds) = talk.recv_with::<String>()?;
+pub(super) fn take_fds<const N: usize>(control_pipe: &ControlPipe) -> Result<[OwnedFd; N]> {
+    let (_, fds) = control_pipe.recv_with::<String>()?;
     let got = fds.len();
     fds.try_into().map_err(|_| anyhow::anyhow!("the other side sent {got} descriptors instead of {N}"))
 }

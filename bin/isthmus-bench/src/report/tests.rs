@@ -1,13 +1,13 @@
 use serde_json::Value;
 
 use super::*;
+use crate::cpu_placement::HostPlacement;
 use crate::pin::Placement;
-use crate::seats::Seats;
 
 fn machine() -> Machine {
     let placement = Placement::of(&[0, 1]);
-    let seating = Seats::Together.seating(&placement).expect("two are enough");
-    Machine::look(&placement, &seating)
+    let host_cpus = HostPlacement::Together.host_cpus(&placement).expect("two are enough");
+    Machine::look(&placement, &host_cpus)
 }
 
 fn samples(values: &[f64]) -> Samples {
@@ -34,9 +34,9 @@ fn a_figure_has_the_promised_fields() {
 }
 
 #[test]
-fn what_could_not_be_measured_is_null_with_a_reason() {
+fn unmeasured_value_is_null_with_a_reason() {
     let machine = machine();
-    let absent = Samples { trouble: Some(Trouble::Absent("not installed".to_owned())), ..Samples::default() };
+    let absent = Samples { no_value: Some(NoValue::Unavailable("not installed".to_owned())), ..Samples::default() };
     let figure = Figure::new("local.x".to_owned(), Unit::Microseconds, &samples(&[1.0]), &machine)
         .with_baseline("ucx".to_owned(), &absent);
     let json: Value = serde_json::to_value(&figure).expect("serialises");

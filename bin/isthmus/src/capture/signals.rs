@@ -19,7 +19,7 @@ impl Signals {
     }
 
     /// True if one of them has come since the last time.
-    pub(super) fn heard(&self) -> io::Result<bool> {
+    pub(super) fn is_pending(&self) -> io::Result<bool> {
         Ok(self.0.read_signal()?.is_some())
     }
 }

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use isthmus_capture::Statistics;
+use isthmus_capture::InterfaceStatistics;
 use isthmus_capture::pcapng::{WriteError, Writer};
-use isthmus_capture::stream::Message;
+use isthmus_capture::stream::CaptureMessage;
 use serde::Serialize;
 
 /// How much was captured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Total {
+pub(super) struct CaptureTotals {
     /// Frames that were written.
     pub(super) frames: u64,
     /// Bytes that they had.
@@ -24,33 +24,35 @@ pub(super) struct Total {
 pub(super) struct Sink<W> {
     writer: Writer<W>,
     interfaces: usize,
-    most: Option<u64>,
+    frames_max: Option<u64>,
     frames: u64,
     bytes: u64,
-    statistics: BTreeMap<u16, Statistics>,
+    statistics: BTreeMap<u16, InterfaceStatistics>,
 }
 
 impl<W: Write> Sink<W> {
     /// Writes the beginning, and so many frames at most.
-    pub(super) fn new(to: W, most: Option<u64>) -> Result<Self, WriteError> {
+    pub(super) fn new(to: W, frames_max: Option<u64>) -> Result<Self, WriteError> {
         let (interfaces, frames, bytes) = (0, 0, 0);
-        Ok(Self { writer: Writer::new(to, &[])?, interfaces, most, frames, bytes, statistics: BTreeMap::new() })
+        Ok(Self { writer: Writer::new(to, &[])?, interfaces, frames_max, frames, bytes, statistics: BTreeMap::new() })
     }
 
     /// Writes what stands in a message. True if no further frames are wanted.
-    pub(super) fn take(&mut self, message: &Message<'_>) -> Result<bool, WriteError> {
+    pub(super) fn handle_message(&mut self, message: &CaptureMessage<'_>) -> Result<bool, WriteError> {
         match message {
-            Message::Interface(interface) => {
+            CaptureMessage::Interface(interface) => {
                 self.writer.add(interface)?;
                 self.interfaces += 1;
             }
-            Message::Frame(record) if !self.is_full() => {
+            CaptureMessage::Frame(record) if !self.is_full() => {
                 self.writer.write(record)?;
                 self.frames += 1;
                 self.bytes += u64::from(record.original_bytes);
             }
-            Message::Statistics(told) => drop(self.statistics.insert(told.interface.0, *told)),
-            Message::Frame(_) | Message::Begin | Message::End => {}
+            CaptureMessage::Statistics(statistics) => {
+                self.statistics.insert(statistics.interface.0, *statistics);
+            }
+            CaptureMessage::Frame(_) | CaptureMessage::Begin | CaptureMessage::End => {}
         }
         Ok(self.is_full())
     }
@@ -60,9 +62,9 @@ impl<W: Write> Sink<W> {
         self.interfaces == 0
     }
 
-    pub(super) fn total(&self) -> Total {
-        let dropped = self.statistics.values().map(|told| told.dropped).sum();
-        Total { frames: self.frames, bytes: self.bytes, dropped }
+    pub(super) fn total(&self) -> CaptureTotals {
+        let dropped = self.statistics.values().map(|statistics| statistics.dropped).sum();
+        CaptureTotals { frames: self.frames, bytes: self.bytes, dropped }
     }
 
     /// What has been written so far reaches whoever reads the other end.
@@ -71,53 +73,60 @@ impl<W: Write> Sink<W> {
     }
 
     /// Ends the file with how much is missing.
-    pub(super) fn finish(self) -> (Total, Result<(), WriteError>) {
+    pub(super) fn finish(self) -> (CaptureTotals, Result<(), WriteError>) {
         let total = self.total();
-        let there = |told: &Statistics| usize::from(told.interface.0) < self.interfaces;
-        let statistics: Vec<Statistics> = self.statistics.values().copied().filter(there).collect();
+        let there = |statistics: &InterfaceStatistics| usize::from(statistics.interface.0) < self.interfaces;
+        let statistics: Vec<InterfaceStatistics> = self.statistics.values().copied().filter(there).collect();
         (total, self.writer.finish(&statistics).map(drop))
     }
 
     fn is_full(&self) -> bool {
-        self.most.is_some_and(|most| self.frames >= most)
+        self.frames_max.is_some_and(|frames_max| self.frames >= frames_max)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use isthmus_capture::{Direction, Interface, InterfaceIndex, Record};
+    use isthmus_capture::{CaptureDirection, CapturedFrame, InterfaceIndex, PcapInterface};
 
-    fn frame(bytes: &[u8]) -> Message<'_> {
-        let (interface, direction) = (InterfaceIndex(0), Direction::Sent);
-        Message::Frame(Record { time_ns: 7, interface, direction, original_bytes: 1500, bytes })
+    fn frame(bytes: &[u8]) -> CaptureMessage<'_> {
+        let (interface, direction) = (InterfaceIndex(0), CaptureDirection::Sent);
+        CaptureMessage::Frame(CapturedFrame { time_ns: 7, interface, direction, original_bytes: 1500, bytes })
     }
 
     #[test]
     fn no_more_frames_than_wanted_are_written() {
         let mut sink = Sink::new(Vec::new(), Some(2)).unwrap();
         assert!(sink.is_new());
-        assert!(!sink.take(&Message::Interface(Interface::new("eth0", ""))).unwrap());
-        let full: Vec<bool> = (0..3).map(|_| sink.take(&frame(&[1; 60])).unwrap()).collect();
+        assert!(!sink.handle_message(&CaptureMessage::Interface(PcapInterface::new("eth0", ""))).unwrap());
+        let full: Vec<bool> = (0..3).map(|_| sink.handle_message(&frame(&[1; 60])).unwrap()).collect();
         assert_eq!(full, [false, true, true]);
-        let told = |dropped| Message::Statistics(Statistics { interface: InterfaceIndex(0), seen: 9, dropped });
-        sink.take(&told(3)).unwrap();
-        sink.take(&told(4)).unwrap();
+        let statistics = |dropped| {
+            CaptureMessage::Statistics(InterfaceStatistics { interface: InterfaceIndex(0), seen: 9, dropped })
+        };
+        sink.handle_message(&statistics(3)).unwrap();
+        sink.handle_message(&statistics(4)).unwrap();
         let (total, finished) = sink.finish();
-        assert_eq!(total, Total { frames: 2, bytes: 3000, dropped: 4 });
+        assert_eq!(total, CaptureTotals { frames: 2, bytes: 3000, dropped: 4 });
         finished.unwrap();
     }
 
     #[test]
-    fn statistics_of_an_interface_that_never_came_are_no_trouble() {
+    fn statistics_of_an_unknown_interface_are_ignored() {
         let mut sink = Sink::new(Vec::new(), None).unwrap();
-        sink.take(&Message::Statistics(Statistics { interface: InterfaceIndex(9), seen: 1, dropped: 0 })).unwrap();
+        sink.handle_message(&CaptureMessage::Statistics(InterfaceStatistics {
+            interface: InterfaceIndex(9),
+            seen: 1,
+            dropped: 0,
+        }))
+        .unwrap();
         sink.finish().1.unwrap();
     }
 
     #[test]
-    fn a_frame_of_an_interface_that_never_came_is_an_error() {
+    fn frame_of_an_unknown_interface_is_an_error() {
         let mut sink = Sink::new(Vec::new(), None).unwrap();
-        assert!(matches!(sink.take(&frame(&[])), Err(WriteError::NoInterface(0, 0))));
+        assert!(matches!(sink.handle_message(&frame(&[])), Err(WriteError::NoInterface(0, 0))));
     }
 }

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use isthmus_client::Topic;
-use isthmus_control::schema::{Channels, DirectionRow, DomainName, Explained, PairRow};
+use isthmus_control::schema::{Channels, DirectionRow, DomainName, PairRow, ReasonRow};
 use serde_json::Value;
 
 use super::{ask, read, show};
-use crate::output::{Ended, Lean, Output, Table, bytes, duration};
+use crate::output::{Align, Outcome, Output, Table, bytes, duration};
 
-pub(crate) fn list(output: Output, socket: Option<PathBuf>) -> Result<Ended> {
+pub(crate) fn list(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
     show(output, "channels", &ask(socket, Topic::Channels, &[])?, table)
 }
 
@@ -21,26 +21,27 @@ pub(crate) fn text(answer: &Value) -> Result<String> {
 
 /// True if some pair has an open channel on which both have said something.
 pub(crate) fn has_channel(answer: &Value) -> bool {
-    let said = |directions: &[DirectionRow; 2]| directions.iter().all(|direction| direction.messages > 0);
-    let talks =
-        |pair: &PairRow| pair.channel.as_ref().is_some_and(|channel| channel.directions.as_ref().is_some_and(said));
+    let both_sent = |directions: &[DirectionRow; 2]| directions.iter().all(|direction| direction.messages > 0);
+    let talks = |pair: &PairRow| {
+        pair.channel.as_ref().is_some_and(|channel| channel.directions.as_ref().is_some_and(both_sent))
+    };
     read::<Channels>(answer).is_ok_and(|channels| channels.pairs.iter().any(talks))
 }
 
 fn table(answer: &Channels) -> String {
     let mut table = Table::new(&[
-        ("between", Lean::Left),
-        ("and", Lean::Left),
-        ("path", Lean::Left),
-        ("reason", Lean::Left),
-        ("channel", Lean::Left),
-        ("age", Lean::Right),
-        ("memory", Lean::Right),
-        ("messages", Lean::Right),
-        ("bytes", Lean::Right),
-        ("wake-ups", Lean::Right),
-        ("in pieces", Lean::Left),
-        ("asked for", Lean::Left),
+        ("domain a", Align::Left),
+        ("domain b", Align::Left),
+        ("path", Align::Left),
+        ("reason", Align::Left),
+        ("channel", Align::Left),
+        ("age", Align::Right),
+        ("memory", Align::Right),
+        ("messages", Align::Right),
+        ("bytes", Align::Right),
+        ("wakeups", Align::Right),
+        ("fragmented", Align::Left),
+        ("assisted", Align::Left),
     ]);
     for pair in &answer.pairs {
         table.row(row(pair));
@@ -53,7 +54,7 @@ fn row(pair: &PairRow) -> Vec<String> {
     let channel = pair.channel.as_ref();
     let both = |value: fn(&DirectionRow) -> String| {
         let directions = channel.and_then(|channel| channel.directions.as_ref());
-        directions.map_or_else(dash, |directions| there_and_back(pair, directions).map(value).join(" / "))
+        directions.map_or_else(dash, |directions| in_pair_order(pair, directions).map(value).join(" / "))
     };
     let state = channel
         .filter(|channel| channel.state != "open")
@@ -68,13 +69,13 @@ fn row(pair: &PairRow) -> Vec<String> {
         channel.and_then(|channel| channel.memory_bytes).map_or_else(dash, bytes),
         both(|direction| direction.messages.to_string()),
         both(|direction| bytes(direction.bytes)),
-        both(|direction| direction.wake_ups.to_string()),
-        both(|direction| reason(direction.in_pieces.as_ref())),
-        both(|direction| reason(direction.asked.as_ref())),
+        both(|direction| direction.wakeups.to_string()),
+        both(|direction| reason(direction.fragmented.as_ref())),
+        both(|direction| reason(direction.assisted.as_ref())),
     ]
 }
 
-fn reason(explained: Option<&Explained>) -> String {
+fn reason(explained: Option<&ReasonRow>) -> String {
     explained.map_or_else(|| "-".to_owned(), |explained| explained.reason.clone())
 }
 
@@ -83,6 +84,6 @@ fn name(domain: &DomainName) -> String {
 }
 
 /// The direction that the first of the pair sends on, then the other one.
-pub(super) fn there_and_back<'a>(pair: &PairRow, [one, other]: &'a [DirectionRow; 2]) -> [&'a DirectionRow; 2] {
+pub(super) fn in_pair_order<'a>(pair: &PairRow, [one, other]: &'a [DirectionRow; 2]) -> [&'a DirectionRow; 2] {
     if one.from == pair.a.id { [one, other] } else { [other, one] }
 }

@@ -4,16 +4,16 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use isthmus_client::Topic;
-use isthmus_control::schema::{Mx, MxBoardRow, MxNumber};
+use isthmus_control::schema::{MxBoardRow, MxNumber, MxReport};
 
 use super::{ask, named, show};
-use crate::output::{Ended, Lean, Output, Table};
+use crate::output::{Align, Outcome, Output, Table};
 
-pub(crate) fn boards(output: Output, socket: Option<PathBuf>) -> Result<Ended> {
+pub(crate) fn boards(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
     show(output, "mx", &ask(socket, Topic::Mx, &[])?, boards_text)
 }
 
-pub(crate) fn peers(output: Output, socket: Option<PathBuf>) -> Result<Ended> {
+pub(crate) fn peers(output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
     show(output, "mx", &ask(socket, Topic::Mx, &[])?, peers_text)
 }
 
@@ -22,32 +22,32 @@ pub(super) fn number(number: &MxNumber) -> String {
     format!("mx{}:{}", number.board, number.endpoint)
 }
 
-pub(super) fn boards_text(answer: &Mx) -> String {
+pub(super) fn boards_text(answer: &MxReport) -> String {
     let mut table = Table::new(&[
-        ("board", Lean::Left),
-        ("nic id", Lean::Left),
-        ("name", Lean::Left),
-        ("taken", Lean::Right),
-        ("of", Lean::Right),
-        ("links", Lean::Left),
-        ("strangers", Lean::Right),
-        ("again", Lean::Right),
-        ("lost", Lean::Right),
-        ("by", Lean::Left),
+        ("board", Align::Left),
+        ("nic id", Align::Left),
+        ("name", Align::Left),
+        ("used", Align::Right),
+        ("max", Align::Right),
+        ("links", Align::Left),
+        ("remote peers", Align::Right),
+        ("retransmits", Align::Right),
+        ("lost", Align::Right),
+        ("domains", Align::Left),
     ]);
     for board in &answer.boards {
         let by: Vec<String> =
             board.endpoints.iter().map(|taken| format!("{} {}", taken.number, named(&taken.domain))).collect();
         table.row(vec![
             format!("mx{}", board.number),
-            if is_twice(board) { format!("{} (twice)", board.mac) } else { board.mac.clone() },
+            if has_duplicate_address(board) { format!("{} (duplicate address)", board.mac) } else { board.mac.clone() },
             board.name.clone(),
             board.endpoints.len().to_string(),
             board.endpoints_max.to_string(),
             links(board),
-            of_links(board, board.strangers),
-            of_links(board, board.sent_again + board.asked_again),
-            of_links(board, board.links.iter().flat_map(|link| &link.lost).map(|lost| lost.count).sum()),
+            linked_count(board, board.remote_peers),
+            linked_count(board, board.retransmitted + board.rerequested),
+            linked_count(board, board.links.iter().flat_map(|link| &link.lost).map(|lost| lost.count).sum()),
             if by.is_empty() { "-".to_owned() } else { by.join(", ") },
         ]);
     }
@@ -55,12 +55,12 @@ pub(super) fn boards_text(answer: &Mx) -> String {
 }
 
 /// Another host announces the same address.
-fn is_twice(board: &MxBoardRow) -> bool {
-    board.dropped.iter().any(|dropped| dropped.reason == "address_twice")
+fn has_duplicate_address(board: &MxBoardRow) -> bool {
+    board.dropped.iter().any(|dropped| dropped.reason == "duplicate_address")
 }
 
 /// What a board without links does not have.
-fn of_links(board: &MxBoardRow, count: u64) -> String {
+fn linked_count(board: &MxBoardRow, count: u64) -> String {
     if board.links.is_empty() { "-".to_owned() } else { count.to_string() }
 }
 
@@ -70,25 +70,25 @@ fn links(board: &MxBoardRow) -> String {
     if links.is_empty() { "-".to_owned() } else { links.join(", ") }
 }
 
-pub(super) fn peers_text(answer: &Mx) -> String {
+pub(super) fn peers_text(answer: &MxReport) -> String {
     let mut table = Table::new(&[
-        ("nic id", Lean::Left),
-        ("name", Lean::Left),
-        ("known", Lean::Left),
-        ("board", Lean::Left),
-        ("link", Lean::Left),
-        ("heard", Lean::Right),
-        ("restarts", Lean::Right),
+        ("nic id", Align::Left),
+        ("name", Align::Left),
+        ("origin", Align::Left),
+        ("board", Align::Left),
+        ("link", Align::Left),
+        ("last seen", Align::Right),
+        ("restarts", Align::Right),
     ]);
     for peer in &answer.peers {
-        let local = peer.known == "local";
+        let local = peer.origin == "local";
         table.row(vec![
             peer.mac.clone(),
             peer.name.clone(),
-            peer.known.clone(),
+            peer.origin.clone(),
             format!("mx{}", peer.board),
             peer.link.clone().unwrap_or_else(|| "-".to_owned()),
-            match peer.heard_ms {
+            match peer.last_seen_ms {
                 Some(ms) => format!("{} s ago", ms / 1000),
                 None if local => "-".to_owned(),
                 None => "never".to_owned(),

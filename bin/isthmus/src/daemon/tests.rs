@@ -4,23 +4,23 @@ use super::*;
 use isthmus_control::schema::{Channels, Why};
 
 fn explained(reason: isthmus_client::Reason) -> Value {
-    json!(isthmus_control::schema::Explained::from(reason))
+    json!(isthmus_control::schema::ReasonRow::from(reason))
 }
 
 fn channel() -> Value {
     json!({
         "id": "c2a", "state": "open", "connector": 7, "age_s": 75, "slab_bytes": 262144, "memory_bytes": 20480,
         "directions": [
-            { "from": 7, "messages": 1, "bytes": 8, "wake_ups": 0 },
-            { "from": 3, "messages": 1000000, "bytes": 5000000, "wake_ups": 12 },
+            { "from": 7, "messages": 1, "bytes": 8, "wakeups": 0 },
+            { "from": 3, "messages": 1000000, "bytes": 5000000, "wakeups": 12 },
         ],
     })
 }
 
 fn side() -> Value {
     json!({
-        "may_talk": true, "may_channel": true, "rule": null, "last": null, "channels": 1, "channels_max": 1024, "boards": 1,
-        "boards_max": 16, "backlog": 0, "grants": 0,
+        "may_talk": true, "may_channel": true, "rule": null, "last": null, "channels": 1, "channels_max": 1024, "ready_maps": 1,
+        "ready_maps_max": 16, "backlog": 0, "grants": 0,
     })
 }
 
@@ -36,27 +36,27 @@ fn why_text(answer: &Value) -> String {
 }
 
 #[test]
-fn status_is_told_in_lines() {
+fn status_is_printed_as_lines() {
     let worker = json!({
-        "worker": 0, "records": 12, "bytes": 3500, "bounces": 0, "held_bytes": 0, "sleeps": 4, "wake_ups": 3, "drops": [],
+        "worker": 0, "records": 12, "bytes": 3500, "bounces": 0, "queued_bytes": 0, "sleeps": 4, "wakeups": 3, "drops": [],
         "faults": [{ "reason": "credit-exceeded", "kind": "fault", "count": 1 }],
     });
     let answer = json!({
         "schema": 1, "daemon": "isthmusd 0.1.0", "protocol": "1.1", "pid": 42, "uid": 1000, "uptime_s": 7500, "epoch": 99,
-        "socket": "/run/isthmus/isthmus.sock", "wait": "adaptive", "domains": 3, "domains_max": 1024, "domains_expected": 1,
+        "socket": "/run/isthmus/isthmus.sock", "wait": "adaptive", "domains": 3, "domains_max": 1024, "domains_resumable": 1,
         "connections": 4, "endpoints": 5, "channels": 2, "workers": [worker],
-        "reasons": [{ "reason": "peer-vanished", "kind": "ended", "count": 2 }], "of a later version": true,
+        "reasons": [{ "reason": "peer-connection-lost", "kind": "ended", "count": 2 }], "of a later version": true,
     });
     insta::assert_snapshot!(status_text(&read(&answer).expect("an answer")));
 }
 
 #[test]
-fn domains_are_told_in_columns() {
+fn domains_are_printed_in_columns() {
     let row = |id: u32, name: &str, pid: Option<i32>| {
         json!({
             "id": id, "name": name, "uid": 1000, "pid": pid, "library": "isthmus-client 0.1.0", "protocol": "1.1", "age_s": 90061,
-            "endpoints": 1, "channels": 2, "channels_max": 1024, "boards": 1, "worker": 0, "ordinary_sent": 1,
-            "ordinary_sent_bytes": 64, "ordinary_received": 0, "ordinary_received_bytes": 0, "held_bytes": 0, "bounces": 0, "backlog": 0,
+            "endpoints": 1, "channels": 2, "channels_max": 1024, "ready_maps": 1, "worker": 0, "daemon_path_sent": 1,
+            "daemon_path_sent_bytes": 64, "daemon_path_received": 0, "daemon_path_received_bytes": 0, "queued_bytes": 0, "bounces": 0, "backlog": 0,
         })
     };
     let answer = json!({ "schema": 1, "domains": [row(3, "web", Some(4242)), row(17, "a-rather-long-name", None)] });
@@ -64,7 +64,7 @@ fn domains_are_told_in_columns() {
 }
 
 #[test]
-fn endpoints_are_told_in_columns() {
+fn endpoints_are_printed_in_columns() {
     let row = |id: u32, index: u8, label: Option<&str>| json!({ "domain": { "id": id, "name": "web" }, "index": index, "label": label });
     let mut with_number = row(4, 0, None);
     with_number["mx"] = json!({ "board": 1, "endpoint": 31 });
@@ -73,7 +73,7 @@ fn endpoints_are_told_in_columns() {
 }
 
 #[test]
-fn mx_boards_and_peers_are_told_in_columns() {
+fn mx_boards_and_peers_are_printed_in_columns() {
     let taken =
         |number: u32| json!({ "number": number, "domain": { "id": 3, "name": "rank0" }, "index": 0, "uid": 1000 });
     let link = |name: &str, state: &str| {
@@ -87,15 +87,15 @@ fn mx_boards_and_peers_are_told_in_columns() {
         json!({
             "number": number, "nic": nic, "mac": mac, "name": format!("node7:{number}"), "endpoints": taken, "endpoints_max": 32,
             "links": if number == 0 { vec![] } else { vec![link("eth0", "up"), link("eth1", "down")] },
-            "dropped": [{ "reason": if number == 2 { "address_twice" } else { "short" }, "count": 3 }],
-            "ignored": [{ "reason": "duplicate", "count": 2 }], "gateways": 1, "strangers": 5, "sent_bytes": 100,
-            "received_bytes": 200, "sent_again": 3, "asked_again": 4,
+            "dropped": [{ "reason": if number == 2 { "duplicate_address" } else { "short" }, "count": 3 }],
+            "ignored": [{ "reason": "duplicate", "count": 2 }], "served_endpoints": 1, "remote_peers": 5, "sent_bytes": 100,
+            "received_bytes": 200, "retransmitted": 3, "rerequested": 4,
         })
     };
-    let peer = |mac: &str, name: &str, known: &str, link: Option<&str>, heard_ms: Option<u64>| {
+    let peer = |mac: &str, name: &str, origin: &str, link: Option<&str>, last_seen_ms: Option<u64>| {
         json!({
-            "nic": 0x0200_0000_0001_u64, "mac": mac, "name": name, "known": known, "board": 1, "link": link,
-            "heard_ms": heard_ms, "restarts": 2,
+            "nic": 0x0200_0000_0001_u64, "mac": mac, "name": name, "origin": origin, "board": 1, "link": link,
+            "last_seen_ms": last_seen_ms, "restarts": 2,
         })
     };
     let peers = [
@@ -110,14 +110,14 @@ fn mx_boards_and_peers_are_told_in_columns() {
 }
 
 #[test]
-fn pairs_are_told_with_their_path_and_what_went_over_it() {
+fn channel_list_shows_path_and_traffic() {
     let pair = |b: u32, path: &str, reason: Value, channel: Value| json!({ "a": { "id": 3, "name": "web" }, "b": { "id": b, "name": "db" }, "path": path, "reason": reason, "channel": channel });
     let mut offered = channel();
     offered["state"] = "offered".into();
     offered["directions"] = Value::Null;
     let answer = json!({ "schema": 1, "pairs": [
         pair(7, "channel", Value::Null, channel()),
-        pair(8, "ordinary", explained(isthmus_client::Reason::ChannelPending), offered),
+        pair(8, "daemon", explained(isthmus_client::Reason::ChannelPending), offered),
         pair(9, "none", explained(isthmus_client::Reason::TalkForbidden), Value::Null),
     ] });
     assert!(has_channel(&answer));
@@ -127,7 +127,7 @@ fn pairs_are_told_with_their_path_and_what_went_over_it() {
 }
 
 #[test]
-fn why_tells_the_channel_from_both_ends() {
+fn why_shows_the_channel_from_both_ends() {
     let mut answer = why("channel");
     answer["channel"] = channel();
     answer["from_a"]["grants"] = 1.into();
@@ -135,19 +135,19 @@ fn why_tells_the_channel_from_both_ends() {
 }
 
 #[test]
-fn why_tells_what_keeps_from_a_faster_path_and_what_would_lift_it() {
-    let mut answer = why("ordinary");
+fn why_shows_the_reason_and_remedy_of_a_slower_path() {
+    let mut answer = why("daemon");
     answer["reason"] = explained(isthmus_client::Reason::ChannelsForbidden);
     answer["large"] = explained(isthmus_client::Reason::ChannelsForbidden);
     answer["from_a"]["may_channel"] = false.into();
     answer["from_a"]["rule"] = 0.into();
-    answer["from_b"]["last"] = explained(isthmus_client::Reason::ChannelNoAnswer);
+    answer["from_b"]["last"] = explained(isthmus_client::Reason::ChannelTimeout);
     answer["from_b"]["backlog"] = 3.into();
     insta::assert_snapshot!(why_text(&answer));
 }
 
 #[test]
-fn an_answer_of_another_version_is_refused_with_a_way_out() {
+fn report_of_another_version_is_refused_with_a_hint() {
     let error = read::<Why>(&json!({ "schema": 9 })).expect_err("no answer");
     assert!(error.to_string().contains("--json"), "{error:#}");
 }

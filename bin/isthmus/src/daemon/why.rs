@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use isthmus_client::Topic;
-use isthmus_control::schema::{ChannelRow, DirectionRow, DomainName, Explained, Side, Why};
+use isthmus_control::schema::{ChannelRow, DirectionRow, DomainName, PathEnd, ReasonRow, Why};
 
 use super::{ask, named, show};
-use crate::output::{Ended, Output, bytes, counted, duration};
+use crate::output::{Outcome, Output, bytes, counted, duration};
 
-pub(crate) fn why(output: Output, socket: Option<PathBuf>, from: &str, to: &str) -> Result<Ended> {
+pub(crate) fn why(output: Output, socket: Option<PathBuf>, from: &str, to: &str) -> Result<Outcome> {
     show(output, "why", &ask(socket, Topic::Why, &[from, to])?, text)
 }
 
@@ -34,15 +34,15 @@ pub(super) fn text(why: &Why) -> String {
 
 fn path(name: &str) -> &str {
     match name {
-        "channel" => "by a channel, past the daemon",
-        "ordinary" => "through the daemon (the ordinary path)",
-        "none" => "not at all",
-        "inside" => "inside one domain, past nobody",
+        "channel" => "by a channel (direct path)",
+        "daemon" => "through the daemon (daemon path)",
+        "none" => "no path",
+        "local" => "within one domain",
         other => other,
     }
 }
 
-fn explained(title: &str, reason: &Explained) -> String {
+fn explained(title: &str, reason: &ReasonRow) -> String {
     format!("  {title}: {} [{}]\n    remedy: {}\n", reason.summary, reason.reason, reason.remedy)
 }
 
@@ -59,23 +59,23 @@ fn channel_text(why: &Why, channel: &ChannelRow) -> String {
     for direction in channel.directions.iter().flatten() {
         let _: std::fmt::Result = writeln!(
             text,
-            "    {} sent {}, {}, and woke the other one {}",
+            "    {} sent {}, {}, and woke the peer {}",
             sender(direction),
             counted(usize::try_from(direction.messages).unwrap_or(usize::MAX), "message"),
             bytes(direction.bytes),
-            counted(usize::try_from(direction.wake_ups).unwrap_or(usize::MAX), "time"),
+            counted(usize::try_from(direction.wakeups).unwrap_or(usize::MAX), "time"),
         );
-        if let Some(reason) = &direction.in_pieces {
-            text += &explained("its last long message was copied twice", reason);
+        if let Some(reason) = &direction.fragmented {
+            text += &explained("its last long message was sent in fragments", reason);
         }
-        if let Some(reason) = &direction.asked {
-            text += &explained("the other one had to ask for what it wanted of its registered memory", reason);
+        if let Some(reason) = &direction.assisted {
+            text += &explained("the peer's last remote access needed the owner's help", reason);
         }
     }
     text
 }
 
-fn side_text(domain: &DomainName, side: &Side) -> String {
+fn side_text(domain: &DomainName, side: &PathEnd) -> String {
     let source = match side.rule {
         Some(rule) => format!("policy.rules[{rule}]"),
         None => "policy.talk and policy.channels".to_owned(),
@@ -85,24 +85,24 @@ fn side_text(domain: &DomainName, side: &Side) -> String {
         (true, false) => "may talk, but not by a channel",
         (false, _) => "may not talk",
     };
-    let mut text = format!("seen from {}:\n  {may} ({source})\n", named(domain));
+    let mut text = format!("from {}:\n  {may} ({source})\n", named(domain));
     let _: std::fmt::Result = writeln!(
         text,
-        "  {} of {} channels, {} of {} boards, {} offered to the other one",
+        "  {} of {} channels, {} of {} ready maps, {} offered to the peer",
         side.channels,
         side.channels_max,
-        side.boards,
-        side.boards_max,
+        side.ready_maps,
+        side.ready_maps_max,
         counted(side.grants as usize, "region")
     );
     if side.backlog > 0 {
         text += &format!(
-            "  has not taken {} of the daemon: does its program call the library?\n",
-            counted(side.backlog as usize, "message")
+            "  {} unread; is the program calling the library?\n",
+            counted(side.backlog as usize, "notification")
         );
     }
     if let Some(last) = &side.last {
-        text += &explained("when it asked last", last);
+        text += &explained("last channel request", last);
     }
     text
 }

@@ -1,8 +1,8 @@
 //! The table of `isthmus try`: a line for each size, a column for each path, and how many times better the first one is.
 
-use isthmus_bench::demo::{Floor, Path, Point, Wait};
+use isthmus_bench::demo::{LowerBound, Path, Point, Wait};
 
-use crate::output::{Lean, Table};
+use crate::output::{Align, Table};
 
 /// A quantity to show.
 struct Quantity {
@@ -39,10 +39,10 @@ const QUANTITIES: [Quantity; 3] = [
 ];
 
 /// All tables, and the floors below them.
-pub(super) fn text(points: &[Point], floors: &[Floor]) -> String {
+pub(super) fn text(points: &[Point], lower_bounds: &[LowerBound]) -> String {
     let mut text: String = QUANTITIES.iter().map(|quantity| quantity.text(points) + "\n").collect();
     text += "What no path can beat here:\n";
-    for floor in floors {
+    for floor in lower_bounds {
         let value = floor
             .value
             .map_or_else(|| floor.why.clone().unwrap_or_default(), |value| format!("{} {}", digits(value), floor.unit));
@@ -63,9 +63,9 @@ impl Quantity {
         let Some((&first, others)) = paths.split_first() else { return String::new() };
         // MX is ours as well.
         let others: Vec<Path> = others.iter().copied().filter(|&path| path != Path::Mx).collect();
-        let mut heads = vec![("bytes", Lean::Right)];
-        heads.extend(paths.iter().map(|path| (path.name(), Lean::Right)));
-        heads.extend(others.iter().map(|path| (times(*path), Lean::Right)));
+        let mut heads = vec![("bytes", Align::Right)];
+        heads.extend(paths.iter().map(|path| (path.name(), Align::Right)));
+        heads.extend(others.iter().map(|path| (times(*path), Align::Right)));
         let mut table = Table::new(&heads);
         for size in distinct(shown.iter().map(|point| point.size)) {
             let value = |path: Path| {

@@ -4,14 +4,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use isthmus_client::{Options, Reason, Refusal, Topic};
-use isthmus_control::config::{Inputs, Places, Role};
-use isthmus_control::schema::{Doctor, Status};
+use isthmus_control::config::{DefaultPaths, Inputs, Role};
+use isthmus_control::schema::{Doctor, StatusReport};
 
 use super::Finding;
 use crate::daemon::{Daemon, read};
 
 /// Descriptors of the daemon for each domain and each channel: about.
-const FILES_AMPLE: u64 = 4096;
+const FILES_RECOMMENDED: u64 = 4096;
 
 /// True if a daemon answers.
 pub(super) fn check(options: &Options, findings: &mut Vec<Finding>) -> bool {
@@ -19,30 +19,30 @@ pub(super) fn check(options: &Options, findings: &mut Vec<Finding>) -> bool {
     let mut daemon = match Daemon::connect(options) {
         Ok(daemon) => daemon,
         Err(error) => {
-            findings.push(silent(options, tried, &error));
+            findings.push(unreachable_daemon(options, tried, &error));
             return false;
         }
     };
-    let status = daemon.ask(Topic::Status, &[]).and_then(|answer| read::<Status>(&answer));
+    let status = daemon.ask(Topic::Status, &[]).and_then(|answer| read::<StatusReport>(&answer));
     match status {
         Ok(status) => {
             let result = format!("{} answers at {}", status.daemon, status.socket);
-            findings.push(Finding::ok("daemon.answers", tried, result));
+            findings.push(Finding::ok("daemon.reachable", tried, result));
             findings.push(version(&status));
-            findings.push(whose(&status));
+            findings.push(owner(&status));
             findings.push(folder(&status, options));
         }
-        Err(error) => findings.push(unexpected("daemon.answers", tried, &error)),
+        Err(error) => findings.push(unexpected("daemon.reachable", tried, &error)),
     }
     let tried = "asking the daemon for what it has";
     match daemon.ask(Topic::Doctor, &[]).and_then(|answer| read::<Doctor>(&answer)) {
         Ok(doctor) => {
             findings.push(files(&doctor));
-            findings.push(sight(&doctor));
+            findings.push(hidden_processes(&doctor));
             findings.push(restart(&doctor));
             findings.extend(guests(&doctor));
         }
-        Err(error) => findings.push(unexpected("daemon.files", tried, &error)),
+        Err(error) => findings.push(unexpected("daemon.descriptors", tried, &error)),
     }
     true
 }
@@ -56,8 +56,8 @@ fn unexpected(id: &'static str, tried: &str, error: &anyhow::Error) -> Finding {
 }
 
 /// Nobody answers. Where the library may start a daemon that is no problem: it will.
-fn silent(options: &Options, tried: &str, error: &anyhow::Error) -> Finding {
-    let id = "daemon.answers";
+fn unreachable_daemon(options: &Options, tried: &str, error: &anyhow::Error) -> Finding {
+    let id = "daemon.reachable";
     let Some(refusal) = error.downcast_ref::<Refusal>() else { return unexpected(id, tried, error) };
     let starts = Options::from_environment().is_ok_and(|options| !options.no_autostart);
     let usual = options.socket.is_none() && refusal.reason == Reason::DaemonUnreachable;
@@ -70,9 +70,9 @@ fn silent(options: &Options, tried: &str, error: &anyhow::Error) -> Finding {
 }
 
 /// That they understand each other has been tried: they said hello.
-fn version(status: &Status) -> Finding {
+fn version(status: &StatusReport) -> Finding {
     let (id, tried) = ("daemon.version", "agreeing on a version of the control protocol");
-    let ours = isthmus_layout::control::Spoken::CURRENT.version().to_string();
+    let ours = isthmus_layout::control::VersionRange::CURRENT.version().to_string();
     let own = concat!("isthmusd ", env!("CARGO_PKG_VERSION"));
     let result = format!(
         "{} with protocol {}, this tool {} with {ours}",
@@ -87,8 +87,8 @@ fn version(status: &Status) -> Finding {
         .remedy("None needed while they are one minor version apart at most. Update both together.")
 }
 
-fn whose(status: &Status) -> Finding {
-    let (id, tried) = ("daemon.whose", "asking the daemon who it runs as");
+fn owner(status: &StatusReport) -> Finding {
+    let (id, tried) = ("daemon.owner", "asking the daemon who it runs as");
     let system = usual_socket(Role::System);
     let uid = rustix::process::geteuid().as_raw();
     let result = match Path::new(&status.socket) {
@@ -103,13 +103,13 @@ fn whose(status: &Status) -> Finding {
 
 fn usual_socket(role: Role) -> std::path::PathBuf {
     let inputs = Inputs::of_this_process(role, None, Vec::new());
-    let Places { runtime_dir, .. } = inputs.places();
+    let DefaultPaths { runtime_dir, .. } = inputs.default_paths();
     runtime_dir.join("isthmus.sock")
 }
 
 /// Who can write to the socket's folder can put another daemon there, and see our messages.
-fn folder(status: &Status, options: &Options) -> Finding {
-    let (id, tried) = ("daemon.folder", "looking at the owner and the mode of the socket's folder");
+fn folder(status: &StatusReport, options: &Options) -> Finding {
+    let (id, tried) = ("daemon.socket-directory", "looking at the owner and the mode of the socket's folder");
     // In a container the daemon's socket lies elsewhere than the daemon says.
     let socket = options.socket.as_deref().unwrap_or_else(|| Path::new(&status.socket));
     let folder = socket.parent().unwrap_or(socket);
@@ -131,19 +131,19 @@ fn folder(status: &Status, options: &Options) -> Finding {
 }
 
 fn files(doctor: &Doctor) -> Finding {
-    let (id, tried) = ("daemon.files", "asking the daemon for its descriptors");
+    let (id, tried) = ("daemon.descriptors", "asking the daemon for its descriptors");
     let result = format!("{} of {}", doctor.fds, doctor.fds_max);
     match doctor.fds_max {
         most if doctor.fds + 64 > most => Finding::problem(id, tried, result).because(Reason::DaemonOutOfFds),
-        most if most < FILES_AMPLE => Finding::note(id, tried, result).because(Reason::DaemonOutOfFds),
+        most if most < FILES_RECOMMENDED => Finding::note(id, tried, result).because(Reason::DaemonOutOfFds),
         _ => Finding::ok(id, tried, result),
     }
 }
 
 /// Domains in other pid namespaces are no trouble; the operator may wonder why they have no pid.
-fn sight(doctor: &Doctor) -> Finding {
-    let (id, tried) = ("daemon.sight", "asking the daemon which domains and channels it cannot look into");
-    let (domains, channels) = (doctor.domains_unseen, doctor.channels_unseen);
+fn hidden_processes(doctor: &Doctor) -> Finding {
+    let (id, tried) = ("daemon.visibility", "asking the daemon which domains and channels it cannot look into");
+    let (domains, channels) = (doctor.domains_without_pid, doctor.channels_without_counters);
     let result =
         format!("{domains} domains in pid namespaces that it cannot see, {channels} channels without counters");
     match channels {
@@ -155,9 +155,9 @@ fn sight(doctor: &Doctor) -> Finding {
 /// A daemon without guests is told nothing.
 fn guests(doctor: &Doctor) -> Option<Finding> {
     let (id, tried) = ("daemon.guests", "asking the daemon whether guests keep their devices when it is started again");
-    let result = format!("{} guests would be left with a device that nobody answers", doctor.guests_unkept?);
+    let result = format!("{} guests would be left with a device that nobody answers", doctor.guests_losing_device?);
     let remedy = "Run the daemon as a service of systemd with a file descriptor store (`FileDescriptorStoreMax=512` and `Environment=FDSTORE=512`, as in packaging/systemd/isthmusd.service), or plug these guests' devices anew afterwards (docs/operate/guests.md).";
-    doctor.guests_unkept.filter(|unkept| *unkept > 0).map(|_| Finding::note(id, tried, result).remedy(remedy))
+    doctor.guests_losing_device.filter(|unkept| *unkept > 0).map(|_| Finding::note(id, tried, result).remedy(remedy))
 }
 
 fn restart(doctor: &Doctor) -> Finding {
@@ -175,22 +175,22 @@ mod tests {
     use crate::doctor::Severity;
 
     #[test]
-    fn guests_that_nobody_keeps_are_a_note_with_a_remedy() {
-        let of = |guests_unkept| Doctor {
+    fn guests_losing_their_device_are_a_warning_with_remedy() {
+        let of = |guests_losing_device| Doctor {
             schema: 1,
             fds_max: 1024,
             fds: 10,
             nobody_uid: None,
-            domains_unseen: 0,
-            channels_unseen: 0,
+            domains_without_pid: 0,
+            channels_without_counters: 0,
             resumable: true,
-            guests_unkept,
+            guests_losing_device,
         };
         for silent in [None, Some(0)] {
             assert!(guests(&of(silent)).is_none());
         }
         let found = guests(&of(Some(2))).expect("a finding");
-        assert_eq!((found.id, found.severity), ("daemon.guests", Severity::Note));
+        assert_eq!((found.id, found.severity), ("daemon.guests", Severity::Warning));
         assert!(found.result.starts_with("2 guests") && found.remedy.is_some());
     }
 }

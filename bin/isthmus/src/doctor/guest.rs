@@ -1,7 +1,7 @@
 //! A guest: whether its device is there, which driver has it, how its window is cached, and whether its processor keeps what rings need. A
 //! machine without a device is told nothing.
 
-use isthmus_platform_kvm::{BareDevice, Device, Info, MemoryType};
+use isthmus_platform_kvm::{BareDevice, Device, DeviceInfo, MemoryType};
 
 use super::Finding;
 
@@ -14,19 +14,19 @@ enum Found {
     /// The driver has it, and this user cannot ask it.
     Closed(String),
     /// The driver has it.
-    Served(Info),
+    Bound(DeviceInfo),
 }
 
 pub(super) fn check(findings: &mut Vec<Finding>) {
     let functions = BareDevice::functions();
-    let strangers = functions.iter().map(|function| BareDevice::driver(function));
-    let strangers = strangers.filter(|driver| driver.as_deref() != Some(DRIVER)).map(Found::Driverless);
+    let other_drivers = functions.iter().map(|function| BareDevice::driver(function));
+    let other_drivers = other_drivers.filter(|driver| driver.as_deref() != Some(DRIVER)).map(Found::Driverless);
     let nodes = Device::nodes().into_iter().map(|node| match Device::open(&node) {
-        Ok(device) => device.info().map_or_else(|error| Found::Closed(error.to_string()), Found::Served),
+        Ok(device) => device.info().map_or_else(|error| Found::Closed(error.to_string()), Found::Bound),
         Err(error) => Found::Closed(error.to_string()),
     });
     let before = findings.len();
-    findings.extend(strangers.chain(nodes).flat_map(|found| told(&found)));
+    findings.extend(other_drivers.chain(nodes).flat_map(|found| report_findings(&found)));
     if findings.len() > before && is_emulated() {
         let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
         findings.push(emulated(possible.trim()));
@@ -58,7 +58,7 @@ fn emulated(possible: &str) -> Finding {
     }
 }
 
-fn told(found: &Found) -> Vec<Finding> {
+fn report_findings(found: &Found) -> Vec<Finding> {
     let tried = "looking for the device by which a guest reaches its host's daemon";
     let driver = |result: String| Finding::problem("guest.driver", tried, result);
     match found {
@@ -79,16 +79,16 @@ fn told(found: &Found) -> Vec<Finding> {
                 format!("the driver has a device, and this user cannot ask it: {why}"),
             )]
         }
-        Found::Served(info) => {
+        Found::Bound(info) => {
             let (mib, vectors) = (info.window.0 >> 20, info.vectors);
             let result = format!("the driver has a device: a window of {mib} MiB, {vectors} vectors");
-            vec![Finding::ok("guest.driver", tried, result), cached(info)]
+            vec![Finding::ok("guest.driver", tried, result), memory_type(info)]
         }
     }
 }
 
-fn cached(info: &Info) -> Finding {
-    let (id, tried) = ("guest.memory", "asking the driver how the window is cached");
+fn memory_type(info: &DeviceInfo) -> Finding {
+    let (id, tried) = ("guest.window-cache", "asking the driver how the window is cached");
     let result = format!("the window is {}", info.memory_type);
     match info.memory_type {
         MemoryType::WriteBack => Finding::ok(id, tried, result),
@@ -106,23 +106,23 @@ mod tests {
     use super::*;
     use crate::doctor::Severity;
 
-    fn info(memory_type: MemoryType) -> Info {
+    fn info(memory_type: MemoryType) -> DeviceInfo {
         let window = RegionSize(64 << 20);
-        Info { window, peer: Some(1), vectors: 16, memory_type, mapped: true, address: 1 << 32 }
+        DeviceInfo { window, peer: Some(1), vectors: 16, memory_type, mapped: true, address: 1 << 32 }
     }
 
     fn severities(found: &Found) -> Vec<(&'static str, Severity)> {
-        told(found).iter().map(|finding| (finding.id, finding.severity)).collect()
+        report_findings(found).iter().map(|finding| (finding.id, finding.severity)).collect()
     }
 
     #[test]
-    fn what_is_missing_has_a_remedy() {
+    fn missing_parts_have_a_remedy() {
         for other in [None, Some("uio_ivshmem".to_owned())] {
-            let findings = told(&Found::Driverless(other));
+            let findings = report_findings(&Found::Driverless(other));
             assert_eq!((findings[0].id, findings[0].severity), ("guest.driver", Severity::Problem));
             assert!(findings[0].remedy.is_some());
         }
-        assert_eq!(severities(&Found::Closed("no rights".to_owned())), [("guest.driver", Severity::Note)]);
+        assert_eq!(severities(&Found::Closed("no rights".to_owned())), [("guest.driver", Severity::Warning)]);
     }
 
     #[test]
@@ -133,8 +133,11 @@ mod tests {
 
     #[test]
     fn a_window_that_is_cached_as_memory_is_all_right() {
-        let served = |memory_type| severities(&Found::Served(info(memory_type)));
-        assert_eq!(served(MemoryType::WriteBack), [("guest.driver", Severity::Ok), ("guest.memory", Severity::Ok)]);
-        assert_eq!(served(MemoryType::Uncached)[1], ("guest.memory", Severity::Note));
+        let served = |memory_type| severities(&Found::Bound(info(memory_type)));
+        assert_eq!(
+            served(MemoryType::WriteBack),
+            [("guest.driver", Severity::Ok), ("guest.window-cache", Severity::Ok)]
+        );
+        assert_eq!(served(MemoryType::Uncached)[1], ("guest.window-cache", Severity::Warning));
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use isthmus_client::{Buffer, Reason};
-use isthmus_shm::rehome::{Cache, ColdReason, Config, Onto, Prepared};
+use isthmus_shm::regcache::{CacheConfig, ColdReason, MigrationTarget, Prepared, RegistrationCache};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -16,7 +16,7 @@ const FILE_BYTES: u64 = 4 << 20;
 /// The buffer that is moved: as large as messages for which it is worth it.
 const BUFFER_BYTES: usize = 1 << 20;
 /// More than a program with some hundred peers needs.
-const AMPLE_BYTES: u64 = 256 << 20;
+const RECOMMENDED_BYTES: u64 = 256 << 20;
 
 pub(super) fn check(findings: &mut Vec<Finding>) {
     findings.push(sealed());
@@ -60,16 +60,16 @@ fn make_sealed() -> Result<rustix::fd::OwnedFd, (&'static str, Errno)> {
 
 /// Moves a buffer onto shared pages, as a sender of large messages does.
 fn mapped() -> Finding {
-    let id = "memory.mapped";
+    let id = "memory.migration";
     let tried = format!("moving a buffer of {} MiB onto pages that a peer may map", BUFFER_BYTES >> 20);
-    if isthmus_client::Options::from_environment().is_ok_and(|options| options.no_rehoming) {
+    if isthmus_client::Options::from_environment().is_ok_and(|options| options.no_regcache) {
         return Finding::note(id, tried, "switched off: large messages are copied twice")
-            .because(Reason::BufferCacheOff);
+            .because(Reason::BufferCacheDisabled);
     }
-    let config = Config { uses_before: 1, ..Config::default() };
-    let cache = Cache::new(config);
+    let config = CacheConfig { uses_before_migration: 1, ..CacheConfig::default() };
+    let cache = RegistrationCache::new(config);
     let buffer = Buffer::from(vec![7; BUFFER_BYTES]);
-    let prepared = buffer.rehome(&cache, Onto::Files);
+    let prepared = buffer.migrate(&cache, MigrationTarget::Memfds);
     let intact = buffer.as_slice().iter().all(|&byte| byte == 7);
     let locked = getrlimit(Resource::Memlock).current;
     let lock = locked.map_or_else(|| "no limit".to_owned(), |bytes| format!("{} KiB", bytes >> 10));
@@ -97,7 +97,7 @@ fn limit() -> Finding {
             let remedy =
                 "Raise the memory limit of the control group; shared memory is charged to who touches it first.";
             match left {
-                left if left >= AMPLE_BYTES => Finding::ok(id, tried, result),
+                left if left >= RECOMMENDED_BYTES => Finding::ok(id, tried, result),
                 _ => Finding::note(id, tried, result).remedy(remedy),
             }
         }
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn every_trial_that_did_not_work_has_a_remedy() {
+    fn every_failed_check_has_a_remedy() {
         let mut findings = Vec::new();
         check(&mut findings);
         assert!(

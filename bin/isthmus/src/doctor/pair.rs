@@ -13,10 +13,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::{Finding, Severity};
 
 /// How long any step may take before it counts as hanging.
-const PATIENCE: Duration = Duration::from_secs(5);
+const STEP_TIMEOUT: Duration = Duration::from_secs(5);
 const LARGE_BYTES: usize = 4 << 20;
 /// The same buffer so often: it is moved onto shared pages at its second use, granted, and then mapped.
-const LARGE_TIMES: usize = 6;
+const LARGE_REPEATS: usize = 6;
 
 pub(super) fn check(options: &Options, findings: &mut Vec<Finding>) {
     let tried = "attaching two domains and opening an endpoint of each";
@@ -38,32 +38,32 @@ pub(super) fn check(options: &Options, findings: &mut Vec<Finding>) {
 }
 
 /// A domain and its one endpoint.
-struct End {
+struct DoctorDomain {
     domain: Domain,
     endpoint: EndpointIndex,
 }
 
 struct Pair {
-    a: End,
-    b: End,
+    a: DoctorDomain,
+    b: DoctorDomain,
 }
 
 /// Why an exchange did not come to its end.
-enum Stuck {
+enum ExchangeError {
     Refused(Refusal),
     /// Nothing happened for too long; what was missing.
-    Silent(&'static str),
+    TimedOut(&'static str),
     /// It ended otherwise than it should.
-    Wrong(String),
+    Unexpected(String),
 }
 
-impl From<Refusal> for Stuck {
+impl From<Refusal> for ExchangeError {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
     }
 }
 
-impl End {
+impl DoctorDomain {
     fn attach(options: &Options, letter: char) -> Result<Self, Refusal> {
         let name = Name::new(&format!("isthmus-doctor.{}.{letter}", std::process::id()));
         let options = Options { name: name.ok(), ..options.clone() };
@@ -82,21 +82,21 @@ impl End {
 
 impl Pair {
     fn attach(options: &Options) -> Result<Self, Refusal> {
-        Ok(Self { a: End::attach(options, 'a')?, b: End::attach(options, 'b')? })
+        Ok(Self { a: DoctorDomain::attach(options, 'a')?, b: DoctorDomain::attach(options, 'b')? })
     }
 
     /// A domain that sends to itself.
     fn loopback(&mut self) -> Finding {
         let (id, tried) = ("domain.loopback", "sending a message to the own endpoint");
         let (endpoint, to) = (self.a.endpoint, self.a.address());
-        let mut exchange = || -> Result<(), Stuck> {
+        let mut exchange = || -> Result<(), ExchangeError> {
             self.a.domain.receive(endpoint, vec![0; 8].into()).map_err(|(refusal, _)| refusal)?;
             self.a.domain.send(endpoint, to, 1, vec![7; 8].into()).map_err(|(refusal, _)| refusal)?;
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + STEP_TIMEOUT;
             let mut received = false;
             while !received {
                 let left = deadline.saturating_duration_since(Instant::now());
-                let completion = self.a.domain.wait(Some(left)).ok_or(Stuck::Silent("the message"))?;
+                let completion = self.a.domain.wait(Some(left)).ok_or(ExchangeError::TimedOut("the message"))?;
                 received = is_message(&completion, 8)?;
             }
             Ok(())
@@ -114,23 +114,23 @@ impl Pair {
     /// Messages until the channel is there, or it is sure that there will be none.
     fn channel(&mut self, options: &Options) -> Finding {
         let (id, tried) = ("domain.channel", "messages to and fro until both domains have a channel");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + STEP_TIMEOUT;
         loop {
             let path = path(&mut self.a.domain, self.b.domain.id());
             match path {
                 Some(PathKind::Channel(channel)) => {
                     return Finding::ok(id, tried, format!("channel {channel} was made"));
                 }
-                Some(PathKind::Ordinary(Reason::ChannelPending | Reason::ChannelNotAsked)) | None => {}
-                Some(PathKind::Ordinary(Reason::ChannelRefused)) if options.no_channels => {
+                Some(PathKind::Daemon(Reason::ChannelPending | Reason::ChannelNotRequested)) | None => {}
+                Some(PathKind::Daemon(Reason::ChannelRefused)) if options.no_channels => {
                     let result = "switched off by ISTHMUS_CHANNELS=0: messages go through the daemon";
                     return Finding::note(id, tried, result).because(Reason::ChannelRefused);
                 }
-                Some(PathKind::Ordinary(reason)) => return self.no_channel(id, tried, reason),
+                Some(PathKind::Daemon(reason)) => return self.no_channel(id, tried, reason),
             }
             if Instant::now() >= deadline {
-                let result = format!("no channel after {} s; messages go through the daemon", PATIENCE.as_secs());
-                return Finding::problem(id, tried, result).because(Reason::ChannelNoAnswer);
+                let result = format!("no channel after {} s; messages go through the daemon", STEP_TIMEOUT.as_secs());
+                return Finding::problem(id, tried, result).because(Reason::ChannelTimeout);
             }
             if let Err(stuck) = self.exchange(vec![7; 64].into()) {
                 return finding(id, tried, Err(stuck), String::new);
@@ -141,7 +141,7 @@ impl Pair {
     /// Why there will be no channel: the daemon knows more of it than the two.
     fn no_channel(&mut self, id: &'static str, tried: &str, reason: Reason) -> Finding {
         let told = self.why().ok().and_then(|why| why.reason).and_then(|told| Reason::from_name(&told.reason));
-        let reason = told.filter(|told| *told != Reason::ChannelNotAsked).unwrap_or(reason);
+        let reason = told.filter(|told| *told != Reason::ChannelNotRequested).unwrap_or(reason);
         let result = format!("messages go through the daemon: {} [{reason}]", reason.summary());
         let finding = match reason {
             // Somebody wants it so.
@@ -153,10 +153,10 @@ impl Pair {
 
     /// A large message from the same buffer again and again.
     fn large(&mut self) -> Finding {
-        let id = "domain.large";
-        let tried = format!("sending {} MiB from the same buffer {LARGE_TIMES} times", LARGE_BYTES >> 20);
+        let id = "domain.large-messages";
+        let tried = format!("sending {} MiB from the same buffer {LARGE_REPEATS} times", LARGE_BYTES >> 20);
         let mut buffer = Buffer::from(vec![7; LARGE_BYTES]);
-        for _ in 0..LARGE_TIMES {
+        for _ in 0..LARGE_REPEATS {
             buffer = match self.exchange(buffer) {
                 Ok(buffer) => buffer,
                 Err(stuck) => return finding(id, tried, Err(stuck), String::new),
@@ -170,10 +170,10 @@ impl Pair {
                 let finding = Finding::note(id, tried, "arrived whole each time, but copied twice");
                 match why.large {
                     Some(large) => Finding { remedy: Some(large.remedy), ..finding },
-                    None => finding.remedy("See `memory.mapped` below."),
+                    None => finding.remedy("See `memory.migration` below."),
                 }
             }
-            Err(error) => finding(id, tried, Err(Stuck::Wrong(format!("{error:#}"))), String::new),
+            Err(error) => finding(id, tried, Err(ExchangeError::Unexpected(format!("{error:#}"))), String::new),
         }
     }
 
@@ -185,19 +185,19 @@ impl Pair {
     }
 
     /// One message from `a` to `b`, checked. Gives the buffer back.
-    fn exchange(&mut self, buffer: Buffer) -> Result<Buffer, Stuck> {
+    fn exchange(&mut self, buffer: Buffer) -> Result<Buffer, ExchangeError> {
         let (bytes, to) = (buffer.len(), self.b.address());
         let Self { a, b } = self;
         b.domain.receive(b.endpoint, vec![0; bytes].into()).map_err(|(refusal, _)| refusal)?;
         a.domain.send(a.endpoint, to, 1, buffer).map_err(|(refusal, _)| refusal)?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + STEP_TIMEOUT;
         let (mut back, mut received) = (None, false);
         loop {
             while let Some(completion) = a.domain.poll() {
                 match completion.outcome {
                     Outcome::Sent { .. } => back = Some(completion.buffer),
-                    Outcome::Failed(reason) => return Err(Stuck::Refused(reason.into())),
-                    other => return Err(Stuck::Wrong(format!("the send ended as {other:?}"))),
+                    Outcome::Failed(reason) => return Err(ExchangeError::Refused(reason.into())),
+                    other => return Err(ExchangeError::Unexpected(format!("the send ended as {other:?}"))),
                 }
             }
             while let Some(completion) = b.domain.poll() {
@@ -206,7 +206,7 @@ impl Pair {
             match back {
                 Some(buffer) if received => return Ok(buffer),
                 _ if Instant::now() >= deadline => {
-                    return Err(Stuck::Silent(if received { "the end of the send" } else { "the message" }));
+                    return Err(ExchangeError::TimedOut(if received { "the end of the send" } else { "the message" }));
                 }
                 _ => sleep(a, b, deadline),
             }
@@ -221,7 +221,7 @@ impl Pair {
 }
 
 /// Sleeps until one of the two has something to do.
-fn sleep(a: &mut End, b: &mut End, deadline: Instant) {
+fn sleep(a: &mut DoctorDomain, b: &mut DoctorDomain, deadline: Instant) {
     if !a.domain.arm() || !b.domain.arm() {
         return;
     }
@@ -236,34 +236,36 @@ fn path(domain: &mut Domain, peer: DomainId) -> Option<PathKind> {
 }
 
 /// True for the message that was sent, false for the end of a send.
-fn is_message(completion: &Completion, bytes: usize) -> Result<bool, Stuck> {
+fn is_message(completion: &Completion, bytes: usize) -> Result<bool, ExchangeError> {
     match completion.outcome {
         Outcome::Sent { .. } => Ok(false),
         Outcome::Received { len, .. } if len != bytes as u64 => {
-            Err(Stuck::Wrong(format!("{len} bytes of {bytes} arrived")))
+            Err(ExchangeError::Unexpected(format!("{len} bytes of {bytes} arrived")))
         }
         Outcome::Received { .. } if completion.buffer.as_slice().iter().any(|&byte| byte != 7) => {
-            Err(Stuck::Wrong("other bytes arrived than were sent".to_owned()))
+            Err(ExchangeError::Unexpected("other bytes arrived than were sent".to_owned()))
         }
         Outcome::Received { .. } => Ok(true),
-        Outcome::Failed(reason) => Err(Stuck::Refused(reason.into())),
-        Outcome::Cancelled => Err(Stuck::Wrong("the receive was cancelled".to_owned())),
+        Outcome::Failed(reason) => Err(ExchangeError::Refused(reason.into())),
+        Outcome::Cancelled => Err(ExchangeError::Unexpected("the receive was cancelled".to_owned())),
     }
 }
 
 fn finding(
     id: &'static str,
     tried: impl Into<String>,
-    outcome: Result<(), Stuck>,
+    outcome: Result<(), ExchangeError>,
     result: impl FnOnce() -> String,
 ) -> Finding {
     match outcome {
         Ok(()) => Finding::ok(id, tried, result()),
-        Err(Stuck::Refused(refusal)) => Finding::refused(id, tried, &refusal),
-        Err(Stuck::Silent(missing)) => {
-            let result = format!("{missing} did not come within {} s", PATIENCE.as_secs());
+        Err(ExchangeError::Refused(refusal)) => Finding::refused(id, tried, &refusal),
+        Err(ExchangeError::TimedOut(missing)) => {
+            let result = format!("{missing} did not come within {} s", STEP_TIMEOUT.as_secs());
             Finding::problem(id, tried, result).remedy("See the daemon's log, and report this with it.")
         }
-        Err(Stuck::Wrong(what)) => Finding::problem(id, tried, what).remedy("Report this with the daemon's log."),
+        Err(ExchangeError::Unexpected(what)) => {
+            Finding::problem(id, tried, what).remedy("Report this with the daemon's log.")
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use isthmus_client::{Options, Reason, Wait};
+use isthmus_client::{Options, Reason, WaitMode};
 use isthmus_control::config::Role;
 use rustix::fd::OwnedFd;
 use rustix::process::{Resource, getrlimit};
@@ -19,10 +19,10 @@ const FILES_PER_CHANNEL: usize = 2;
 /// As many peers as the daemon lets one domain have by default.
 const CHANNELS: usize = 1000;
 /// Descriptors beside the channels': the program's own, the daemon's, regions.
-const FILES_BESIDE: usize = 128;
+const OTHER_FILES: usize = 128;
 
 /// Below this a round trip between two CPUs lies by far; above it they did not run at the same time.
-const ROUND_TRIP_SANE: Duration = Duration::from_micros(20);
+const ROUND_TRIP_MAX: Duration = Duration::from_micros(20);
 
 /// The variables of the environment.
 pub(super) fn environment() -> Vec<Finding> {
@@ -32,9 +32,9 @@ pub(super) fn environment() -> Vec<Finding> {
         return vec![Finding::ok(id, tried, "all variables mean something")];
     }
     let finding = |problem: &isthmus_control::config::Problem| {
-        let said = format!("{}: {}", problem.origin, problem.wrong);
+        let result = format!("{}: {}", problem.origin, problem.wrong);
         let help = problem.help.clone().unwrap_or_else(|| "See `isthmus environment list`.".to_owned());
-        Finding::note(id, tried, said).remedy(help)
+        Finding::note(id, tried, result).remedy(help)
     };
     problems.iter().map(finding).collect()
 }
@@ -54,13 +54,13 @@ pub(super) fn options(socket: Option<PathBuf>, findings: &mut Vec<Finding>) -> O
 pub(super) fn check(findings: &mut Vec<Finding>) {
     findings.push(files());
     findings.push(spinning());
-    findings.push(unneeded());
+    findings.push(unused_facilities());
 }
 
 /// Opens as many descriptors as many channels need, and closes them again.
 fn files() -> Finding {
-    let id = "process.files";
-    let wanted = FILES_PER_CHANNEL * CHANNELS + FILES_BESIDE;
+    let id = "process.descriptors";
+    let wanted = FILES_PER_CHANNEL * CHANNELS + OTHER_FILES;
     let tried = format!("opening {wanted} descriptors, as many as a domain with {CHANNELS} channels needs");
     let some = match File::open("/dev/null") {
         Ok(file) => file,
@@ -71,7 +71,7 @@ fn files() -> Finding {
     let limits = getrlimit(Resource::Nofile);
     let shown = |limit: Option<u64>| limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
     let limits = format!("limit {}, may be raised to {}", shown(limits.current), shown(limits.maximum));
-    let channels = open.len().saturating_sub(FILES_BESIDE) / FILES_PER_CHANNEL;
+    let channels = open.len().saturating_sub(OTHER_FILES) / FILES_PER_CHANNEL;
     match open.len() {
         count if count == wanted => Finding::ok(id, tried, format!("enough for {CHANNELS} channels ({limits})")),
         count if channels > 0 => {
@@ -99,13 +99,13 @@ fn spinning() -> Finding {
         Some(ns) => format!("a round trip of {:.2} us", ns as f64 / 1e3),
         None => "no round trip, with one CPU".to_owned(),
     };
-    let sane = round_trip.is_some_and(|ns| u128::from(ns) < ROUND_TRIP_SANE.as_nanos());
+    let sane = round_trip.is_some_and(|ns| u128::from(ns) < ROUND_TRIP_MAX.as_nanos());
     let result = format!("{measured}; {cpus}");
     if enough && sane {
         return Finding::ok(id, tried, format!("looking pays: {result}"));
     }
     let finding = Finding::note(id, tried, format!("looking does not pay: {result}"));
-    let severity = if spins() { Severity::Problem } else { Severity::Note };
+    let severity = if spins() { Severity::Problem } else { Severity::Warning };
     let remedy =
         "Keep ISTHMUS_WAIT=adaptive, which is the default, or set ISTHMUS_WAIT=sleep; or give the program two CPUs.";
     Finding { severity, ..finding.remedy(remedy) }
@@ -113,7 +113,7 @@ fn spinning() -> Finding {
 
 /// Whether the environment asks for waiting that never sleeps.
 fn spins() -> bool {
-    Options::from_environment().is_ok_and(|options| options.wait == Wait::Spin)
+    Options::from_environment().is_ok_and(|options| options.wait == WaitMode::Spin)
 }
 
 /// The median of round trips in nanoseconds over a fiftieth of a second; none if a turn did not come back.
@@ -154,7 +154,7 @@ fn round_trip() -> Option<u64> {
 }
 
 /// What other systems' fast paths need, and this one does not.
-fn unneeded() -> Finding {
+fn unused_facilities() -> Finding {
     let first_line = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
     let yama = first_line("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_else(|| "absent".to_owned());
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -173,13 +173,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trials_come_to_an_end_and_say_something() {
+    fn checks_finish_with_a_result() {
         let mut findings = Vec::new();
         check(&mut findings);
         assert_eq!(
             findings.iter().map(|finding| finding.id).collect::<Vec<_>>(),
-            ["process.files", "cpu.spinning", "kernel.ptrace"]
+            ["process.descriptors", "cpu.spinning", "kernel.ptrace"]
         );
-        assert!(findings.iter().all(|finding| !finding.result.is_empty() && !finding.tried.is_empty()), "{findings:?}");
+        assert!(findings.iter().all(|finding| !finding.result.is_empty() && !finding.check.is_empty()), "{findings:?}");
     }
 }

@@ -20,18 +20,18 @@ enum Found {
     /// A node is missing, or not for this user.
     Closed { node: &'static str, why: String },
     /// The store does not answer.
-    Silent(String),
+    Unreachable(String),
     /// All is there; what domain 0 allowed, and how much may be granted.
-    There { own: Domid, backends: Vec<Domid>, guests: Vec<Domid>, limit: Option<u32> },
+    Available { own: Domid, backends: Vec<Domid>, guests: Vec<Domid>, limit: Option<u32> },
 }
 
 pub(super) fn check(findings: &mut Vec<Finding>) {
     if std::fs::read_to_string(HYPERVISOR).is_ok_and(|kind| kind.trim() == "xen") {
-        findings.extend(told(&look()));
+        findings.extend(report_findings(&probe()));
     }
 }
 
-fn look() -> Found {
+fn probe() -> Found {
     if let Err((node, errno)) = Devices::check() {
         return Found::Closed { node, why: errno.to_string() };
     }
@@ -44,20 +44,20 @@ fn look() -> Found {
     };
     let limit = std::fs::read_to_string(LIMIT).ok().and_then(|limit| limit.trim().parse().ok());
     match asked() {
-        Ok((own, backends, guests)) => Found::There { own, backends, guests, limit },
-        Err(why) => Found::Silent(why),
+        Ok((own, backends, guests)) => Found::Available { own, backends, guests, limit },
+        Err(why) => Found::Unreachable(why),
     }
 }
 
-fn told(found: &Found) -> Vec<Finding> {
+fn report_findings(found: &Found) -> Vec<Finding> {
     let tried = "looking for what a domain of Xen shares memory by";
     let problem = |result: String| Finding::problem("xen.devices", tried, result);
     match found {
         Found::Closed { node, why } => vec![problem(format!("{node}: {why}")).remedy(
             "As root, load what is missing: `modprobe -a xen-gntalloc xen-gntdev xen-evtchn`. The nodes are root's; `isthmusd` needs all of them, programs none.",
         )],
-        Found::Silent(why) => vec![problem(format!("XenStore cannot be asked: {why}"))],
-        Found::There { own, backends, guests, limit } => {
+        Found::Unreachable(why) => vec![problem(format!("XenStore cannot be asked: {why}"))],
+        Found::Available { own, backends, guests, limit } => {
             let mut findings = vec![Finding::ok("xen.devices", tried, format!("they are there; this is domain {own}"))];
             findings.push(admitted(*own, backends, guests));
             findings.extend(limit.map(limited));
@@ -95,26 +95,26 @@ mod tests {
     use crate::doctor::Severity;
 
     fn severities(found: &Found) -> Vec<(&'static str, Severity)> {
-        told(found).iter().map(|finding| (finding.id, finding.severity)).collect()
+        report_findings(found).iter().map(|finding| (finding.id, finding.severity)).collect()
     }
 
     #[test]
-    fn what_is_missing_has_a_remedy() {
-        let closed = told(&Found::Closed { node: "/dev/xen/gntalloc", why: "not found".to_owned() });
+    fn missing_parts_have_a_remedy() {
+        let closed = report_findings(&Found::Closed { node: "/dev/xen/gntalloc", why: "not found".to_owned() });
         assert_eq!((closed[0].id, closed[0].severity), ("xen.devices", Severity::Problem));
         assert!(closed[0].remedy.is_some());
         let own = Domid::new(7).unwrap_or(Domid::ZERO);
-        let nobody = Found::There { own, backends: Vec::new(), guests: Vec::new(), limit: Some(1024) };
-        let findings = told(&nobody);
-        assert!(findings[1..].iter().all(|finding| finding.severity == Severity::Note && finding.remedy.is_some()));
-        let said = findings[1].remedy.clone().unwrap_or_default();
-        assert!(said.contains("isthmus guest allow 7"), "{said}");
+        let nobody = Found::Available { own, backends: Vec::new(), guests: Vec::new(), limit: Some(1024) };
+        let findings = report_findings(&nobody);
+        assert!(findings[1..].iter().all(|finding| finding.severity == Severity::Warning && finding.remedy.is_some()));
+        let remedy = findings[1].remedy.clone().unwrap_or_default();
+        assert!(remedy.contains("isthmus guest allow 7"), "{remedy}");
     }
 
     #[test]
     fn a_guest_that_may_attach_is_all_right() {
         let backends = vec![Domid::ZERO];
-        let found = Found::There { own: Domid::ZERO, backends, guests: Vec::new(), limit: Some(LIMIT_PAGES) };
+        let found = Found::Available { own: Domid::ZERO, backends, guests: Vec::new(), limit: Some(LIMIT_PAGES) };
         let all = ["xen.devices", "xen.admission", "xen.limit"];
         assert_eq!(severities(&found), all.map(|id| (id, Severity::Ok)));
     }

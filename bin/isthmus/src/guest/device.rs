@@ -14,7 +14,7 @@ pub(super) struct Device {
 
 /// What a machine of the kind q35 is to have beside its window.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Ports {
+pub(crate) struct PciPorts {
     /// Places for windows in common with other guests.
     pub(crate) count: u8,
     /// The first number for PCI controllers that libvirt's domain has not given to one.
@@ -22,7 +22,7 @@ pub(crate) struct Ports {
 }
 
 impl Device {
-    pub(super) fn of(guest: &GuestRow, ports: Ports) -> Self {
+    pub(super) fn of(guest: &GuestRow, ports: PciPorts) -> Self {
         Self { libvirt: libvirt(guest, ports), qemu: arguments(guest, ports.count) }
     }
 }
@@ -31,13 +31,13 @@ impl Device {
 const CHASSIS: usize = 200;
 
 /// Firmware finds no place for so much below 4 GiB, where nothing is cached, and puts what is behind all ports above. It is addresses, not memory.
-const LARGE: u64 = 4 << 30;
+const RESERVE_MIN: u64 = 4 << 30;
 
 /// What the ports of a machine have room for, which nothing reserves by itself: the first for the guest's own window, which behind no port
 /// could not be unplugged, the others for windows in common with others. None where there are none.
-fn reserves(guest: &GuestRow, ports: u8) -> Vec<u64> {
-    let common = std::iter::repeat_n(guest.common_bytes.unwrap_or_default(), ports.into());
-    std::iter::once(guest.window_bytes.max(LARGE)).filter(|_| ports > 0).chain(common).collect()
+fn port_windows(guest: &GuestRow, ports: u8) -> Vec<u64> {
+    let common = std::iter::repeat_n(guest.pair_window_bytes.unwrap_or_default(), ports.into());
+    std::iter::once(guest.window_bytes.max(RESERVE_MIN)).filter(|_| ports > 0).chain(common).collect()
 }
 
 /// For QEMU: the daemon's own monitor of a guest.
@@ -51,7 +51,7 @@ fn arguments(guest: &GuestRow, ports: u8) -> Vec<String> {
     let GuestRow { socket, vectors, .. } = guest;
     let mut arguments = vec!["-chardev".to_owned(), format!("socket,id=isthmus,path={}", socket.replace(',', ",,"))];
     let mut devices = Vec::new();
-    for (place, bytes) in reserves(guest, ports).into_iter().enumerate() {
+    for (place, bytes) in port_windows(guest, ports).into_iter().enumerate() {
         let (number, mib) = (CHASSIS + place, bytes >> 20);
         let name = port::name(place);
         devices.push(format!("pcie-root-port,id={name},chassis={number},slot={number},pref64-reserve={mib}M"));
@@ -65,8 +65,8 @@ fn arguments(guest: &GuestRow, ports: u8) -> Vec<String> {
 }
 
 /// For libvirt (its formatdomain: "Shared memory device"): what stands in `<devices>`, and what stands beside. None where its ports have no numbers.
-fn libvirt(guest: &GuestRow, ports: Ports) -> Option<String> {
-    let reserves = reserves(guest, ports.count);
+fn libvirt(guest: &GuestRow, ports: PciPorts) -> Option<String> {
+    let reserves = port_windows(guest, ports.count);
     let first = ports.index.or(reserves.is_empty().then_some(0))?;
     let mut text = String::new();
     for place in 0..reserves.len() {
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_device_names_the_socket_as_each_of_the_two_takes_it() {
-        let libvirt = libvirt(&guest(), Ports::default()).unwrap_or_default();
+        let libvirt = libvirt(&guest(), PciPorts::default()).unwrap_or_default();
         assert!(libvirt.contains("<server path='/run/a,b/it&apos;s&amp;web.sock'/>"), "{libvirt}");
         assert!(!libvirt.contains("<address") && !libvirt.contains("qemu:"), "{libvirt}");
         let arguments = arguments(&guest(), 0);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_with_a_monitor_has_its_socket_and_ports_for_its_own_and_for_common_windows() {
+    fn monitored_guest_has_ports_for_its_window_and_pair_windows() {
         let guest = GuestRow { monitor: Some("/run/it's,web.qmp".to_owned()), ..guest() };
         let port = |number: u8, mib: u32| {
             format!("pcie-root-port,id=isthmus{number},chassis=20{number},slot=20{number},pref64-reserve={mib}M")
@@ -143,8 +143,8 @@ mod tests {
         let arguments = arguments(&guest, 2);
         assert_eq!(arguments[2..10], devices);
         assert_eq!(arguments[10..], ["-qmp", "unix:/run/it's,,web.qmp,server=on,wait=off"]);
-        assert_eq!(libvirt(&guest, Ports { count: 2, index: None }), None);
-        let libvirt = libvirt(&guest, Ports { count: 2, index: Some(15) }).unwrap_or_default();
+        assert_eq!(libvirt(&guest, PciPorts { count: 2, index: None }), None);
+        let libvirt = libvirt(&guest, PciPorts { count: 2, index: Some(15) }).unwrap_or_default();
         for (number, bytes) in [(0, 4_u64 << 30), (1, 32 << 20), (2, 32 << 20)] {
             let index = 15 + number;
             let port = format!("index='{index}' model='pcie-root-port'>\n  <alias name='ua-isthmus{number}'/>");

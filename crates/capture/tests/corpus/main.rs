@@ -5,8 +5,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use isthmus_capture::stream::{Message, emit};
-use isthmus_capture::{Direction, Interface, InterfaceIndex, Record, Statistics};
+use isthmus_capture::stream::{CaptureMessage, emit};
+use isthmus_capture::{CaptureDirection, CapturedFrame, InterfaceIndex, InterfaceStatistics, PcapInterface};
 use isthmus_layout::NicId;
 
 mod read;
@@ -15,7 +15,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/capture_stream")
 }
 
-fn stream(messages: &[Message<'_>]) -> Vec<u8> {
+fn stream(messages: &[CaptureMessage<'_>]) -> Vec<u8> {
     let mut bytes = Vec::new();
     messages.iter().for_each(|message| emit(message, &mut bytes));
     bytes
@@ -23,30 +23,34 @@ fn stream(messages: &[Message<'_>]) -> Vec<u8> {
 
 /// Whole captures, and what ends too early or goes on.
 fn seeds() -> Vec<(&'static str, Vec<u8>)> {
-    let wire = Interface::new("wire0", "the board's link").with_nic(NicId::from_octets([2, 0, 0, 0, 0, 1]));
+    let wire = PcapInterface::new("wire0", "the board's link").with_nic(NicId::from_octets([2, 0, 0, 0, 0, 1]));
     let frame = |interface, direction, bytes| {
         let interface = InterfaceIndex(interface);
-        Message::Frame(Record { time_ns: 7, interface, direction, original_bytes: 60, bytes })
+        CaptureMessage::Frame(CapturedFrame { time_ns: 7, interface, direction, original_bytes: 60, bytes })
     };
-    let told =
-        |interface| Message::Statistics(Statistics { interface: InterfaceIndex(interface), seen: 9, dropped: 2 });
+    let told = |interface| {
+        CaptureMessage::Statistics(InterfaceStatistics { interface: InterfaceIndex(interface), seen: 9, dropped: 2 })
+    };
     let whole = [
-        Message::Begin,
-        Message::Interface(wire.clone()),
-        frame(0, Direction::Sent, &[1; 60]),
-        Message::Interface(Interface::new("d7", "").with_snap_bytes(96)),
-        frame(1, Direction::Received, &[2; 17]),
-        frame(0, Direction::Unknown, &[]),
+        CaptureMessage::Begin,
+        CaptureMessage::Interface(wire.clone()),
+        frame(0, CaptureDirection::Sent, &[1; 60]),
+        CaptureMessage::Interface(PcapInterface::new("d7", "").with_snap_bytes(96)),
+        frame(1, CaptureDirection::Received, &[2; 17]),
+        frame(0, CaptureDirection::Unknown, &[]),
         told(0),
         told(1),
-        Message::End,
+        CaptureMessage::End,
     ];
     let bytes = stream(&whole);
     vec![
         ("stopped", bytes[..bytes.len() - 30].to_vec()),
         ("behind-the-end", [&bytes[..], &bytes].concat()),
-        ("no-interface", stream(&[Message::Begin, frame(0, Direction::Sent, &[3; 60]), told(9), Message::End])),
-        ("no-begin", stream(&[Message::Interface(wire), Message::End])),
+        (
+            "no-interface",
+            stream(&[CaptureMessage::Begin, frame(0, CaptureDirection::Sent, &[3; 60]), told(9), CaptureMessage::End]),
+        ),
+        ("no-begin", stream(&[CaptureMessage::Interface(wire), CaptureMessage::End])),
         ("whole", bytes),
     ]
 }

@@ -127,7 +127,7 @@ fn short_frames_are_judged_as_the_daemon_judges_them() {
 
 /// Every beginning of each sample as what a capture has kept of the whole frame: not the frame's mistake.
 #[test]
-fn what_the_capture_has_cut_is_no_damage() {
+fn truncated_captures_are_not_reported_as_damage() {
     let Some(tshark) = Tshark::find() else { return };
     let samples = samples();
     let cuts = samples.iter().flat_map(|sample| (14..sample.frame.len().min(90)).map(move |bytes| (sample, bytes)));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use isthmus_mx::wire::{
-    Announcement, ConnectReply, ConnectRequest, Dialect, EndpointNumber, Fragment, Header, MessageHead, Packet,
+    Announcement, ConnectReply, ConnectRequest, Dialect, EndpointNumber, Header, Medium, MessageHead, Packet,
     PeerIndex, PullHandle, SeqNum,
 };
 
@@ -115,7 +115,7 @@ impl Fields {
             .hex("session", head.session.0)
     }
 
-    fn fragment(&mut self, dialect: Dialect, body: &Fragment<&[u8]>) -> &mut Self {
+    fn fragment(&mut self, dialect: Dialect, body: &Medium<&[u8]>) -> &mut Self {
         self.head(&body.head).put("length", body.length).put("frag_length", body.data.len());
         self.put("frag_seqnum", body.frag_seqnum).bytes("data", body.data);
         if dialect == Dialect::Mx {

@@ -1,7 +1,7 @@
 //! Files of this crate's writer, as Wireshark's own programs read them.
 
 use isthmus_capture::pcapng::Writer;
-use isthmus_capture::{Direction, Interface, InterfaceIndex, Record, Statistics};
+use isthmus_capture::{CaptureDirection, CapturedFrame, InterfaceIndex, InterfaceStatistics, PcapInterface};
 use isthmus_layout::NicId;
 use isthmus_mx::wire::Dialect;
 
@@ -11,18 +11,22 @@ use crate::tshark::Tshark;
 const TIME_NS: u64 = 1_795_312_800_123_456_789;
 
 #[test]
-fn wiresharks_programs_read_our_files_without_a_word() {
+fn wireshark_tools_read_the_files_without_warnings() {
     let Some(tshark) = Tshark::find() else { return };
     let path = tshark.folder().join("two.pcapng");
-    let wire = Interface::new("wire0", "the board's link").with_nic(NicId::from_octets([0, 0x1b, 0x21, 0xaa, 0, 1]));
-    let mut writer = Writer::new(Vec::new(), &[wire.with_snap_bytes(9014), Interface::new("d7", "")]).unwrap();
+    let wire =
+        PcapInterface::new("wire0", "the board's link").with_nic(NicId::from_octets([0, 0x1b, 0x21, 0xaa, 0, 1]));
+    let mut writer = Writer::new(Vec::new(), &[wire.with_snap_bytes(9014), PcapInterface::new("d7", "")]).unwrap();
     let frame = samples().swap_remove(6).frame;
-    for (number, direction) in (0..).zip([Direction::Received, Direction::Sent, Direction::Unknown]) {
+    for (number, direction) in
+        (0..).zip([CaptureDirection::Received, CaptureDirection::Sent, CaptureDirection::Unknown])
+    {
         let interface = InterfaceIndex(number as u16 % 2);
-        let record = Record { time_ns: TIME_NS + number, interface, direction, original_bytes: 100, bytes: &frame };
+        let record =
+            CapturedFrame { time_ns: TIME_NS + number, interface, direction, original_bytes: 100, bytes: &frame };
         writer.write_commented(&record, ["", "sent again: nobody answered", ""][number as usize]).unwrap();
     }
-    let told = [0, 1].map(|number| Statistics { interface: InterfaceIndex(number), seen: 7, dropped: 5 });
+    let told = [0, 1].map(|number| InterfaceStatistics { interface: InterfaceIndex(number), seen: 7, dropped: 5 });
     std::fs::write(&path, writer.finish(&told).unwrap()).unwrap();
 
     let columns = [
@@ -70,7 +74,7 @@ fn wiresharks_programs_read_our_files_without_a_word() {
 fn empty_captures_are_captures() {
     let Some(tshark) = Tshark::find() else { return };
     let path = tshark.folder().join("empty.pcapng");
-    let empty = Writer::new(Vec::new(), &[Interface::new("wire0", "")]).unwrap().finish(&[]).unwrap();
+    let empty = Writer::new(Vec::new(), &[PcapInterface::new("wire0", "")]).unwrap().finish(&[]).unwrap();
     std::fs::write(&path, empty).unwrap();
     assert!(tshark.show_file(Dialect::Mx, &[], &path, &["frame.len"]).is_empty());
     let rows = tshark.show(Dialect::Mx, &[], &[Vec::new()], &["frame.len"]);

@@ -42,7 +42,7 @@ fn answers_name_their_requests_and_requests_their_answers() {
             }
         })
     };
-    let stranger = like(16, |packet| {
+    let unsolicited = like(16, |packet| {
         let Packet::PullReply(body) = packet else { panic!("V16 is a PULL_REPLY") };
         body.puller.handle += 1;
     });
@@ -69,7 +69,7 @@ fn answers_name_their_requests_and_requests_their_answers() {
         (reply(247), ["9", "", ""]),  // 19
         (same(18), ["", "", "7"]),    // 20: NOTIFY
         (same(21), ["17", "", ""]),   // 21: NACK_MCP, for the last PULL of the handle
-        (stranger, ["", "", ""]),     // 22: nobody asked
+        (unsolicited, ["", "", ""]),  // 22: nobody asked
     ];
     let frames: Vec<Vec<u8>> = story.iter().map(|(frame, _)| frame.clone()).collect();
     let columns = ["mxoe.request_in", "mxoe.response_in", "mxoe.rndv_in", "mxoe.response_time"];

@@ -66,7 +66,7 @@ fn the_samples_are_shown_as_they_are_meant() {
 
 /// The packets as our own side sends them; numbers that cannot be right are said to be wrong elsewhere.
 #[test]
-fn what_we_send_is_shown_as_it_is_meant() {
+fn dissector_shows_sent_packets_correctly() {
     let Some(tshark) = Tshark::find() else { return };
     for dialect in DIALECTS {
         let of_dialect = |sample: &Sample| sample.dialects.contains(&dialect);
@@ -81,7 +81,7 @@ fn what_we_send_is_shown_as_it_is_meant() {
 
 /// The specification's cases of what is refused by who looks at more than one packet alone.
 #[test]
-fn what_a_board_would_drop_later_is_marked() {
+fn dissector_marks_packets_that_a_board_would_drop() {
     let Some(tshark) = Tshark::find() else { return };
     let edited = |number: usize, edits: &[(usize, u8)]| {
         let mut frame = samples().swap_remove(number - 1).frame;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use isthmus_capture::pcapng::Writer;
-use isthmus_capture::{Direction, Interface, InterfaceIndex, Record};
+use isthmus_capture::{CaptureDirection, CapturedFrame, InterfaceIndex, PcapInterface};
 use isthmus_mx::wire::Dialect;
 
 /// What was shown of one frame: values by column, the empty string where there is none, `|` between several.
@@ -84,10 +84,11 @@ impl Tshark {
         columns: &[&str],
     ) -> Vec<Row> {
         let file = self.home.path().join("frames.pcapng");
-        let mut writer = Writer::new(Vec::new(), &[Interface::new("wire0", "")]).unwrap();
+        let mut writer = Writer::new(Vec::new(), &[PcapInterface::new("wire0", "")]).unwrap();
         for (time, (had, bytes)) in (1u64..).zip(frames) {
-            let (interface, direction) = (InterfaceIndex(0), Direction::Received);
-            let record = Record { time_ns: time * 1000, interface, direction, original_bytes: *had as u32, bytes };
+            let (interface, direction) = (InterfaceIndex(0), CaptureDirection::Received);
+            let record =
+                CapturedFrame { time_ns: time * 1000, interface, direction, original_bytes: *had as u32, bytes };
             writer.write(&record).unwrap();
         }
         std::fs::write(&file, writer.finish(&[]).unwrap()).unwrap();

@@ -1,80 +1,85 @@
 //! After a restart: what domains had with the daemon before. Both ends of a channel show it; where the two fit it goes on, and the
 //! channel itself never notices.
 
-use isthmus_layout::channel::{Direction, Geometry};
-use isthmus_layout::control::{Adopt, AdoptBoard};
+use isthmus_layout::channel::{ChannelGeometry, Direction};
+use isthmus_layout::control::{AdoptChannel, AdoptReadyMap};
 use isthmus_layout::ids::{ChannelId, DomainId};
 use isthmus_layout::reason::Reason;
 
-use super::attach::{SECOND_HALF_TIMEOUT, SHOW_TIMEOUT};
+use super::attach::{ADOPT_TIMEOUT, OTHER_HALF_TIMEOUT};
 use super::grants::sealed;
 use super::{Broker, Refusal};
-use crate::directory::channels::{Channel, End, Half, Stage};
-use crate::disposal::Given;
-use crate::ground::Item;
+use crate::allocator::Resource;
+use crate::directory::channels::{ChannelEnd, ChannelEntry, ChannelStage, Half};
+use crate::fd_reaper::ReceivedFd;
 
 impl Broker {
-    pub(super) fn adopt_board(&mut self, domain: DomainId, adopt: &AdoptBoard) -> Result<(), Refusal> {
+    pub(super) fn adopt_ready_map(&mut self, domain: DomainId, adopt: &AdoptReadyMap) -> Result<(), Refusal> {
         let entry = self.directory.get_mut(domain).ok_or(Reason::NoSuchDomain)?;
-        entry.boards.adopt(adopt.board, adopt.owner)?;
+        entry.ready_maps.adopt(adopt.ready_map, adopt.owner)?;
         Ok(())
     }
 
-    pub(super) fn adopt(&mut self, domain: DomainId, adopt: &Adopt, memory: Given) -> Result<(), Refusal> {
+    pub(super) fn adopt_channel(
+        &mut self,
+        domain: DomainId,
+        adopt: &AdoptChannel,
+        memory: ReceivedFd,
+    ) -> Result<(), Refusal> {
         let (peer, channel) = (adopt.peer, adopt.channel);
         let invalid = |text: &str| Refusal::new(Reason::RequestInvalid, format!("channel {channel}: {text}"));
-        if peer == domain || self.channels.knows(channel, domain) || self.channel_of(domain, peer).is_some() {
+        if peer == domain || self.channels.has_end(channel, domain) || self.channel_of(domain, peer).is_some() {
             return Err(invalid("it is there already"));
         }
-        if self.channels.is_to_come(channel) {
+        if self.channels.is_unissued(channel) {
             return Err(invalid("no daemon has given out this number yet"));
         }
-        sealed(&memory, Some(Geometry { slab: adopt.slab }.size().0))?;
-        let file = file(&memory)?;
-        let keep = self.keeps_another();
-        let until = self.other_half_until(peer)?;
+        sealed(&memory, Some(ChannelGeometry { slab: adopt.slab }.size().0))?;
+        let file_id = file_id(&memory)?;
+        let keep_memory = self.may_keep_memory();
+        let until = self.other_half_deadline(peer)?;
         let most = self.directory.limits().channels;
         let entry = self.directory.get_mut(domain).ok_or(Reason::NoSuchDomain)?;
         if self.channels.halves_of(domain) + entry.channels().count() >= most {
             return Err(Reason::ChannelsFull.into());
         }
         entry
-            .boards
-            .adopt_place(adopt.board, adopt.place)
-            .map_err(|_| invalid("its place is taken or there is no such board"))?;
+            .ready_maps
+            .adopt_bit(adopt.ready_map, adopt.ready_bit)
+            .map_err(|_| invalid("its ready bit is taken or there is no such ready map"))?;
         let half = Half {
-            end: End { domain, board: adopt.board, place: adopt.place },
+            end: ChannelEnd { domain, ready_map: adopt.ready_map, ready_bit: adopt.ready_bit },
             direction: adopt.direction,
             peer,
-            peer_place: adopt.peer_place,
+            peer_ready_bit: adopt.peer_ready_bit,
             slab: adopt.slab,
-            file,
-            memory: keep.then(|| memory.keep().into()),
+            file_id,
+            memory: keep_memory.then(|| memory.into_fd().into()),
             until,
         };
         match self.channels.adopt(channel, half) {
-            Some((mine, other)) => self.join(channel, mine, other),
+            Some((mine, other)) => self.join_halves(channel, mine, other),
             None => Ok(()),
         }
     }
 
     /// How long the other end has: as long as its process lives, if that can be watched.
-    fn other_half_until(&self, peer: DomainId) -> Result<u64, Refusal> {
-        let soon = self.now.saturating_add(SECOND_HALF_TIMEOUT);
-        match self.expected.get(&peer) {
-            Some(survivor) if survivor.process.is_some() => Ok(u64::MAX),
+    fn other_half_deadline(&self, peer: DomainId) -> Result<u64, Refusal> {
+        let soon = self.now.saturating_add(OTHER_HALF_TIMEOUT);
+        match self.resumable.get(&peer) {
+            Some(resumable_domain) if resumable_domain.process.is_some() => Ok(u64::MAX),
             Some(_) => Ok(soon),
-            None if self.directory.get(peer).is_some() => Ok(self.now.saturating_add(SHOW_TIMEOUT)),
-            None => Err(Reason::PeerVanished.into()),
+            None if self.directory.get(peer).is_some() => Ok(self.now.saturating_add(ADOPT_TIMEOUT)),
+            None => Err(Reason::PeerConnectionLost.into()),
         }
     }
 
     /// Both ends are here.
-    fn join(&mut self, id: ChannelId, mine: Half<Item>, other: Half<Item>) -> Result<(), Refusal> {
+    fn join_halves(&mut self, id: ChannelId, mine: Half<Resource>, other: Half<Resource>) -> Result<(), Refusal> {
         let (a, b) = (mine.end.domain, other.end.domain);
         let both = self.identity(a).zip(self.identity(b)).ok_or(Reason::NoSuchDomain)?;
-        let outcome = match self.policy.channel(&both.0, &both.1) {
-            Ok(()) if mine.file == other.file => Ok(()),
+        let outcome = match self.policy.may_open_channel(&both.0, &both.1) {
+            Ok(()) if mine.file_id == other.file_id => Ok(()),
             Ok(()) => {
                 Err(Refusal::new(Reason::RequestInvalid, format!("channel {id}: the two ends have other memory")))
             }
@@ -85,9 +90,9 @@ impl Broker {
             Direction::One => (other.end, mine.end),
         };
         let (since, slab, memory) = (self.now, mine.slab, mine.memory);
-        self.channels.insert(Channel { id, connector, listener, slab, stage: Stage::Open, since, memory });
+        self.channels.insert(ChannelEntry { id, connector, listener, slab, stage: ChannelStage::Open, since, memory });
         for (of, peer) in [(a, b), (b, a)] {
-            self.directory.acquaintance(of, peer).channel = Some(id);
+            self.directory.peer_state(of, peer).channel = Some(id);
             self.directory.watch(of, peer);
         }
         if let Err(refusal) = &outcome {
@@ -97,7 +102,7 @@ impl Broker {
     }
 }
 
-fn file(memory: &Given) -> Result<(u64, u64), Refusal> {
+fn file_id(memory: &ReceivedFd) -> Result<(u64, u64), Refusal> {
     let stat = rustix::fs::fstat(memory).map_err(|error| Refusal::from(std::io::Error::from(error)))?;
     Ok((stat.st_dev, stat.st_ino))
 }

@@ -4,185 +4,193 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::Arc;
 
-use isthmus_channel::Ends;
-use isthmus_layout::board::{self, Place};
-use isthmus_layout::channel::{Direction, Geometry};
-use isthmus_layout::control::{Attach, BoardIndex, Name, Owner, RequestSerial, Resume, Version, Welcome};
+use isthmus_channel::ChannelParts;
+use isthmus_layout::channel::{ChannelGeometry, Direction};
+use isthmus_layout::control::{Attach, Name, Owner, ReadyMapIndex, RequestSerial, Resume, Version, Welcome};
 use isthmus_layout::ids::DomainId;
-use isthmus_layout::limits::ORDINARY_CREDIT_BYTES;
+use isthmus_layout::limits::DAEMON_PATH_CREDIT_BYTES;
+use isthmus_layout::ready_map::{self, ReadyBit};
 use isthmus_layout::reason::Reason;
 use isthmus_platform::Doorbell;
 use isthmus_service::{DomainCounters, NewDomain};
-use isthmus_shm::Window;
+use isthmus_shm::SharedMapping;
 
+use super::attachment::{Attachment, NewReadyMap, ReadyMapFds};
 use super::grants::sealed;
-use super::home::{BoardFds, Home, NewBoard};
-use super::workers::Seat;
-use super::{Broker, Outgoing, Refusal, SessionId, Stage};
-use crate::directory::Applicant;
-use crate::disposal::Given;
-use crate::ground::{Ground, Item};
+use super::workers::WorkerSlot;
+use super::{Broker, ControlSessionId, Outgoing, Refusal, SessionStage};
+use crate::allocator::{Allocator, Resource};
+use crate::directory::AttachRequest;
+use crate::fd_reaper::ReceivedFd;
 use crate::policy::Identity;
-use crate::tickets::Survivor;
+use crate::tickets::ResumableDomain;
 
 /// Nanoseconds that the other end of a channel from before a restart has to come back and show it too, where it cannot be watched.
-pub(super) const SECOND_HALF_TIMEOUT: u64 = 10_000_000_000;
+pub(super) const OTHER_HALF_TIMEOUT: u64 = 10_000_000_000;
 
 /// Nanoseconds that it has once its domain is back: it shows its channels at once, so what it does not show it does not have.
-pub(super) const SHOW_TIMEOUT: u64 = 2_000_000_000;
+pub(super) const ADOPT_TIMEOUT: u64 = 2_000_000_000;
 
-/// The daemon's side of a domain's furniture, and what goes to the domain.
-struct Furnished {
-    home: Home,
-    board: Window,
-    seat: Seat,
-    items: Vec<Item>,
+/// The daemon's side of a domain's resources, and what goes to the domain.
+struct DomainResources {
+    attachment: Attachment,
+    ready_map: SharedMapping,
+    slot: WorkerSlot,
+    resources: Vec<Resource>,
 }
 
 impl Broker {
     /// The policy about a connection's user.
-    pub(super) fn may_attach(&self, id: SessionId) -> Result<(), Refusal> {
-        let uid = self.sessions[&id].peer.uid;
-        if self.settings.nobody == Some(uid) {
+    pub(super) fn may_attach(&self, id: ControlSessionId) -> Result<(), Refusal> {
+        let uid = self.sessions[&id].socket_peer.uid;
+        if self.settings.overflow_uid == Some(uid) {
             let text = format!("users without a number in the daemon's user namespace are all shown as {uid}");
             return Err(Refusal::new(Reason::AttachForbidden, text));
         }
-        self.policy.attach(uid).map_err(|reason| Refusal::new(reason, format!("user {uid}: {}", reason.summary())))
+        self.policy.may_attach(uid).map_err(|reason| Refusal::new(reason, format!("user {uid}: {}", reason.summary())))
     }
 
     pub(super) fn attach(
         &mut self,
-        id: SessionId,
+        id: ControlSessionId,
         serial: Option<RequestSerial>,
         request: Attach,
-        fds: Vec<Given>,
+        fds: Vec<ReceivedFd>,
     ) -> Result<(), Refusal> {
         let session = &self.sessions[&id];
-        let Stage::Greeted { version, library } = session.stage.clone() else { return Err(Reason::OutOfTurn.into()) };
+        let SessionStage::Greeted { version, library } = session.stage.clone() else {
+            return Err(Reason::UnexpectedMessageType.into());
+        };
         self.may_attach(id)?;
-        let owner = Owner(session.peer.uid);
-        let fallback = fallback_name(&session.peer.program, session.peer.pid);
+        let owner = Owner(session.socket_peer.uid);
+        let fallback = fallback_name(&session.socket_peer.program, session.socket_peer.pid);
         let resumed =
-            request.resume.map(|resume| self.resumes(id, owner, request.name.as_ref(), &resume)).transpose()?;
-        self.make_room(request.name.as_ref(), resumed);
-        let applicant = Applicant { name: request.name, fallback, owner, resumed };
-        let domain = self.directory.attach(applicant)?;
+            request.resume.map(|resume| self.verify_resume(id, owner, request.name.as_ref(), &resume)).transpose()?;
+        self.end_dead_holders(request.name.as_ref(), resumed);
+        let attach_request = AttachRequest { name: request.name, fallback, owner, resumed };
+        let domain = self.directory.attach(attach_request)?;
         let (domain, name) = (domain.id, domain.name.clone());
-        let furnished = match self.furnish(id, domain, owner, (version, library), fds) {
-            Ok(furnished) => furnished,
+        let domain_resources = match self.allocate_resources(id, domain, owner, (version, library), fds) {
+            Ok(domain_resources) => domain_resources,
             Err(refusal) => {
                 self.directory.detach(domain);
-                self.sessions[&id].peer.ground.forget(domain);
+                self.sessions[&id].socket_peer.allocator.release_vector(domain);
                 return Err(refusal);
             }
         };
-        self.welcome(id, serial, Identity { name, owner }, domain, furnished);
+        self.send_welcome(id, serial, Identity { name, owner }, domain, domain_resources);
         if resumed.is_some() {
-            self.expected.remove(&domain);
-            self.channels.rearm(domain, self.now + SHOW_TIMEOUT);
+            self.resumable.remove(&domain);
+            self.channels.set_peer_deadline(domain, self.now + ADOPT_TIMEOUT);
         }
         Ok(())
     }
 
     /// Takes the proof of a domain that comes back.
-    fn resumes(&self, id: SessionId, owner: Owner, name: Option<&Name>, resume: &Resume) -> Result<DomainId, Refusal> {
+    fn verify_resume(
+        &self,
+        id: ControlSessionId,
+        owner: Owner,
+        name: Option<&Name>,
+        resume: &Resume,
+    ) -> Result<DomainId, Refusal> {
         let name =
             name.ok_or_else(|| Refusal::new(Reason::RequestInvalid, "a domain that comes back says its name"))?;
-        if self.sessions[&id].peer.ground.guest().is_some() {
+        if self.sessions[&id].socket_peer.allocator.guest().is_some() {
             return Err(Refusal::new(Reason::TicketInvalid, "what a guest's domain had lay in the window of before"));
         }
-        if self.tickets.holds(&resume.ticket, resume.domain, owner, name) {
+        if self.tickets.verify(&resume.ticket, resume.domain, owner, name) {
             Ok(resume.domain)
         } else {
             Err(Reason::TicketInvalid.into())
         }
     }
 
-    /// Whoever has that name or number but is dead goes first: its end may wait in the same turn of the loop as our request.
-    fn make_room(&mut self, name: Option<&Name>, number: Option<DomainId>) {
+    /// Whoever has that name or number but is dead goes first: its end may wait in the same iteration of the loop as our request.
+    fn end_dead_holders(&mut self, name: Option<&Name>, number: Option<DomainId>) {
         let holder = name.and_then(|name| self.directory.find(name)).map(|domain| domain.id);
         for domain in [holder, number].into_iter().flatten() {
-            if let Some(home) = self.homes.get(&domain).filter(|home| home.hung_up()) {
-                self.lost(home.session, Reason::PeerVanished);
+            if let Some(attachment) = self.attachments.get(&domain).filter(|attachment| attachment.hung_up()) {
+                self.connection_lost(attachment.session, Reason::PeerConnectionLost);
             }
         }
     }
 
     /// Makes or takes over all that a domain needs.
-    fn furnish(
+    fn allocate_resources(
         &mut self,
-        id: SessionId,
+        id: ControlSessionId,
         domain: DomainId,
         owner: Owner,
         (version, library): (Version, Name),
-        fds: Vec<Given>,
-    ) -> Result<Furnished, Refusal> {
-        let ground = self.sessions[&id].peer.ground.clone();
-        let mut rings = ground.rings(self.settings.ring_slab)?;
+        fds: Vec<ReceivedFd>,
+    ) -> Result<DomainResources, Refusal> {
+        let allocator = self.sessions[&id].socket_peer.allocator.clone();
+        let mut rings = allocator.allocate_rings(self.settings.ring_slab)?;
         if let Some(refusal) = rings.refused.take() {
-            self.note_less(id, &rings, &refusal);
+            self.log_smaller_slabs(id, &rings, &refusal);
         }
-        let (geometry, ring) = (Geometry { slab: rings.slab }, rings.memory);
-        let (own, listener) = match <[Given; 2]>::try_from(fds) {
-            Ok([memory, bell]) => (adopted_board(memory, bell)?, None),
+        let (geometry, ring) = (ChannelGeometry { slab: rings.slab }, rings.memory);
+        let (own_map, listener) = match <[ReceivedFd; 2]>::try_from(fds) {
+            Ok([memory, doorbell]) => (adopt_ready_map(memory, doorbell)?, None),
             Err(_) => {
-                let board = NewBoard::own(&ground, domain)?;
-                (board.peers, Some(board.listener))
+                let ready_map = NewReadyMap::own(&allocator, domain)?;
+                (ready_map.peers, Some(ready_map.listener))
             }
         };
-        let window = ring.map(geometry.size())?;
-        let board = own.memory.map(board::SIZE)?;
-        let peer = &self.sessions[&id].peer;
-        let nudge = match &ground {
-            Ground::Host => Doorbell::from(peer.socket.try_clone()?),
-            Ground::Guest(estate) => estate.nudge(domain)?,
+        let mapping = ring.map(geometry.size())?;
+        let ready_map = own_map.memory.map(ready_map::SIZE)?;
+        let socket_peer = &self.sessions[&id].socket_peer;
+        let wakeup = match &allocator {
+            Allocator::Host => Doorbell::from(socket_peer.socket.try_clone()?),
+            Allocator::Guest(guest_window) => guest_window.wakeup(domain)?,
         };
-        let used = vec![ring.clone(), own.memory.clone()];
-        let seat = self.workers.seat(domain, owner, &ground, used)?; // Last of what can fail.
+        let held_resources = vec![ring.clone(), own_map.memory.clone()];
+        let slot = self.workers.allocate_slot(domain, owner, &allocator, held_resources)?; // Last of what can fail.
         let counters = Arc::new(DomainCounters::default());
-        let ends = Ends {
-            window,
+        let parts = ChannelParts {
+            memory: mapping,
             geometry,
-            sends: Direction::One,
-            peer_board: board.clone(),
-            place: Place::DOMAIN_RING,
-            peer_doorbell: nudge.clone(),
+            send_direction: Direction::One,
+            peer_ready_map: ready_map.clone(),
+            ready_bit: ReadyBit::DOMAIN_RING,
+            peer_doorbell: wakeup.clone(),
         };
-        let (worker, place) = (seat.worker, seat.place);
-        let mut items = vec![ring, seat.memory.clone(), seat.doorbell.clone()];
-        items.extend(listener.map(|listener| [own.memory.clone(), listener]).into_iter().flatten());
-        let home = Home {
+        let (worker, ready_bit) = (slot.worker, slot.ready_bit);
+        let mut resources = vec![ring, slot.memory.clone(), slot.doorbell.clone()];
+        resources.extend(listener.map(|listener| [own_map.memory.clone(), listener]).into_iter().flatten());
+        let attachment = Attachment {
             session: id,
-            pid: peer.pid,
+            pid: socket_peer.pid,
             library,
             version,
             since: self.now,
             worker,
-            daemon_board: seat.board,
-            daemon_place: place,
+            worker_ready_map: slot.ready_map,
+            daemon_ready_bit: ready_bit,
             counters: Arc::clone(&counters),
-            boards: BTreeMap::from([(BoardIndex::DAEMON, own)]),
-            ground,
-            nudge,
+            ready_maps: BTreeMap::from([(ReadyMapIndex::DAEMON, own_map)]),
+            allocator,
+            wakeup,
             ring_slab: geometry.slab,
         };
-        self.workers.add(NewDomain { domain, owner, ends, board: seat.board, place, counters });
-        Ok(Furnished { home, board, seat, items })
+        self.workers.add(NewDomain { domain, owner, parts, ready_map: slot.ready_map, ready_bit, counters });
+        Ok(DomainResources { attachment, ready_map, slot, resources })
     }
 
-    fn welcome(
+    fn send_welcome(
         &mut self,
-        id: SessionId,
+        id: ControlSessionId,
         serial: Option<RequestSerial>,
         identity: Identity,
         domain: DomainId,
-        furnished: Furnished,
+        domain_resources: DomainResources,
     ) {
-        let Furnished { home, board, seat, items } = furnished;
+        let DomainResources { attachment, ready_map, slot, resources } = domain_resources;
         let Identity { name, owner } = identity.clone();
-        match home.ground {
-            Ground::Host => self.tickets.enter(Survivor::of_process(domain, home.pid)),
-            Ground::Guest(_) => self.tickets.pass(domain),
+        match attachment.allocator {
+            Allocator::Host => self.tickets.record(ResumableDomain::of_process(domain, attachment.pid)),
+            Allocator::Guest(_) => self.tickets.record_number(domain),
         }
         let message = Welcome {
             domain,
@@ -190,20 +198,20 @@ impl Broker {
             name,
             owner,
             epoch: self.settings.epoch,
-            slab: home.ring_slab,
-            daemon_place: seat.place,
-            credit_bytes: ORDINARY_CREDIT_BYTES,
+            slab: attachment.ring_slab,
+            daemon_ready_bit: slot.ready_bit,
+            credit_bytes: DAEMON_PATH_CREDIT_BYTES,
             channels: self.policy.settings().channels || !self.policy.settings().rules.as_slice().is_empty(),
-            fresh: items.len() > 3,
+            fresh: resources.len() > 3,
         };
         tracing::debug!(%domain, name = %message.name, %owner, fresh = message.fresh, "attached");
         self.change_identities(|identities| drop(identities.insert(domain, identity)));
         if let Some(session) = self.sessions.get_mut(&id) {
-            session.stage = Stage::Attached { domain };
+            session.stage = SessionStage::Attached { domain };
         }
-        self.outgoing.push_back(Outgoing::Board { to: id, board, pid: home.pid });
-        self.homes.insert(domain, home);
-        self.send(id, serial, message.into(), items);
+        self.outgoing.push_back(Outgoing::ReadyMap { to: id, ready_map, pid: attachment.pid });
+        self.attachments.insert(domain, attachment);
+        self.send(id, serial, message.into(), resources);
     }
 }
 
@@ -212,12 +220,12 @@ fn fallback_name(program: &Name, pid: Option<i32>) -> Name {
     Name::new(&format!("{program}{number}")).unwrap_or_else(|_| program.clone())
 }
 
-/// The board of a domain that comes back. Its doorbell will be handed to its owner's other domains, so it has to be what it was.
-fn adopted_board(memory: Given, bell: Given) -> Result<BoardFds, Refusal> {
-    let kind = std::fs::read_link(format!("/proc/self/fd/{}", bell.as_fd().as_raw_fd()));
+/// The ready map of a domain that comes back. Its doorbell will be handed to its owner's other domains, so it has to be what it was.
+fn adopt_ready_map(memory: ReceivedFd, doorbell: ReceivedFd) -> Result<ReadyMapFds, Refusal> {
+    let kind = std::fs::read_link(format!("/proc/self/fd/{}", doorbell.as_fd().as_raw_fd()));
     if !kind.is_ok_and(|kind| kind.as_os_str() == "anon_inode:[eventfd]") {
         return Err(Reason::DoorbellInvalid.into());
     }
-    sealed(&memory, Some(board::SIZE.0))?;
-    Ok(BoardFds { memory: memory.keep().into(), ringer: bell.keep().into(), line: None })
+    sealed(&memory, Some(ready_map::SIZE.0))?;
+    Ok(ReadyMapFds { memory: memory.into_fd().into(), doorbell: doorbell.into_fd().into(), event_channel: None })
 }

@@ -3,16 +3,16 @@
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
-use isthmus_capture::{Interface, InterfaceIndex, tap};
+use isthmus_capture::{InterfaceIndex, PcapInterface, tap};
 use isthmus_layout::control::{Capture, Done, RequestSerial};
 use isthmus_layout::reason::Reason;
-use isthmus_service::{Command, MxBoardNumber, NewCapture, Wake};
+use isthmus_service::{Command, MxBoardNumber, NewCapture, WakeReader};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use tokio::sync::Notify;
 
-use super::{Broker, Outgoing, Refusal, SessionId};
-use crate::capture::Capturing;
-use crate::disposal::Given;
+use super::{Broker, ControlSessionId, Outgoing, Refusal};
+use crate::capture::CaptureTask;
+use crate::fd_reaper::ReceivedFd;
 
 /// Captures at once: each has a buffer, and a share of the control plane's time.
 const CAPTURES_MAX: usize = 4;
@@ -21,37 +21,37 @@ const CAPTURES_MAX: usize = 4;
 const BUFFER_BYTES: usize = 8 << 20;
 
 /// What is captured: boards by number with the interface of each one's first link, and all interfaces.
-type Places = (Vec<(MxBoardNumber, InterfaceIndex)>, Vec<Interface>);
+type CaptureTargets = (Vec<(MxBoardNumber, InterfaceIndex)>, Vec<PcapInterface>);
 
 impl Broker {
     pub(super) fn capture(
         &mut self,
-        id: SessionId,
+        id: ControlSessionId,
         serial: Option<RequestSerial>,
-        asked: &Capture,
-        socket: Given,
+        request: &Capture,
+        socket: ReceivedFd,
     ) -> Result<(), Refusal> {
         self.may_capture(id)?;
         if self.captures >= CAPTURES_MAX {
             let text = format!("{CAPTURES_MAX} captures are under way, and the daemon has no buffers for more");
             return Err(Refusal::new(Reason::TooManyRequests, text));
         }
-        takes_a_stream(&socket)?;
-        let (boards, interfaces) = self.places(asked)?;
-        let (tap, tapped) = tap(interfaces.len() as u16, asked.snap_bytes, BUFFER_BYTES);
-        let awake = Arc::new(Notify::new());
-        let waker = Arc::clone(&awake);
-        let wake = Wake::new(move || waker.notify_one());
+        check_stream_socket(&socket)?;
+        let (boards, interfaces) = self.capture_targets(request)?;
+        let (tap, reader) = tap(interfaces.len() as u16, request.snap_bytes, BUFFER_BYTES);
+        let wakeup = Arc::new(Notify::new());
+        let waker = Arc::clone(&wakeup);
+        let wake = WakeReader::new(move || waker.notify_one());
         self.captures += 1;
-        self.workers.tell(Command::Capture(Box::new(NewCapture { boards, domain: asked.domain, tap, wake })));
-        let capturing = Box::new(Capturing { socket, tapped, interfaces, awake });
+        self.workers.send(Command::Capture(Box::new(NewCapture { boards, domain: request.domain, tap, wake })));
+        let capturing = Box::new(CaptureTask { socket, reader, interfaces, wakeup });
         self.outgoing.push_back(Outgoing::Capture { to: id, capturing });
         self.send(id, serial, Done {}.into(), Vec::new());
         Ok(())
     }
 
     /// A capture has ended.
-    pub fn captured(&mut self) {
+    pub fn capture_ended(&mut self) {
         self.captures -= 1;
     }
 
@@ -60,18 +60,18 @@ impl Broker {
         self.captures
     }
 
-    fn may_capture(&self, id: SessionId) -> Result<(), Refusal> {
-        let uid = self.sessions[&id].peer.uid;
+    fn may_capture(&self, id: ControlSessionId) -> Result<(), Refusal> {
+        let uid = self.sessions[&id].socket_peer.uid;
         let refused = |reason: Reason| Refusal::new(reason, format!("user {uid}: {}", reason.summary()));
-        if self.settings.nobody == Some(uid) {
+        if self.settings.overflow_uid == Some(uid) {
             return Err(refused(Reason::CaptureForbidden)); // It could be anybody.
         }
-        self.policy.capture(uid).map_err(refused)
+        self.policy.may_capture(uid).map_err(refused)
     }
 
     /// The boards that are meant, and their links.
-    fn places(&self, asked: &Capture) -> Result<Places, Refusal> {
-        let of = match asked.domain.map(|domain| self.directory.get(domain).ok_or(domain)) {
+    fn capture_targets(&self, request: &Capture) -> Result<CaptureTargets, Refusal> {
+        let of = match request.domain.map(|domain| self.directory.get(domain).ok_or(domain)) {
             None => String::new(),
             Some(Ok(domain)) => format!(", frames of {} ({})", domain.name, domain.id),
             Some(Err(domain)) => {
@@ -81,26 +81,26 @@ impl Broker {
         };
         let (mut boards, mut interfaces) = (Vec::new(), Vec::new());
         for (number, board) in (0_u32..).zip(self.directory.mx().boards()) {
-            let view = self.strangers.views.get(number as usize).and_then(Option::as_ref);
-            let Some(view) = view.filter(|_| asked.board.is_none_or(|wanted| wanted == number)) else { continue };
+            let view = self.remote_peers.views.get(number as usize).and_then(Option::as_ref);
+            let Some(view) = view.filter(|_| request.board.is_none_or(|wanted| wanted == number)) else { continue };
             let first = u16::try_from(interfaces.len()).map(InterfaceIndex).map_err(|_| Reason::RequestInvalid)?;
             boards.push((MxBoardNumber(number), first));
             let view = view.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             interfaces.extend(view.links.iter().map(|link| {
                 let description = format!("MX board mx{number} ({}), {}{of}", board.name, link.kind);
-                let interface = Interface::new(&link.name, &description).with_nic(board.nic);
-                interface.with_snap_bytes(asked.snap_bytes)
+                let interface = PcapInterface::new(&link.name, &description).with_nic(board.nic);
+                interface.with_snap_bytes(request.snap_bytes)
             }));
         }
-        if boards.is_empty() { Err(self.no_links(asked.board)) } else { Ok((boards, interfaces)) }
+        if boards.is_empty() { Err(self.no_links(request.board)) } else { Ok((boards, interfaces)) }
     }
 
     fn no_links(&self, board: Option<u32>) -> Refusal {
         let boards = self.directory.mx().boards().len();
         match board {
             Some(board) if board as usize >= boards => {
-                let text = format!("{}: mx{board}, where there are {boards}", Reason::MxNoBoard.summary());
-                Refusal::new(Reason::MxNoBoard, text)
+                let text = format!("{}: mx{board}, where there are {boards}", Reason::MxBoardUnknown.summary());
+                Refusal::new(Reason::MxBoardUnknown, text)
             }
             Some(board) => Refusal::new(Reason::MxNoLinks, format!("{}: mx{board}", Reason::MxNoLinks.summary())),
             None => Refusal::new(Reason::MxNoLinks, "no MX board of this host has links to other hosts"),
@@ -109,7 +109,7 @@ impl Broker {
 }
 
 /// Only a socket of this host is written to: other files may take as long as they like, whatever they were told.
-fn takes_a_stream(socket: &Given) -> Result<(), Refusal> {
+fn check_stream_socket(socket: &ReceivedFd) -> Result<(), Refusal> {
     let kind = || {
         let family = sockopt::socket_domain(socket.as_fd())?;
         Ok::<_, rustix::io::Errno>((family, sockopt::socket_type(socket.as_fd())?))

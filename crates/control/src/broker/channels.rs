@@ -4,78 +4,78 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use isthmus_layout::RegionSize;
-use isthmus_layout::border::WindowNumber;
 use isthmus_layout::channel::{Direction, SlabSize};
 use isthmus_layout::control::{
     ChannelClosed, ChannelOffer, ChannelOpen, ChannelRefused, RequestChannel, RequestSerial,
 };
 use isthmus_layout::ids::{ChannelId, DomainId};
-use isthmus_layout::limits::CHANNEL_TRIES;
-use isthmus_layout::reason::{Kind, Reason};
+use isthmus_layout::limits::CHANNEL_ATTEMPTS_MAX;
+use isthmus_layout::proxy::WindowId;
+use isthmus_layout::reason::{Reason, ReasonKind};
 
-use super::home::{BoardFds, Home, NewBoard};
-use super::{Broker, Refusal, SessionId};
-use crate::directory::boards::Reserved;
-use crate::directory::channels::{Channel, End, Stage};
-use crate::ground::{CommonWindow, Ground, Item, Rings};
+use super::attachment::{Attachment, NewReadyMap, ReadyMapFds};
+use super::{Broker, ControlSessionId, Refusal};
+use crate::allocator::{Allocator, PairWindow, Resource, RingMemory};
+use crate::directory::channels::{ChannelEnd, ChannelEntry, ChannelStage};
+use crate::directory::ready_maps::ReservedBit;
 
 /// Messages that a domain has not taken yet, from which on its peers cannot put more there.
 pub(super) const PEERS_BACKLOG_MAX: usize = 64;
 
-/// What two domains have memory in common by.
-pub(super) enum Common {
-    /// They are on one ground.
-    Ground(Ground),
-    /// Their guests have a window in common.
-    Window(Arc<CommonWindow>),
+/// Where two domains can share memory.
+pub(super) enum SharedAllocator {
+    /// They have the same allocator.
+    Same(Allocator),
+    /// Their guests have a pair window.
+    Window(Arc<PairWindow>),
 }
 
-impl Common {
-    fn rings(&self, most: SlabSize) -> Result<Rings, Refusal> {
+impl SharedAllocator {
+    fn allocate_rings(&self, most: SlabSize) -> Result<RingMemory, Refusal> {
         match self {
-            Self::Ground(ground) => ground.rings(most),
-            Self::Window(window) => Rings::of(most, |size| window.memory(size)),
+            Self::Same(allocator) => allocator.allocate_rings(most),
+            Self::Window(window) => RingMemory::of(most, |size| window.allocate(size)),
         }
     }
 
     /// Zeroed memory.
-    pub(super) fn memory(&self, size: RegionSize) -> Result<Item, Refusal> {
+    pub(super) fn allocate(&self, size: RegionSize) -> Result<Resource, Refusal> {
         match self {
-            Self::Ground(ground) => ground.memory(size),
-            Self::Window(window) => window.memory(size),
+            Self::Same(allocator) => allocator.allocate(size),
+            Self::Window(window) => window.allocate(size),
         }
     }
 
     /// Bytes of the window that it is; of what is none, as many as there may be.
     pub(super) fn bytes(&self) -> u64 {
         match self {
-            Self::Ground(Ground::Host) => u64::MAX,
-            Self::Ground(Ground::Guest(estate)) => estate.bytes(),
+            Self::Same(Allocator::Host) => u64::MAX,
+            Self::Same(Allocator::Guest(guest_window)) => guest_window.bytes(),
             Self::Window(window) => window.bytes(),
         }
     }
 
-    /// Where boards for it lie.
-    fn window(&self) -> WindowNumber {
+    /// Where ready maps for it lie.
+    fn window(&self) -> WindowId {
         match self {
-            Self::Ground(_) => WindowNumber::OWN,
+            Self::Same(_) => WindowId::OWN,
             Self::Window(window) => window.number(),
         }
     }
 }
 
 /// One end of a channel in the making.
-struct Prepared {
-    end: End,
-    board: BoardFds,
-    /// The board's listening side, if it is new.
-    listener: Option<Item>,
+struct PreparedEnd {
+    end: ChannelEnd,
+    ready_map: ReadyMapFds,
+    /// The ready map's listening side, if it is new.
+    listener: Option<Resource>,
 }
 
 impl Broker {
     pub(super) fn request_channel(
         &mut self,
-        id: SessionId,
+        id: ControlSessionId,
         serial: Option<RequestSerial>,
         domain: DomainId,
         request: &RequestChannel,
@@ -88,19 +88,19 @@ impl Broker {
 
     pub(super) fn refuse_request(
         &mut self,
-        id: SessionId,
+        id: ControlSessionId,
         serial: Option<RequestSerial>,
         (domain, peer): (DomainId, DomainId),
         attempt: u8,
         refusal: &Refusal,
     ) {
         let reason = refusal.reason;
-        self.note(id, reason, &refusal.text);
+        self.log_reason(id, reason, &refusal.text);
         if self.directory.get(peer).is_some() && peer != domain {
-            self.directory.acquaintance(domain, peer).refused = Some(reason);
+            self.directory.peer_state(domain, peer).refused = Some(reason);
         }
-        let last = !may_try_again(reason) || u32::from(attempt) >= CHANNEL_TRIES;
-        self.send(id, serial, ChannelRefused { peer, reason, last }.into(), Vec::new());
+        let permanent = !is_retryable(reason) || u32::from(attempt) >= CHANNEL_ATTEMPTS_MAX;
+        self.send(id, serial, ChannelRefused { peer, reason, permanent }.into(), Vec::new());
     }
 
     /// Makes a channel and offers it to both, or says why not; or has what it takes made, and does so then.
@@ -117,34 +117,34 @@ impl Broker {
         let (Some(ours), Some(theirs)) = (self.identity(connector), self.identity(listener)) else {
             return Err(Reason::NoSuchDomain.into());
         };
-        self.policy.channel(&ours, &theirs)?;
-        let Some(common) = self.common_memory(connector, listener)? else {
+        self.policy.may_open_channel(&ours, &theirs)?;
+        let Some(shared) = self.shared_allocator(connector, listener)? else {
             self.wait_for_window((connector, listener), attempt, serial);
             return Ok(());
         };
         match self.channel_of(connector, listener) {
-            Some(channel) if self.channels.get(channel).is_some_and(|channel| channel.stage != Stage::Open) => {
+            Some(channel) if self.channels.get(channel).is_some_and(|channel| channel.stage != ChannelStage::Open) => {
                 return Ok(()); // Both asked at once, or one twice: the offer that is under way answers.
             }
-            Some(channel) => self.end_channel(channel, Some(connector), Reason::Replaced),
+            Some(channel) => self.end_channel(channel, Some(connector), Reason::ChannelReplaced),
             None => {}
         }
         if self.backlog_of(listener) >= PEERS_BACKLOG_MAX {
-            return Err(Reason::ChannelNoAnswer.into());
+            return Err(Reason::ChannelTimeout.into());
         }
         let most = self.slab_for(connector, listener, attempt);
-        let (connector, listener) = self.prepare_both(connector, listener, &common)?;
-        let mut rings = match common.rings(most) {
+        let (connector, listener) = self.prepare_both(connector, listener, &shared)?;
+        let mut rings = match shared.allocate_rings(most) {
             Ok(rings) => rings,
             Err(refusal) => {
-                self.give_back(&connector.end);
-                self.give_back(&listener.end);
-                self.end_regions(&common); // For the next try.
+                self.release_end(&connector.end);
+                self.release_end(&listener.end);
+                self.revoke_regions(&shared); // For the next try.
                 return Err(refusal);
             }
         };
         if let Some(refusal) = rings.refused.take() {
-            self.note_less(self.homes[&connector.end.domain].session, &rings, &refusal);
+            self.log_smaller_slabs(self.attachments[&connector.end.domain].session, &rings, &refusal);
         }
         self.offer_to_both(connector, listener, rings, (attempt, serial));
         Ok(())
@@ -153,45 +153,54 @@ impl Broker {
     /// Bytes of the slabs of a channel: less at each further try after one of the two could not map as much.
     fn slab_for(&self, connector: DomainId, listener: DomainId, attempt: u8) -> SlabSize {
         let known = self.directory.get(connector).and_then(|domain| domain.peers.get(&listener));
-        let lacked = known.is_some_and(|known| known.refused == Some(Reason::OutOfAddressSpace));
+        let lacks_address_space = known.is_some_and(|known| known.refused == Some(Reason::OutOfAddressSpace));
         let most = self.settings.slab;
         match u32::from(attempt) {
             0..2 => most,
-            _ if !lacked => most,
-            2..CHANNEL_TRIES => most.half().and_then(SlabSize::half).unwrap_or(SlabSize::LEAST),
-            CHANNEL_TRIES.. => SlabSize::LEAST,
+            _ if !lacks_address_space => most,
+            2..CHANNEL_ATTEMPTS_MAX => most.half().and_then(SlabSize::half).unwrap_or(SlabSize::MIN),
+            CHANNEL_ATTEMPTS_MAX.. => SlabSize::MIN,
         }
     }
 
-    /// What both have memory in common by; None where it is being made. Asking has it made.
-    pub(super) fn common_memory(&mut self, a: DomainId, b: DomainId) -> Result<Option<Common>, Refusal> {
-        match self.common_ground(a, b) {
-            Ok(ground) => Ok(Some(Common::Ground(ground))),
-            Err(_) => Ok(self.common_window(a, b)?.map(Common::Window)),
+    /// Where both can share memory; None while a pair window is being made. The call requests it.
+    pub(super) fn shared_allocator(&mut self, a: DomainId, b: DomainId) -> Result<Option<SharedAllocator>, Refusal> {
+        match self.common_allocator(a, b) {
+            Ok(allocator) => Ok(Some(SharedAllocator::Same(allocator))),
+            Err(_) => Ok(self.request_pair_window(a, b)?.map(SharedAllocator::Window)),
         }
     }
 
-    /// Where both have memory in common.
-    pub(crate) fn common_ground(&self, a: DomainId, b: DomainId) -> Result<Ground, Refusal> {
-        let (Some(a), Some(b)) = (self.homes.get(&a), self.homes.get(&b)) else {
+    /// The allocator that both domains have.
+    pub(crate) fn common_allocator(&self, a: DomainId, b: DomainId) -> Result<Allocator, Refusal> {
+        let (Some(a), Some(b)) = (self.attachments.get(&a), self.attachments.get(&b)) else {
             return Err(Reason::NoSuchDomain.into());
         };
-        if a.ground.number() == b.ground.number() { Ok(a.ground.clone()) } else { Err(Reason::NoCommonMemory.into()) }
+        if a.allocator.number() == b.allocator.number() {
+            Ok(a.allocator.clone())
+        } else {
+            Err(Reason::NoSharedMemory.into())
+        }
     }
 
-    fn prepare_both(&mut self, a: DomainId, b: DomainId, common: &Common) -> Result<(Prepared, Prepared), Refusal> {
-        let first = self.prepare(a, b, common)?;
-        match self.prepare(b, a, common) {
+    fn prepare_both(
+        &mut self,
+        a: DomainId,
+        b: DomainId,
+        shared: &SharedAllocator,
+    ) -> Result<(PreparedEnd, PreparedEnd), Refusal> {
+        let first = self.prepare(a, b, shared)?;
+        match self.prepare(b, a, shared) {
             Ok(second) => Ok((first, second)),
             Err(refusal) => {
-                self.give_back(&first.end);
+                self.release_end(&first.end);
                 Err(refusal)
             }
         }
     }
 
-    /// A place for `peer` on one of `domain`'s boards, and the board if there is none yet.
-    fn prepare(&mut self, domain: DomainId, peer: DomainId, common: &Common) -> Result<Prepared, Refusal> {
+    /// A bit for `peer` in one of `domain`'s ready maps, and the ready map if there is none yet.
+    fn prepare(&mut self, domain: DomainId, peer: DomainId, shared: &SharedAllocator) -> Result<PreparedEnd, Refusal> {
         let owner = self.directory.get(peer).ok_or(Reason::NoSuchDomain)?.owner;
         let most = self.directory.limits().channels;
         let entry = self.directory.get_mut(domain).ok_or(Reason::NoSuchDomain)?;
@@ -199,23 +208,25 @@ impl Broker {
             let text = format!("{} has {most} channels, the most one domain may have", entry.name);
             return Err(Refusal::new(Reason::ChannelsFull, text));
         }
-        let Reserved { board, place, new_board } = entry.boards.reserve(owner, common.window())?;
-        let (end, own) = (End { domain, board, place }, entry.owner == owner);
-        let room = self.has_room_for_board();
-        let home = self.homes.get_mut(&domain).expect("every domain has a home");
-        match home.boards.get(&board).filter(|_| !new_board) {
-            Some(known) => Ok(Prepared { end, board: known.clone(), listener: None }),
-            None => match match common {
-                Common::Ground(ground) => NewBoard::new(own, room, ground, domain),
-                Common::Window(window) => NewBoard::common(window, &home.ground, domain, home.version),
+        let ReservedBit { ready_map, ready_bit, new_ready_map } = entry.ready_maps.reserve(owner, shared.window())?;
+        let (end, own) = (ChannelEnd { domain, ready_map, ready_bit }, entry.owner == owner);
+        let room = self.has_room_for_ready_map();
+        let attachment = self.attachments.get_mut(&domain).expect("every domain has an attachment");
+        match attachment.ready_maps.get(&ready_map).filter(|_| !new_ready_map) {
+            Some(known) => Ok(PreparedEnd { end, ready_map: known.clone(), listener: None }),
+            None => match match shared {
+                SharedAllocator::Same(allocator) => NewReadyMap::new(own, room, allocator, domain),
+                SharedAllocator::Window(window) => {
+                    NewReadyMap::pair(window, &attachment.allocator, domain, attachment.version)
+                }
             } {
                 Ok(new) => {
-                    home.boards.insert(board, new.peers.clone());
-                    Ok(Prepared { end, board: new.peers, listener: Some(new.listener) })
+                    attachment.ready_maps.insert(ready_map, new.peers.clone());
+                    Ok(PreparedEnd { end, ready_map: new.peers, listener: Some(new.listener) })
                 }
                 Err(refusal) => {
-                    home.boards.remove(&board);
-                    self.give_back(&end);
+                    attachment.ready_maps.remove(&ready_map);
+                    self.release_end(&end);
                     Err(refusal)
                 }
             },
@@ -223,43 +234,43 @@ impl Broker {
     }
 
     /// Half of what the process may open is for channels' memory; without it only their counters are not shown.
-    pub(super) fn keeps_another(&self) -> bool {
-        self.channels.kept() < self.settings.fds_max / 2
+    pub(super) fn may_keep_memory(&self) -> bool {
+        self.channels.kept_memories() < self.settings.fds_max / 2
     }
 
-    /// A quarter of what the process may open stays for connections, whatever boards there are.
-    fn has_room_for_board(&self) -> bool {
-        let of_home = |home: &Home| 4 + 2 * home.boards.len();
-        let used = self.channels.kept() + self.homes.values().map(of_home).sum::<usize>();
+    /// A quarter of what the process may open stays for connections, whatever ready maps there are.
+    fn has_room_for_ready_map(&self) -> bool {
+        let fds_of = |attachment: &Attachment| 4 + 2 * attachment.ready_maps.len();
+        let used = self.channels.kept_memories() + self.attachments.values().map(fds_of).sum::<usize>();
         used < self.settings.fds_max / 4 * 3
     }
 
     fn offer_to_both(
         &mut self,
-        connector: Prepared,
-        listener: Prepared,
-        rings: Rings,
+        connector: PreparedEnd,
+        listener: PreparedEnd,
+        rings: RingMemory,
         (attempt, serial): (u8, Option<RequestSerial>),
     ) {
-        let Rings { slab, memory, refused: _ } = &rings;
-        let id = self.channels.number();
+        let RingMemory { slab, memory, refused: _ } = &rings;
+        let id = self.channels.allocate_id();
         let until = self.now.saturating_add(self.settings.offer_timeout);
-        // A piece of a window is somebody else's once nobody keeps it.
-        let keep = self.keeps_another() || memory.file().is_none();
-        self.channels.insert(Channel {
+        // An extent of a window is reused once it is not kept.
+        let keep = self.may_keep_memory() || memory.file().is_none();
+        self.channels.insert(ChannelEntry {
             id,
             connector: connector.end,
             listener: listener.end,
             slab: *slab,
-            stage: Stage::Offered { until, attempt, serial },
+            stage: ChannelStage::Offered { until, attempt, serial },
             since: self.now,
             memory: keep.then(|| memory.clone()),
         });
         let (a, b) = (connector.end.domain, listener.end.domain);
         for (of, peer) in [(a, b), (b, a)] {
-            let acquaintance = self.directory.acquaintance(of, peer);
-            acquaintance.channel = Some(id);
-            acquaintance.refused = None;
+            let peer_state = self.directory.peer_state(of, peer);
+            peer_state.channel = Some(id);
+            peer_state.refused = None;
             self.directory.watch(of, peer);
         }
         self.send_offer(id, &listener, &connector, Direction::One, &rings, None);
@@ -269,10 +280,10 @@ impl Broker {
     fn send_offer(
         &mut self,
         channel: ChannelId,
-        to: &Prepared,
-        peer: &Prepared,
+        to: &PreparedEnd,
+        peer: &PreparedEnd,
         direction: Direction,
-        rings: &Rings,
+        rings: &RingMemory,
         serial: Option<RequestSerial>,
     ) {
         let identity = self.identity(peer.end.domain).expect("both are attached");
@@ -283,26 +294,27 @@ impl Broker {
             peer_owner: identity.owner,
             direction,
             slab: rings.slab,
-            board: to.end.board,
-            place: to.end.place,
-            peer_place: peer.end.place,
-            new_board: to.listener.is_some(),
+            ready_map: to.end.ready_map,
+            ready_bit: to.end.ready_bit,
+            peer_ready_bit: peer.end.ready_bit,
+            new_ready_map: to.listener.is_some(),
         };
-        let Home { session, version, .. } = self.homes[&to.end.domain];
-        let mut items = vec![rings.memory.clone(), peer.board.memory.clone(), peer.board.ringer_for(version)];
+        let Attachment { session, version, .. } = self.attachments[&to.end.domain];
+        let mut resources =
+            vec![rings.memory.clone(), peer.ready_map.memory.clone(), peer.ready_map.doorbell_for(version)];
         if let Some(listener) = &to.listener {
-            items.extend([to.board.memory.clone(), listener.clone()]);
+            resources.extend([to.ready_map.memory.clone(), listener.clone()]);
         }
-        self.send(session, serial, message.into(), items);
+        self.send(session, serial, message.into(), resources);
     }
 
     pub(super) fn accept_channel(&mut self, domain: DomainId, channel: ChannelId) -> Result<(), Refusal> {
         let known = self.channels.get(channel).filter(|known| known.end(domain).is_some());
         let connector = known.ok_or(Reason::NoSuchChannel)?.connector.domain;
         if connector == domain || !self.channels.open(channel) {
-            return Err(Refusal::new(Reason::OutOfTurn, "a channel is accepted once, by its listener"));
+            return Err(Refusal::new(Reason::UnexpectedMessageType, "a channel is accepted once, by its listener"));
         }
-        self.tell(connector, ChannelOpen { channel }.into());
+        self.notify(connector, ChannelOpen { channel }.into());
         Ok(())
     }
 
@@ -315,7 +327,7 @@ impl Broker {
         let known =
             self.channels.get(channel).filter(|known| known.end(domain).is_some()).ok_or(Reason::NoSuchChannel)?;
         match known.stage {
-            Stage::Offered { attempt, serial, .. } if known.listener.domain == domain => {
+            ChannelStage::Offered { attempt, serial, .. } if known.listener.domain == domain => {
                 let connector = known.connector.domain;
                 self.end_offer(channel, (connector, domain), reason, (attempt, serial));
             }
@@ -325,11 +337,11 @@ impl Broker {
     }
 
     /// The listener has not answered in time.
-    pub(super) fn offer_unanswered(&mut self, channel: ChannelId) {
+    pub(super) fn offer_timed_out(&mut self, channel: ChannelId) {
         let Some(known) = self.channels.get(channel) else { return };
-        let Stage::Offered { attempt, serial, .. } = known.stage else { return };
-        let (connector, listener, reason) = (known.connector.domain, known.listener.domain, Reason::ChannelNoAnswer);
-        self.tell(listener, ChannelClosed { channel, reason }.into());
+        let ChannelStage::Offered { attempt, serial, .. } = known.stage else { return };
+        let (connector, listener, reason) = (known.connector.domain, known.listener.domain, Reason::ChannelTimeout);
+        self.notify(listener, ChannelClosed { channel, reason }.into());
         self.end_offer(channel, (connector, listener), reason, (attempt, serial));
     }
 
@@ -340,50 +352,51 @@ impl Broker {
         reason: Reason,
         (attempt, serial): (u8, Option<RequestSerial>),
     ) {
-        self.take_channel(channel, reason);
-        let last = !may_try_again(reason) || u32::from(attempt) >= CHANNEL_TRIES;
-        if let Some(home) = self.homes.get(&connector) {
-            let session = home.session;
-            self.note(session, reason, reason.summary());
-            self.send(session, serial, ChannelRefused { peer: listener, reason, last }.into(), Vec::new());
+        self.remove_channel(channel, reason);
+        let permanent = !is_retryable(reason) || u32::from(attempt) >= CHANNEL_ATTEMPTS_MAX;
+        if let Some(attachment) = self.attachments.get(&connector) {
+            let session = attachment.session;
+            self.log_reason(session, reason, reason.summary());
+            self.send(session, serial, ChannelRefused { peer: listener, reason, permanent }.into(), Vec::new());
         }
     }
 
     pub(super) fn close_channel(
         &mut self,
-        id: SessionId,
+        id: ControlSessionId,
         domain: DomainId,
         channel: ChannelId,
         reason: Reason,
     ) -> Result<(), Refusal> {
-        let in_guest = self.homes.get(&domain).is_some_and(|home| home.ground.guest().is_some());
-        if self.has_left(channel, domain) || in_guest && self.channels.get(channel).is_none() {
+        let in_guest = self.attachments.get(&domain).is_some_and(|attachment| attachment.allocator.guest().is_some());
+        if self.finish_lingering(channel, domain) || in_guest && self.channels.get(channel).is_none() {
             return Ok(()); // In a guest each end says so, also when the other one has ended it.
         }
         self.channels.get(channel).filter(|known| known.end(domain).is_some()).ok_or(Reason::NoSuchChannel)?;
-        if reason.kind() == Kind::Fault {
-            self.note(id, reason, "says that its peer broke the contract");
+        if reason.kind() == ReasonKind::Fault {
+            self.log_reason(id, reason, "says that its peer broke the contract");
         }
-        let told = if reason == Reason::ClosedHere { Reason::ClosedByPeer } else { reason };
-        self.end_channel(channel, Some(domain), told);
+        let notified = if reason == Reason::ClosedLocally { Reason::ClosedByPeer } else { reason };
+        self.end_channel(channel, Some(domain), notified);
         Ok(())
     }
 
     /// Ends a channel and tells both ends, but the one that it comes from.
     pub(super) fn end_channel(&mut self, channel: ChannelId, by: Option<DomainId>, reason: Reason) {
-        let Some(ended) = self.take_channel(channel, reason) else { return };
-        let told = [ended.connector, ended.listener].map(|end| end.domain).into_iter().filter(|&end| Some(end) != by);
-        for end in told.clone() {
-            self.tell(end, ChannelClosed { channel, reason }.into());
+        let Some(ended) = self.remove_channel(channel, reason) else { return };
+        let notified =
+            [ended.connector, ended.listener].map(|end| end.domain).into_iter().filter(|&end| Some(end) != by);
+        for end in notified.clone() {
+            self.notify(end, ChannelClosed { channel, reason }.into());
         }
-        let until: BTreeSet<DomainId> = told.filter(|end| self.homes.contains_key(end)).collect();
+        let until: BTreeSet<DomainId> = notified.filter(|end| self.attachments.contains_key(end)).collect();
         if let Some(memory) = ended.memory.filter(|memory| memory.file().is_none() && !until.is_empty()) {
-            self.lingering.insert(channel, Lingering { memory, until });
+            self.lingering.insert(channel, LingeringMemory { memory, until });
         }
     }
 
     /// A domain of a guest says that it has taken what was left in a channel that is over; or the domain is gone.
-    fn has_left(&mut self, channel: ChannelId, domain: DomainId) -> bool {
+    fn finish_lingering(&mut self, channel: ChannelId, domain: DomainId) -> bool {
         let Some(lingering) = self.lingering.get_mut(&channel) else { return false };
         let waited = lingering.until.remove(&domain);
         if lingering.until.is_empty() {
@@ -393,7 +406,7 @@ impl Broker {
     }
 
     /// A domain is gone: nothing is kept for it.
-    pub(super) fn leave_lingering(&mut self, domain: DomainId) {
+    pub(super) fn drop_lingering(&mut self, domain: DomainId) {
         self.lingering.retain(|_, lingering| {
             lingering.until.remove(&domain);
             !lingering.until.is_empty()
@@ -401,10 +414,10 @@ impl Broker {
     }
 
     /// Frees what a channel had.
-    fn take_channel(&mut self, channel: ChannelId, reason: Reason) -> Option<Channel<Item>> {
+    fn remove_channel(&mut self, channel: ChannelId, reason: Reason) -> Option<ChannelEntry<Resource>> {
         let ended = self.channels.remove(channel)?;
-        self.give_back(&ended.connector);
-        self.give_back(&ended.listener);
+        self.release_end(&ended.connector);
+        self.release_end(&ended.listener);
         let (a, b) = (ended.connector.domain, ended.listener.domain);
         for (of, peer) in [(a, b), (b, a)] {
             if let Some(known) = self.directory.get_mut(of).and_then(|domain| domain.peers.get_mut(&peer)) {
@@ -415,25 +428,25 @@ impl Broker {
         Some(ended)
     }
 
-    fn give_back(&mut self, end: &End) {
+    fn release_end(&mut self, end: &ChannelEnd) {
         if let Some(domain) = self.directory.get_mut(end.domain) {
-            domain.boards.give_back(end.board, end.place);
+            domain.ready_maps.release(end.ready_map, end.ready_bit);
         }
     }
 }
 
 /// The memory of a channel that is over, in a guest's window. What was sent last may still be in it.
 #[derive(Debug)]
-pub(crate) struct Lingering {
+pub(crate) struct LingeringMemory {
     /// Nobody else's as long as it is here.
-    pub(super) memory: Item,
+    pub(super) memory: Resource,
     /// Who has not said that it is done with it.
     until: BTreeSet<DomainId>,
 }
 
 /// Another try may do better.
-fn may_try_again(reason: Reason) -> bool {
+fn is_retryable(reason: Reason) -> bool {
     use Reason::*;
-    let passing = [ChannelNoAnswer, OutOfMemory, OutOfAddressSpace, OutOfFds, DaemonOutOfFds, FdsInFlight];
-    passing.contains(&reason)
+    let transient = [ChannelTimeout, OutOfMemory, OutOfAddressSpace, OutOfFds, DaemonOutOfFds, FdsInFlight];
+    transient.contains(&reason)
 }

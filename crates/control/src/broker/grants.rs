@@ -6,37 +6,37 @@ use isthmus_layout::reason::Reason;
 
 use super::channels::PEERS_BACKLOG_MAX;
 use super::{Broker, Refusal};
-use crate::disposal::Given;
+use crate::fd_reaper::ReceivedFd;
 
 impl Broker {
-    pub(super) fn grant(&mut self, domain: DomainId, grant: &Grant, memory: Given) -> Result<(), Refusal> {
+    pub(super) fn grant(&mut self, domain: DomainId, grant: &Grant, memory: ReceivedFd) -> Result<(), Refusal> {
         let Grant { peer, region, start, bytes } = *grant;
         if peer.is_remote() {
-            return self.grant_stranger(domain, grant, memory);
+            return self.grant_remote(domain, grant, memory);
         }
         let (Some(owner), Some(reader)) = (self.identity(domain), self.identity(peer)) else {
             return Err(Reason::NoSuchDomain.into());
         };
-        self.policy.grant(&owner, &reader)?;
-        self.common_ground(domain, peer)?;
+        self.policy.may_grant(&owner, &reader)?;
+        self.common_allocator(domain, peer)?;
         sealed(&memory, start.checked_add(bytes))?;
-        let session = self.homes[&peer].session;
+        let session = self.attachments[&peer].session;
         if self.sessions.get(&session).is_some_and(|session| session.backlog >= PEERS_BACKLOG_MAX) {
             return Err(Refusal::new(
                 Reason::RegionsFull,
                 "the reader has not taken the regions it was granted before",
             ));
         }
-        self.directory.acquaintance(domain, peer).grants += 1;
+        self.directory.peer_state(domain, peer).grants += 1;
         let message = Granted { peer: domain, region, start, bytes };
-        self.send(session, None, message.into(), vec![memory.keep().into()]);
+        self.send(session, None, message.into(), vec![memory.into_fd().into()]);
         Ok(())
     }
 
     pub(super) fn revoke(&mut self, domain: DomainId, revoke: &Revoke) -> Result<(), Refusal> {
         let Revoke { peer, region } = *revoke;
         if peer.is_remote() {
-            return self.revoke_stranger(domain, revoke);
+            return self.revoke_remote(domain, revoke);
         }
         let known = self.directory.get_mut(domain).and_then(|domain| domain.peers.get_mut(&peer));
         let Some(known) = known.filter(|known| known.grants > 0) else {
@@ -44,7 +44,7 @@ impl Broker {
         };
         known.grants -= 1;
         self.region_revoked(domain, region, peer);
-        self.tell(peer, Revoked { peer: domain, region }.into());
+        self.notify(peer, Revoked { peer: domain, region }.into());
         Ok(())
     }
 }
@@ -53,7 +53,7 @@ impl Broker {
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
 /// Refuses memory that could shrink under its reader, or that ends before `end`.
-pub(super) fn sealed(memory: &Given, end: Option<u64>) -> Result<(), Refusal> {
+pub(super) fn sealed(memory: &ReceivedFd, end: Option<u64>) -> Result<(), Refusal> {
     let seals = rustix::fs::fcntl_get_seals(memory).unwrap_or(rustix::fs::SealFlags::empty());
     if !seals.contains(rustix::fs::SealFlags::SHRINK) {
         return Err(Reason::RegionNotSealed.into());

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use isthmus_layout::border::SILENT_AFTER_MS;
-use isthmus_layout::channel::Geometry;
+use isthmus_layout::channel::ChannelGeometry;
 use isthmus_layout::control::Name;
+use isthmus_layout::proxy::HEARTBEAT_TIMEOUT_MS;
 
 use super::Broker;
-use crate::ground::Estate;
-use crate::xen::backend::Sizes;
+use crate::allocator::GuestWindow;
+use crate::xen::backend::RegionSizes;
 
 /// A guest of the configuration.
 #[derive(Debug)]
@@ -22,40 +22,40 @@ pub(crate) struct GuestView {
     pub(crate) vectors: u16,
     /// Its monitor, if the daemon was given one.
     pub(crate) monitor: Option<String>,
-    /// Bytes of a window that it has in common with another guest.
-    pub(crate) common_bytes: u64,
+    /// Bytes of a pair window that it has with another guest.
+    pub(crate) pair_window_bytes: u64,
     /// Its window, while it has its device.
-    pub(crate) estate: Option<Arc<Estate>>,
+    pub(crate) guest_window: Option<Arc<GuestWindow>>,
     /// Whether a daemon after this one will find it.
-    pub(crate) kept: bool,
+    pub(crate) is_stored: bool,
     /// Why the last connection for its device came to nothing.
-    pub(crate) refused: Option<String>,
+    pub(crate) last_error: Option<String>,
     /// Whether its own daemon is there.
     pub(crate) daemon: bool,
     /// When that was last heard of; none where it does not say regularly that it is there.
-    pub(crate) heard: Option<u64>,
+    pub(crate) last_seen: Option<u64>,
 }
 
 /// How a guest is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GuestState {
     /// It has no device.
-    Absent,
+    NoDevice,
     /// It has its device, and no daemon that speaks.
-    Device,
+    WaitingForDaemon,
     /// Its daemon is there and has not been heard for a while: it hangs, or the guest is paused.
-    Silent,
+    NotResponding,
     /// Its daemon is there.
-    There,
+    Attached,
 }
 
 impl GuestState {
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Self::Absent => "absent",
-            Self::Device => "device",
-            Self::Silent => "silent",
-            Self::There => "there",
+            Self::NoDevice => "no device",
+            Self::WaitingForDaemon => "waiting for guest daemon",
+            Self::NotResponding => "not responding",
+            Self::Attached => "attached",
         }
     }
 }
@@ -70,47 +70,47 @@ impl GuestView {
             window_bytes,
             vectors,
             monitor: None,
-            common_bytes: 0,
-            estate: None,
-            kept: false,
-            refused: None,
+            pair_window_bytes: 0,
+            guest_window: None,
+            is_stored: false,
+            last_error: None,
             daemon: false,
-            heard: None,
+            last_seen: None,
         }
     }
 
     /// Nanoseconds since its daemon was heard.
-    pub(crate) fn unheard_for(&self, now: u64) -> Option<u64> {
-        self.heard.filter(|_| self.daemon).map(|heard| now.saturating_sub(heard))
+    pub(crate) fn silent_for(&self, now: u64) -> Option<u64> {
+        self.last_seen.filter(|_| self.daemon).map(|heard| now.saturating_sub(heard))
     }
 
     /// Whether a daemon after this one will find its device, if it has one. A guest of Xen has none, and makes another window.
-    pub(crate) fn device_is_kept(&self) -> Option<bool> {
-        self.estate.as_ref().filter(|_| self.platform == "kvm").map(|_| self.kept)
+    pub(crate) fn device_is_stored(&self) -> Option<bool> {
+        self.guest_window.as_ref().filter(|_| self.platform == "kvm").map(|_| self.is_stored)
     }
 
     pub(crate) fn state(&self, now: u64) -> GuestState {
-        let silent = self.unheard_for(now).is_some_and(|unheard| unheard >= SILENT_NS);
-        match (&self.estate, self.daemon) {
-            (None, _) => GuestState::Absent,
-            (Some(_), false) => GuestState::Device,
-            (Some(_), true) if silent => GuestState::Silent,
-            (Some(_), true) => GuestState::There,
+        let silent = self.silent_for(now).is_some_and(|silent_ns| silent_ns >= SILENT_NS);
+        match (&self.guest_window, self.daemon) {
+            (None, _) => GuestState::NoDevice,
+            (Some(_), false) => GuestState::WaitingForDaemon,
+            (Some(_), true) if silent => GuestState::NotResponding,
+            (Some(_), true) => GuestState::Attached,
         }
     }
 }
 
-const SILENT_NS: u64 = SILENT_AFTER_MS as u64 * 1_000_000;
+const SILENT_NS: u64 = HEARTBEAT_TIMEOUT_MS as u64 * 1_000_000;
 
 impl Broker {
     pub(crate) fn add_guest(&mut self, name: Name, guest: GuestView) {
         self.guests.insert(name, guest);
     }
 
-    /// What pieces of guests' windows are as large as.
-    pub(crate) fn sizes(&self) -> Sizes {
-        let size = |slab| Geometry { slab }.size();
-        Sizes { ring: size(self.settings.ring_slab), channel: size(self.settings.slab) }
+    /// The sizes of the extents of guests' windows.
+    pub(crate) fn sizes(&self) -> RegionSizes {
+        let size = |slab| ChannelGeometry { slab }.size();
+        RegionSizes { ring: size(self.settings.ring_slab), channel: size(self.settings.slab) }
     }
 
     pub(crate) fn guests(&self) -> &BTreeMap<Name, GuestView> {

@@ -1,26 +1,26 @@
-//! Requests about MX endpoint numbers. Nothing else of MX passes here: who has found whom sends ordinary messages.
+//! Requests about MX endpoint numbers. Nothing else of MX passes here: endpoints that have found each other send plain messages.
 
-use isthmus_layout::control::{MxConnect, MxFound, MxIs, MxOpen, MxOpened, MxWho, RequestSerial};
+use isthmus_layout::control::{MxConnect, MxFound, MxOpen, MxOpened, MxResolve, MxResolved, RequestSerial};
 use isthmus_layout::ids::{DomainId, EndpointAddress, EndpointIndex, NicId};
 use isthmus_layout::reason::Reason;
 
-use super::{Broker, Refusal, SessionId};
+use super::{Broker, ControlSessionId, Refusal};
 
 impl Broker {
     pub(super) fn mx_open(&mut self, domain: DomainId, open: &MxOpen) -> Result<MxOpened, Refusal> {
-        let MxOpen { board, endpoint, key, at } = *open;
+        let MxOpen { board, endpoint, key, index: at } = *open;
         let at = EndpointAddress { domain, endpoint: at };
         let number = self.directory.open_mx(board, endpoint, key, at).map_err(|reason| {
             let any = |number: Option<u32>| number.map_or_else(|| "any".to_owned(), |number| number.to_string());
-            let asked = format!("board {}, endpoint {}", any(board), any(endpoint));
+            let target = format!("board {}, endpoint {}", any(board), any(endpoint));
             match reason {
                 Reason::RequestInvalid => Refusal::new(reason, format!("{at} has an MX endpoint number already")),
-                reason => Refusal::new(reason, format!("{}: {asked}", reason.summary())),
+                reason => Refusal::new(reason, format!("{}: {target}", reason.summary())),
             }
         })?;
         let nic = self.directory.mx().board(number.board).expect("it was claimed there").nic;
         self.tickets.claim(number, domain);
-        self.open_to_others(number, at, key)?;
+        self.publish_mx_endpoint(number, at, key)?;
         tracing::debug!(%at, board = number.board, endpoint = number.endpoint, "has an MX endpoint number");
         Ok(MxOpened { board: number.board, endpoint: number.endpoint, nic: nic.number() })
     }
@@ -30,8 +30,8 @@ impl Broker {
         let number = self.directory.mx().number_of(EndpointAddress { domain, endpoint });
         self.directory.close_endpoint(domain, endpoint)?;
         if let Some(number) = number {
-            self.tickets.give_back(number);
-            self.close_to_others(number, domain);
+            self.tickets.release_claim(number);
+            self.unpublish_mx_endpoint(number, domain);
         }
         Ok(())
     }
@@ -39,41 +39,41 @@ impl Broker {
     /// None: it is on another host, and the answer comes later.
     pub(super) fn mx_connect(
         &mut self,
-        session: SessionId,
+        session: ControlSessionId,
         serial: Option<RequestSerial>,
         domain: DomainId,
         connect: &MxConnect,
     ) -> Result<Option<MxFound>, Refusal> {
         let MxConnect { nic, endpoint, key } = *connect;
         if self.directory.mx().boards().iter().all(|board| board.nic.number() != nic) {
-            return self.connect_to_others(session, serial, domain, connect).map(|()| None);
+            return self.connect_remote(session, serial, domain, connect).map(|()| None);
         }
-        let asked = || match NicId::new(nic) {
+        let target = || match NicId::new(nic) {
             Some(nic) => format!("{nic}, endpoint {endpoint}"),
             None => format!("{nic:#x}, endpoint {endpoint}"),
         };
-        let refused = |reason: Reason| Refusal::new(reason, format!("{}: {}", reason.summary(), asked()));
+        let refused = |reason: Reason| Refusal::new(reason, format!("{}: {}", reason.summary(), target()));
         let found = self.directory.mx().connect(nic, endpoint, key).map_err(refused)?;
         if found.domain != domain
             && let Some((from, to)) = self.identity(domain).zip(self.identity(found.domain))
         {
-            self.policy.talk(&from, &to).map_err(refused)?;
+            self.policy.may_send(&from, &to).map_err(refused)?;
         }
         self.directory.watch(domain, found.domain);
         Ok(Some(MxFound { domain: found.domain, endpoint: found.endpoint }))
     }
 
     /// Whose number it is. That is said to everybody who asks, like the names of domains.
-    pub(super) fn mx_who(&self, who: &MxWho) -> Result<MxIs, Refusal> {
-        let at = EndpointAddress { domain: who.domain, endpoint: who.endpoint };
+    pub(super) fn mx_resolve(&self, request: &MxResolve) -> Result<MxResolved, Refusal> {
+        let at = EndpointAddress { domain: request.domain, endpoint: request.endpoint };
         let mx = self.directory.mx();
         let refused = |reason: Reason| Refusal::new(reason, format!("{}: {at}", reason.summary()));
         if at.domain.is_remote() {
-            let (nic, number) = self.strangers.who(at.domain).map_err(refused)?;
-            return Ok(MxIs { nic: nic.number(), endpoint: number.into() });
+            let (nic, number) = self.remote_peers.address_of(at.domain).map_err(refused)?;
+            return Ok(MxResolved { nic: nic.number(), endpoint: number.into() });
         }
-        let number = mx.who(at).map_err(refused)?;
+        let number = mx.last_number_of(at).map_err(refused)?;
         let nic = mx.board(number.board).expect("it was claimed there").nic;
-        Ok(MxIs { nic: nic.number(), endpoint: number.endpoint })
+        Ok(MxResolved { nic: nic.number(), endpoint: number.endpoint })
     }
 }

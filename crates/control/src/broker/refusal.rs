@@ -63,7 +63,7 @@ mod tests {
     use rustix::io::Errno;
 
     #[test]
-    fn what_the_kernel_refuses_has_its_reason() {
+    fn maps_kernel_errors_to_reasons() {
         let reason = |source| Refusal::from(PlatformError::Refused { operation: "test", source }).reason;
         assert_eq!([reason(Errno::MFILE), reason(Errno::NFILE)], [Reason::DaemonOutOfFds; 2]);
         assert_eq!([reason(Errno::NOMEM), reason(Errno::NOSPC)], [Reason::OutOfMemory; 2]);

@@ -4,28 +4,28 @@ use isthmus_layout::control::{Done, EndpointOpened, Found, MalformedControl, Que
 use isthmus_layout::ids::DomainId;
 use isthmus_layout::reason::Reason;
 
-use super::{Broker, Outgoing, Refusal, SessionId, Stage};
-use crate::answer;
-use crate::disposal::Given;
+use super::{Broker, ControlSessionId, Outgoing, Refusal, SessionStage};
+use crate::fd_reaper::ReceivedFd;
+use crate::report;
 
 /// Messages and reports that a connection has not taken yet, from which on it gets no more reports: they are long.
 const REPORTS_MAX: usize = 32;
 
-type Request = (Option<RequestSerial>, ToDaemon, Vec<Given>);
+type Request = (Option<RequestSerial>, ToDaemon, Vec<ReceivedFd>);
 
 impl Broker {
-    pub(super) fn request(&mut self, id: SessionId, packet: &[u8], fds: Vec<Given>) {
+    pub(super) fn request(&mut self, id: ControlSessionId, packet: &[u8], fds: Vec<ReceivedFd>) {
         let (serial, message) = match ToDaemon::parse(packet, fds.len()) {
             Ok(parsed) => parsed,
             Err(malformed) => return self.malformed(id, malformed),
         };
         let outcome = match self.sessions[&id].stage.clone() {
-            Stage::Greeted { version, .. } => self.of_greeted(id, version, (serial, message, fds)),
-            Stage::Attached { domain } if !self.knows(domain, &message) => {
+            SessionStage::Greeted { version, .. } => self.handle_greeted(id, version, (serial, message, fds)),
+            SessionStage::Attached { domain } if !self.is_in_version(domain, &message) => {
                 return self.malformed(id, MalformedControl::Kind(message.kind()));
             }
-            Stage::Attached { domain } => self.of_domain(id, domain, (serial, message, fds)),
-            Stage::Greeting | Stage::Over => return,
+            SessionStage::Attached { domain } => self.handle_attached(id, domain, (serial, message, fds)),
+            SessionStage::Greeting | SessionStage::Closed => return,
         };
         if let Err(refusal) = outcome {
             self.refuse(id, serial, &refusal);
@@ -33,20 +33,25 @@ impl Broker {
     }
 
     /// The version that is spoken with a domain has this message.
-    fn knows(&self, domain: DomainId, message: &ToDaemon) -> bool {
-        self.homes.get(&domain).is_none_or(|home| message.since() <= home.version.minor)
+    fn is_in_version(&self, domain: DomainId, message: &ToDaemon) -> bool {
+        self.attachments.get(&domain).is_none_or(|attachment| message.since() <= attachment.version.minor)
     }
 
-    pub(super) fn malformed(&mut self, id: SessionId, malformed: MalformedControl) {
+    pub(super) fn malformed(&mut self, id: ControlSessionId, malformed: MalformedControl) {
         self.end_session(id, &Refusal::new(Reason::MalformedControl, malformed.to_string()));
     }
 
     /// The library sent what could not even be received whole.
-    pub fn unreceivable(&mut self, id: SessionId, text: String) {
+    pub fn unreceivable(&mut self, id: ControlSessionId, text: String) {
         self.end_session(id, &Refusal::new(Reason::MalformedControl, text));
     }
 
-    fn of_greeted(&mut self, id: SessionId, version: Version, (serial, message, fds): Request) -> Result<(), Refusal> {
+    fn handle_greeted(
+        &mut self,
+        id: ControlSessionId,
+        version: Version,
+        (serial, message, fds): Request,
+    ) -> Result<(), Refusal> {
         if message.since() > version.minor {
             self.malformed(id, MalformedControl::Kind(message.kind()));
             return Ok(());
@@ -58,16 +63,21 @@ impl Broker {
                 let socket = fds.into_iter().next().expect("the codec has counted");
                 self.capture(id, serial, &capture, socket)
             }
-            ToDaemon::Close(_) => {
+            ToDaemon::Detach(_) => {
                 self.send(id, serial, Done {}.into(), Vec::new());
-                self.over(id);
+                self.close_session(id);
                 Ok(())
             }
-            _ => Err(Reason::OutOfTurn.into()),
+            _ => Err(Reason::UnexpectedMessageType.into()),
         }
     }
 
-    fn of_domain(&mut self, id: SessionId, domain: DomainId, (serial, message, fds): Request) -> Result<(), Refusal> {
+    fn handle_attached(
+        &mut self,
+        id: ControlSessionId,
+        domain: DomainId,
+        (serial, message, fds): Request,
+    ) -> Result<(), Refusal> {
         let mut fds = fds.into_iter();
         match message {
             ToDaemon::OpenEndpoint(open) => {
@@ -90,9 +100,11 @@ impl Broker {
             ToDaemon::CloseChannel(close) => return self.close_channel(id, domain, close.channel, close.reason),
             ToDaemon::Grant(grant) => self.grant(domain, &grant, fds.next().expect("the codec has counted"))?,
             ToDaemon::Revoke(revoke) => return self.revoke(domain, &revoke),
-            ToDaemon::MakeRegion(asked) => return self.make_region(id, serial, domain, &asked),
-            ToDaemon::AdoptBoard(adopt) => self.adopt_board(domain, &adopt)?,
-            ToDaemon::Adopt(adopt) => self.adopt(domain, &adopt, fds.next().expect("the codec has counted"))?,
+            ToDaemon::CreateRegion(request) => return self.create_region(id, serial, domain, &request),
+            ToDaemon::AdoptReadyMap(adopt) => self.adopt_ready_map(domain, &adopt)?,
+            ToDaemon::AdoptChannel(adopt) => {
+                self.adopt_channel(domain, &adopt, fds.next().expect("the codec has counted"))?
+            }
             ToDaemon::Query(query) => return self.query(id, serial, &query),
             ToDaemon::Capture(capture) => {
                 return self.capture(id, serial, &capture, fds.next().expect("the codec has counted"));
@@ -108,18 +120,18 @@ impl Broker {
                 }
                 return Ok(());
             }
-            ToDaemon::MxWho(who) => {
-                let is = self.mx_who(&who)?;
-                self.send(id, serial, is.into(), Vec::new());
+            ToDaemon::MxResolve(request) => {
+                let resolved = self.mx_resolve(&request)?;
+                self.send(id, serial, resolved.into(), Vec::new());
                 return Ok(());
             }
-            ToDaemon::Close(_) => {
-                self.leave(domain, Reason::PeerDetached);
+            ToDaemon::Detach(_) => {
+                self.detach(domain, Reason::PeerDetached);
                 self.send(id, serial, Done {}.into(), Vec::new());
-                self.over(id);
+                self.close_session(id);
                 return Ok(());
             }
-            ToDaemon::Hello(_) | ToDaemon::Attach(_) => return Err(Reason::OutOfTurn.into()),
+            ToDaemon::Hello(_) | ToDaemon::Attach(_) => return Err(Reason::UnexpectedMessageType.into()),
         }
         self.send(id, serial, Done {}.into(), Vec::new());
         Ok(())
@@ -134,13 +146,13 @@ impl Broker {
         Ok(found)
     }
 
-    fn query(&mut self, id: SessionId, serial: Option<RequestSerial>, query: &Query) -> Result<(), Refusal> {
+    fn query(&mut self, id: ControlSessionId, serial: Option<RequestSerial>, query: &Query) -> Result<(), Refusal> {
         self.may_attach(id)?;
         if self.sessions[&id].backlog >= REPORTS_MAX {
             let text = format!("{REPORTS_MAX} messages wait to be read; another report comes when they were");
             return Err(Refusal::new(Reason::TooManyRequests, text));
         }
-        let json = answer::answer(self, query.topic, &query.arguments)?;
+        let json = report::report(self, query.topic, &query.arguments)?;
         self.outgoing.push_back(Outgoing::Report { to: id, serial, json });
         Ok(())
     }

@@ -3,19 +3,19 @@
 use std::os::fd::OwnedFd;
 
 use isthmus_layout::channel::SlabSize;
-use isthmus_layout::control::{Name, RequestSerial, Spoken};
-use isthmus_shm::Window;
+use isthmus_layout::control::{Name, RequestSerial, VersionRange};
+use isthmus_shm::SharedMapping;
 
-use crate::capture::Capturing;
-use crate::ground::{Ground, Item};
+use crate::allocator::{Allocator, Resource};
+use crate::capture::CaptureTask;
 
 /// Names a connection. Never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SessionId(pub u64);
+pub struct ControlSessionId(pub u64);
 
 /// Who is at the other end of a connection, as the kernel says.
 #[derive(Debug)]
-pub struct Peer {
+pub struct SocketPeer {
     /// Its user, in the daemon's user namespace.
     pub uid: u32,
     /// Its process, if that can be seen from here.
@@ -25,20 +25,20 @@ pub struct Peer {
     /// The connection once more: a worker wakes a domain of this host by it.
     pub socket: OwnedFd,
     /// Where the program is.
-    pub ground: Ground,
+    pub allocator: Allocator,
 }
 
 /// What a daemon is told when it starts.
 #[derive(Debug)]
 pub struct Settings {
     /// Versions it speaks.
-    pub spoken: Spoken,
+    pub versions: VersionRange,
     /// What it calls itself.
     pub name: Name,
     /// The user it runs as.
     pub uid: u32,
     /// A uid that the kernel shows in place of users who have none here: it could be several of them.
-    pub nobody: Option<u32>,
+    pub overflow_uid: Option<u32>,
     /// Bytes of each slab of a channel.
     pub slab: SlabSize,
     /// The same of a domain's ring.
@@ -54,12 +54,12 @@ pub struct Settings {
     /// Nanoseconds that a listener has to answer an offer.
     pub offer_timeout: u64,
     /// What only reports need.
-    pub facts: Facts,
+    pub report_facts: ReportFacts,
 }
 
 /// What only reports need.
 #[derive(Debug, Default)]
-pub struct Facts {
+pub struct ReportFacts {
     /// The daemon's socket.
     pub socket: String,
     /// How workers wait.
@@ -74,41 +74,41 @@ pub enum Outgoing {
     /// A message.
     Packet {
         /// To whom.
-        to: SessionId,
+        to: ControlSessionId,
         /// Its bytes.
         packet: Vec<u8>,
         /// What goes with it.
-        items: Vec<Item>,
+        resources: Vec<Resource>,
     },
     /// A report, in as many messages as it takes, as fast as they are read.
     Report {
         /// To whom.
-        to: SessionId,
+        to: ControlSessionId,
         /// The request.
         serial: Option<RequestSerial>,
         /// What it says.
         json: Vec<u8>,
     },
-    /// The connection is a domain with this board now: what is sent from now on is marked on it.
-    Board {
+    /// The connection is a domain with this ready map now: what is sent from now on sets a bit in it.
+    ReadyMap {
         /// Which connection.
-        to: SessionId,
-        /// The domain's board.
-        board: Window,
+        to: ControlSessionId,
+        /// The domain's ready map.
+        ready_map: SharedMapping,
         /// Its process, to be watched: a child that inherited the connection does not keep the domain alive.
         pid: Option<i32>,
     },
     /// Frames for the program that asked for them by this connection, whatever becomes of the connection. Its end is told by
-    /// [`Broker::captured`](super::Broker::captured).
+    /// [`Broker::capture_ended`](super::Broker::capture_ended).
     Capture {
         /// The connection.
-        to: SessionId,
+        to: ControlSessionId,
         /// The frames and where they go.
-        capturing: Box<Capturing>,
+        capturing: Box<CaptureTask>,
     },
     /// The connection is over when all that was sent before has gone out.
     End {
         /// Which.
-        to: SessionId,
+        to: ControlSessionId,
     },
 }

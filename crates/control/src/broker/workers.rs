@@ -1,22 +1,22 @@
-//! The border to the data plane: which boards the workers have, and which places on them domains have.
+//! The way to the data plane: which ready maps the workers have, and which bits of them domains have.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use isthmus_layout::board::{self, Place};
 use isthmus_layout::control::Owner;
 use isthmus_layout::ids::DomainId;
+use isthmus_layout::ready_map::{self, ReadyBit};
 use isthmus_layout::reason::Reason;
-use isthmus_service::{BoardNumber, Command, NewDomain, Permit, WorkerCounters, WorkerIndex};
+use isthmus_service::{Command, NewDomain, SendPolicy, WorkerCounters, WorkerIndex, WorkerReadyMapId};
 
 use super::Refusal;
-use crate::directory::boards::Places;
-use crate::ground::{Ground, GroundNumber, Item};
+use crate::allocator::{Allocator, GuestId, Resource};
+use crate::directory::ready_maps::ReadyBits;
 
 /// Who carries out the workers' commands: the [`Service`](isthmus_service::Service), or a test.
 pub trait DataPlane: std::fmt::Debug {
     /// The worker that serves a domain.
-    fn home(&self, domain: DomainId) -> WorkerIndex;
+    fn worker_of(&self, domain: DomainId) -> WorkerIndex;
     /// Passes a command on. Never waits.
     fn send(&self, command: Command);
     /// What the workers count.
@@ -24,8 +24,8 @@ pub trait DataPlane: std::fmt::Debug {
 }
 
 impl DataPlane for isthmus_service::Service {
-    fn home(&self, domain: DomainId) -> WorkerIndex {
-        Self::home(self, domain)
+    fn worker_of(&self, domain: DomainId) -> WorkerIndex {
+        Self::worker_of(self, domain)
     }
 
     fn send(&self, command: Command) {
@@ -38,86 +38,86 @@ impl DataPlane for isthmus_service::Service {
 }
 
 #[derive(Debug)]
-struct WorkerBoard {
-    number: BoardNumber,
-    memory: Item,
-    doorbell: Item,
-    places: Places,
+struct WorkerReadyMap {
+    number: WorkerReadyMapId,
+    memory: Resource,
+    doorbell: Resource,
+    bits: ReadyBits,
 }
 
-/// A domain's place on a worker's board.
+/// A domain's bit in a worker's ready map.
 #[derive(Clone, Debug)]
-pub(super) struct Seat {
+pub(super) struct WorkerSlot {
     pub(super) worker: WorkerIndex,
-    pub(super) board: BoardNumber,
-    pub(super) place: Place,
-    pub(super) memory: Item,
-    pub(super) doorbell: Item,
-    key: Key,
-    /// What the worker uses beside the board, and must not be handed to anybody else before it has let go.
+    pub(super) ready_map: WorkerReadyMapId,
+    pub(super) ready_bit: ReadyBit,
+    pub(super) memory: Resource,
+    pub(super) doorbell: Resource,
+    key: WorkerMapKey,
+    /// What the worker uses beside the ready map, and must not be handed to anybody else before it has let go.
     #[expect(dead_code, reason = "is held")]
-    pub(super) holds: Vec<Item>,
+    pub(super) in_use: Vec<Resource>,
 }
 
-/// Who has a board: those whom a worker serves, of one owner, on one ground.
-type Key = (WorkerIndex, GroundNumber, Owner);
+/// Who has a ready map: those whom a worker serves, of one owner, with one allocator.
+type WorkerMapKey = (WorkerIndex, GuestId, Owner);
 
-/// The workers' boards.
+/// The workers' ready maps.
 #[derive(Debug)]
-pub(crate) struct WorkerBoards {
+pub(crate) struct WorkerReadyMaps {
     plane: Box<dyn DataPlane>,
-    boards: BTreeMap<Key, WorkerBoard>,
-    /// Who sits where, until the worker has let go of it.
-    seats: BTreeMap<DomainId, Seat>,
+    ready_maps: BTreeMap<WorkerMapKey, WorkerReadyMap>,
+    /// Which slot each domain has, until the worker has removed the domain.
+    slots: BTreeMap<DomainId, WorkerSlot>,
     next: u32,
 }
 
-impl WorkerBoards {
+impl WorkerReadyMaps {
     pub(super) fn new(plane: Box<dyn DataPlane>) -> Self {
-        Self { plane, boards: BTreeMap::new(), seats: BTreeMap::new(), next: 0 }
+        Self { plane, ready_maps: BTreeMap::new(), slots: BTreeMap::new(), next: 0 }
     }
 
     pub(crate) fn counters(&self) -> &[Arc<WorkerCounters>] {
         self.plane.counters()
     }
 
-    pub(super) fn permit(&self, permit: Permit) {
-        self.plane.send(Command::Permit(permit));
+    pub(super) fn set_send_policy(&self, policy: SendPolicy) {
+        self.plane.send(Command::SendPolicy(policy));
     }
 
-    /// A place for a domain; makes the board if it is the owner's first.
-    pub(super) fn seat(
+    /// Allocates a slot for a domain; makes the ready map if it is the owner's first.
+    pub(super) fn allocate_slot(
         &mut self,
         domain: DomainId,
         owner: Owner,
-        ground: &Ground,
-        holds: Vec<Item>,
-    ) -> Result<Seat, Refusal> {
-        if self.seats.contains_key(&domain) {
+        allocator: &Allocator,
+        in_use: Vec<Resource>,
+    ) -> Result<WorkerSlot, Refusal> {
+        if self.slots.contains_key(&domain) {
             return Err(Reason::StillAttached.into()); // It came back before its worker had let go.
         }
-        let worker = self.plane.home(domain);
-        let key = (worker, ground.number(), owner);
-        if !self.boards.contains_key(&key) {
-            let board = self.new_board(worker, ground)?;
-            self.boards.insert(key, board);
+        let worker = self.plane.worker_of(domain);
+        let key = (worker, allocator.number(), owner);
+        if !self.ready_maps.contains_key(&key) {
+            let ready_map = self.new_ready_map(worker, allocator)?;
+            self.ready_maps.insert(key, ready_map);
         }
-        let board = self.boards.get_mut(&key).expect("made above");
-        let place = board.places.take().ok_or(Reason::PlacesFull)?;
-        let (memory, doorbell) = (board.memory.clone(), board.doorbell.clone());
-        let seat = Seat { worker, board: board.number, place, memory, doorbell, key, holds };
-        self.seats.insert(domain, seat.clone());
-        Ok(seat)
+        let ready_map = self.ready_maps.get_mut(&key).expect("made above");
+        let ready_bit = ready_map.bits.alloc().ok_or(Reason::ReadyMapFull)?;
+        let (memory, doorbell) = (ready_map.memory.clone(), ready_map.doorbell.clone());
+        let slot = WorkerSlot { worker, ready_map: ready_map.number, ready_bit, memory, doorbell, key, in_use };
+        self.slots.insert(domain, slot.clone());
+        Ok(slot)
     }
 
-    fn new_board(&mut self, worker: WorkerIndex, ground: &Ground) -> Result<WorkerBoard, Refusal> {
-        let memory = ground.memory(board::SIZE)?;
-        let window = memory.map(board::SIZE)?;
-        let (doorbell, ringer) = ground.worker_bell(worker)?;
-        let number = BoardNumber(self.next);
+    fn new_ready_map(&mut self, worker: WorkerIndex, allocator: &Allocator) -> Result<WorkerReadyMap, Refusal> {
+        let memory = allocator.allocate(ready_map::SIZE)?;
+        let mapping = memory.map(ready_map::SIZE)?;
+        let (doorbell, doorbell_resource) = allocator.worker_doorbell(worker)?;
+        let number = WorkerReadyMapId(self.next);
         self.next += 1;
-        self.plane.send(Command::AddBoard { worker, board: number, memory: window, doorbell });
-        Ok(WorkerBoard { number, memory, doorbell: ringer, places: Places::default() })
+        self.plane.send(Command::AddReadyMap { worker, ready_map: number, memory: mapping, doorbell });
+        Ok(WorkerReadyMap { number, memory, doorbell: doorbell_resource, bits: ReadyBits::default() })
     }
 
     /// The worker serves the domain from now on.
@@ -129,19 +129,19 @@ impl WorkerBoards {
         self.plane.send(Command::Remove { domain, reason });
     }
 
-    /// The worker has let go: the place is free, and so is the board if it was the last.
-    pub(super) fn removed(&mut self, domain: DomainId) {
-        let Some(seat) = self.seats.remove(&domain) else { return };
-        let Some(board) = self.boards.get_mut(&seat.key) else { return };
-        board.places.give_back(seat.place);
-        if board.places.count() == 0 {
-            self.boards.remove(&seat.key);
-            self.plane.send(Command::RemoveBoard { worker: seat.worker, board: seat.board });
+    /// The worker has let go: the bit is free, and so is the ready map if it was the last.
+    pub(super) fn release_slot(&mut self, domain: DomainId) {
+        let Some(slot) = self.slots.remove(&domain) else { return };
+        let Some(ready_map) = self.ready_maps.get_mut(&slot.key) else { return };
+        ready_map.bits.free(slot.ready_bit);
+        if ready_map.bits.count() == 0 {
+            self.ready_maps.remove(&slot.key);
+            self.plane.send(Command::RemoveReadyMap { worker: slot.worker, ready_map: slot.ready_map });
         }
     }
 
-    /// About the boards that have links.
-    pub(super) fn tell(&self, command: Command) {
+    /// Sends a command about the MX boards that have links.
+    pub(super) fn send(&self, command: Command) {
         self.plane.send(command);
     }
 

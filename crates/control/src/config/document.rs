@@ -6,11 +6,11 @@ use isthmus_layout::environment::VARIABLES;
 
 use super::fields::{Field, FieldTable};
 use super::keys::{KEYS, Key, TABLES};
-use super::places::Role;
+use super::paths::Role;
 use super::{ConfigFile, Inputs, load};
 
 /// A file with mistakes of each usual kind, for the document to show what is said about them.
-const WRONG: &str = "\
+const INVALID_EXAMPLE: &str = "\
 [daemon]
 workers = 100
 
@@ -23,9 +23,12 @@ spin-us = 20
 #[must_use]
 pub fn document() -> String {
     let mut text = String::from(HEAD);
-    let file = ConfigFile::Given { path: "/etc/isthmus/isthmus.toml".into(), bytes: WRONG.into() };
+    let file = ConfigFile::Given { path: "/etc/isthmus/isthmus.toml".into(), bytes: INVALID_EXAMPLE.into() };
     if let Err(error) = load(&Inputs { file, ..Inputs::bare(Role::System) }) {
-        section(&mut text, format_args!("## Mistakes\n\n{MISTAKES}\n```toml\n{WRONG}```\n\n```text\n{error}\n```\n"));
+        section(
+            &mut text,
+            format_args!("## Mistakes\n\n{MISTAKES}\n```toml\n{INVALID_EXAMPLE}```\n\n```text\n{error}\n```\n"),
+        );
     }
     section(&mut text, format_args!("## Keys\n\n{KEYS_HEAD}"));
     for table in TABLES {

@@ -4,8 +4,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::parse::key_text;
-use super::problem::{Finding, Wrong};
-use super::setting::{Item, Setting, did_you_mean};
+use super::problem::{Finding, ProblemKind};
+use super::setting::{ConfigValue, Setting, did_you_mean};
 
 /// What a table inside a setting has, for the documentation.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(super) const fn names<const COUNT: usize>(fields: &[Field; COUNT]) -> [&'sta
 
 /// The fields of a table that is a setting's value.
 pub(super) struct Fields<'i, 'a> {
-    item: &'i Item<'a>,
+    item: &'i ConfigValue<'a>,
     table: &'a DeTable<'a>,
 }
 
@@ -47,7 +47,7 @@ impl<'i, 'a> Fields<'i, 'a> {
     /// The fields of `item`. What is no table is a finding, and so is each field that is not among `known`; where nothing like it
     /// is, `help` says what there is.
     pub(super) fn of<T: Setting>(
-        item: &'i Item<'a>,
+        item: &'i ConfigValue<'a>,
         known: &'static [&'static str],
         help: impl Fn(&str) -> String,
         findings: &mut Vec<Finding>,
@@ -57,7 +57,7 @@ impl<'i, 'a> Fields<'i, 'a> {
             return None;
         };
         for name in table.keys().filter(|name| !known.contains(&name.get_ref().as_ref())) {
-            let wrong = Wrong::UnknownKey { key: format!("{}.{}", item.key, key_text(name.get_ref())) };
+            let wrong = ProblemKind::UnknownKey { key: format!("{}.{}", item.key, key_text(name.get_ref())) };
             let help = did_you_mean(name.get_ref(), known).unwrap_or_else(|| help(name.get_ref()));
             findings.push(item.finding_at(name.span(), wrong, Some(help)));
         }
@@ -72,7 +72,7 @@ impl<'i, 'a> Fields<'i, 'a> {
     /// A field that must be there, if it is right.
     pub(super) fn need<T: Setting>(&self, name: &str, findings: &mut Vec<Finding>) -> Option<T> {
         if !self.has(name) {
-            let wrong = Wrong::Missing { key: self.item.key.clone(), missing: name.to_owned() };
+            let wrong = ProblemKind::Missing { key: self.item.key.clone(), missing: name.to_owned() };
             findings.push(self.item.finding(wrong, Some(format!("{name} is {}", T::expected()))));
         }
         self.get(name, findings)
@@ -86,17 +86,17 @@ impl<'i, 'a> Fields<'i, 'a> {
     /// Notes that a field, which is there, does not fit the others.
     pub(super) fn conflict(&self, name: &str, conflict: impl Into<String>, help: &str, findings: &mut Vec<Finding>) {
         let Some(item) = self.item(name) else { return };
-        let wrong = Wrong::Conflict { key: item.key.clone(), conflict: conflict.into() };
+        let wrong = ProblemKind::Conflict { key: item.key.clone(), conflict: conflict.into() };
         findings.push(item.finding(wrong, Some(help.to_owned()).filter(|help| !help.is_empty())));
     }
 
     /// Notes that the fields make no sense together.
     pub(super) fn refuse(&self, conflict: impl Into<String>, help: &str, findings: &mut Vec<Finding>) {
-        let wrong = Wrong::Conflict { key: self.item.key.clone(), conflict: conflict.into() };
+        let wrong = ProblemKind::Conflict { key: self.item.key.clone(), conflict: conflict.into() };
         findings.push(self.item.finding(wrong, Some(help.to_owned())));
     }
 
-    fn item(&self, name: &str) -> Option<Item<'a>> {
+    fn item(&self, name: &str) -> Option<ConfigValue<'a>> {
         let value: &'a Spanned<DeValue<'a>> = self.table.get(name)?;
         Some(self.item.part(format_args!(".{name}"), value))
     }
@@ -111,14 +111,14 @@ pub(super) fn table<const N: usize>(fields: [(&str, Option<toml::Value>); N]) ->
 /// The members of a list of at most `max`, each beside where it stands; those that are wrong are findings and left out. None
 /// where it is no list or too long.
 pub(super) fn members<'a, L: Setting, M: Setting>(
-    item: &Item<'a>,
+    item: &ConfigValue<'a>,
     max: usize,
     findings: &mut Vec<Finding>,
-) -> Option<Vec<(Item<'a>, M)>> {
+) -> Option<Vec<(ConfigValue<'a>, M)>> {
     let members = item.list::<L>(findings)?;
     if members.len() > max {
         let (key, found) = (item.key.clone(), format!("a list of {}", members.len()));
-        findings.push(item.finding(Wrong::OutOfRange { key, found, expected: L::expected() }, None));
+        findings.push(item.finding(ProblemKind::OutOfRange { key, found, expected: L::expected() }, None));
         return None;
     }
     let read = |member| M::read(&member, findings).map(|value| (member, value));

@@ -6,8 +6,8 @@ use isthmus_layout::control::Name;
 
 use super::fields::{Field, FieldTable, members};
 use super::policy::User;
-use super::problem::{Finding, Wrong};
-use super::setting::{Item, PowerOfTwoMib, Setting};
+use super::problem::{Finding, ProblemKind};
+use super::setting::{ConfigValue, PowerOfTwoMib, Setting};
 
 /// Guests of one daemon and platform.
 const GUESTS_MAX: usize = 256;
@@ -16,14 +16,14 @@ const GUESTS_MAX: usize = 256;
 const NAME_BYTES_MAX: usize = 32;
 
 /// A guest as the configuration has it.
-pub(super) trait Guest: Setting {
+pub(super) trait ConfiguredGuest: Setting {
     /// How documentation calls it.
-    const CALLED: &'static str;
+    const LABEL: &'static str;
     /// What its table has.
     const FIELDS: &'static [Field];
 
     /// What no other guest may have.
-    fn own(&self) -> Vec<String>;
+    fn unique_values(&self) -> Vec<String>;
 }
 
 /// Whose a guest's programs are.
@@ -35,10 +35,10 @@ pub(super) const USER: Field = Field {
 };
 
 /// A guest's window.
-pub(super) type Window = PowerOfTwoMib<1, 4096>;
+pub(super) type WindowMib = PowerOfTwoMib<1, 4096>;
 
 /// Its bytes; of a guest that says nothing about it, too.
-pub(super) fn window_bytes(window: Option<Window>) -> u64 {
+pub(super) fn window_bytes(window: Option<WindowMib>) -> u64 {
     window.map_or(64 << 20, |window| u64::from(window.get()) << 20)
 }
 
@@ -60,23 +60,23 @@ impl<G> Guests<G> {
     }
 }
 
-impl<G: Guest> Setting for Guests<G> {
+impl<G: ConfiguredGuest> Setting for Guests<G> {
     const TYPE: &'static str = "list of tables";
     const EXAMPLE: &'static str = "guests are written as in [{ name = \"web\", user = \"ann\" }]";
-    const TABLES: &'static [FieldTable] = &[FieldTable { of: G::CALLED, fields: G::FIELDS }];
+    const TABLES: &'static [FieldTable] = &[FieldTable { of: G::LABEL, fields: G::FIELDS }];
 
     fn expected() -> String {
         let names: Vec<_> = G::FIELDS.iter().map(|field| field.name).collect();
         format!("a list of at most {GUESTS_MAX} tables {{ {} }}", names.join(", "))
     }
 
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let before = findings.len();
         let guests = members::<Self, G>(item, GUESTS_MAX, findings)?;
         let mut seen = BTreeSet::new();
         for (member, guest) in &guests {
-            for found in guest.own().into_iter().filter(|own| !seen.insert(own.clone())) {
-                findings.push(member.finding(Wrong::Repeated { key: item.key.clone(), found }, None));
+            for found in guest.unique_values().into_iter().filter(|own| !seen.insert(own.clone())) {
+                findings.push(member.finding(ProblemKind::Repeated { key: item.key.clone(), found }, None));
             }
         }
         (findings.len() == before).then(|| Self(guests.into_iter().map(|(_, guest)| guest).collect()))
@@ -106,7 +106,7 @@ impl Setting for GuestName {
         format!("1 to {NAME_BYTES_MAX} letters, digits, - and _")
     }
 
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let text = item.text::<Self>(findings)?;
         let is_plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
         let name = Name::new(text).ok().filter(|_| is_plain && text.len() <= NAME_BYTES_MAX);

@@ -9,20 +9,20 @@ use isthmus_layout::limits;
 use super::fields::FieldTable;
 use super::guests::Guests;
 use super::kvm::KvmGuest;
-use super::mx::Boards;
-use super::parse::Reader;
-use super::places::{Dir, Listen, LogFilter, SocketPath};
-use super::policy::{Attach, Rules};
+use super::mx::MxBoardList;
+use super::parse::ConfigReader;
+use super::paths::{Dir, LogFilter, MetricsListen, SocketPath};
+use super::policy::{AttachPolicy, Rules};
 use super::setting::{
-    Cpus, Grants, Integer, Micros, Millis, PowerOfTwoKib, PowerOfTwoMib, Seconds, Setting, Talk, WaitMode,
+    Cpus, Grants, Integer, Micros, Millis, PowerOfTwoKib, PowerOfTwoMib, Seconds, Setting, Talk, WorkerWaitMode,
 };
 use super::xen::XenGuest;
 
 // table: Type { key: Type = "default, as a variable would give it", when a change counts; }
-// {runtime} stands for a folder which depends on whose daemon it is (`Places`).
+// {runtime} stands for a folder which depends on whose daemon it is (`DefaultPaths`).
 table! {
     /// The daemon itself: where it is reached, how many threads it has, where it keeps what.
-    daemon: Daemon {
+    daemon: DaemonConfig {
         /// The socket programs attach to. Programs look for it at the default places only, unless `ISTHMUS_SOCKET` names it.
         /// To let a container in, mount the folder of this socket into it.
         socket: SocketPath = "{runtime}/isthmus.sock", Restart;
@@ -38,19 +38,19 @@ table! {
         runtime_dir: Dir = "{runtime}", Restart;
     }
     /// How the daemon's workers wait for work. Programs choose for themselves, by `ISTHMUS_WAIT`.
-    wait: Wait {
+    wait: WaitConfig {
         /// How a worker waits. `adaptive` looks for a while, then sleeps until a doorbell rings; `sleep` sleeps at once;
         /// `spin` looks for ever, which gives the least latency and takes a whole CPU for each worker, also when idle.
-        mode: WaitMode = "adaptive", Restart;
+        mode: WorkerWaitMode = "adaptive", Restart;
         /// How long `adaptive` looks before it sleeps, as long as that has lately been worth it. Meanwhile it offers its CPU to
         /// whoever wants it.
         spin_us: Micros<0, 1000> = "200", Restart;
     }
     /// Who may attach, who may talk to whom, and by which path.
-    policy: Policy {
+    policy: PolicyConfig {
         /// Who may attach: the user the daemon runs as, anybody who reaches the socket, or a list of users by name or
         /// number and nobody else.
-        attach: Attach = "same-user", Reload;
+        attach: AttachPolicy = "same-user", Reload;
         /// Who may talk to whom where no rule says otherwise: domains of one user, or all.
         talk: Talk = "same-user", Reload;
         /// Whether domains may have channels where no rule says otherwise. Without a channel messages go through the daemon.
@@ -65,7 +65,7 @@ table! {
         rules: Rules = "[]", Reload;
     }
     /// How much there may be of what. A request beyond a limit is refused with a reason which names it.
-    limits: Limits {
+    limits: LimitsConfig {
         /// Domains attached at once.
         domains_max: Integer<1, { limits::DOMAINS_MAX as u32 }> = "4096", Restart;
         /// Domains of one user. Where several users attach, one of them cannot keep the others out.
@@ -75,7 +75,7 @@ table! {
         /// MX endpoint numbers of one user, on all boards together. Where several users attach, less than there are keeps some for each.
         mx_endpoints_per_user_max: Integer<1, { limits::MX_BOARDS_MAX as u32 * limits::MX_ENDPOINTS_MAX }> = "8160", Restart;
         /// Channels of one domain. Those beyond it go through the daemon.
-        channels_per_domain_max: Integer<0, { limits::BOARD_PLACES }> = "1024", Restart;
+        channels_per_domain_max: Integer<0, { limits::READY_MAP_BITS }> = "1024", Restart;
         /// Room for medium messages in each direction of a channel. Memory is taken as it is used and given back when idle. Where so much
         /// cannot be had or mapped, a channel has less, 64 at least.
         slab_kib: PowerOfTwoKib<{ limits::SLAB_BYTES_MIN >> 10 }, { limits::SLAB_BYTES_MAX >> 10 }> = "256", Restart;
@@ -83,44 +83,44 @@ table! {
         handshake_timeout_ms: Millis<10, 60000> = "1000", Restart;
     }
     /// What programs that speak MX see of this host.
-    mx: Mx {
+    mx: MxConfig {
         /// MX boards: to MX what network cards are, and shared by all programs here. What a board does not say is made up: an address
         /// that no network card has, and `<host>:<number>` as its name. The address follows from the host's machine-id and name, and from
         /// the first `udp` of its links; it is the same as long as they are. The default is one board of which nothing is said: it serves
         /// this host only. A board with `links` reaches boards of other hosts; frames then leave from the address of its first interface,
         /// unless it has a `mac`. Two boards cannot have one address. All boards of a network need the same `dialect` and the same `frame_bytes_max`.
         /// In a variable: `ISTHMUS_DAEMON_MX_BOARD='[{ links = [{ interface = "eth0" }] }]'`.
-        board: Boards = "[{}]", Restart;
+        board: MxBoardList = "[{}]", Restart;
     }
     /// Guests under QEMU, with or without KVM.
-    kvm: Kvm {
+    kvm: KvmConfig {
         /// Guests whose programs attach to this daemon. Each needs a device, which `isthmus guest xml <name>` prints, and in it the
         /// driver and `isthmusd --guest`. In a variable: `ISTHMUS_DAEMON_KVM_GUEST='[{ name = "web", user = "ann" }]'`.
         guest: Guests<KvmGuest> = "[]", Restart;
         /// The window that two guests share whose `monitor` the daemon has: what channels between their programs are in.
-        common_mib: PowerOfTwoMib<1, 4096> = "32", Restart;
+        pair_window_mib: PowerOfTwoMib<1, 4096> = "32", Restart;
         /// How long such a window stays when no channel is in it.
-        common_idle_s: Seconds<1, 604800> = "60", Restart;
+        pair_window_idle_s: Seconds<1, 604800> = "60", Restart;
         /// How long monitors, and after them the guests, may take until both guests have such a window.
-        plug_timeout_s: Seconds<1, 3600> = "60", Restart;
+        pair_window_timeout_s: Seconds<1, 3600> = "60", Restart;
     }
     /// Guests of Xen, where this daemon is in domain 0 or in a driver domain.
-    xen: Xen {
+    xen: XenConfig {
         /// Guests whose programs attach to this daemon, if domain 0 lets them (`isthmus guest allow <name>`), and have `isthmusd --guest`.
         /// In a variable: `ISTHMUS_DAEMON_XEN_GUEST='[{ name = "web", user = "ann" }]'`.
         guest: Guests<XenGuest> = "[]", Restart;
         /// How much one guest may grant to another when their programs talk: what channels between them are in. It is granted as it is
         /// needed, and comes on top of the guest's `window_mib`.
-        common_mib: PowerOfTwoMib<1, 4096> = "32", Restart;
+        pair_window_mib: PowerOfTwoMib<1, 4096> = "32", Restart;
         /// How long two guests share pages when no channel is in them.
-        common_idle_s: Seconds<1, 604800> = "60", Restart;
+        pair_window_idle_s: Seconds<1, 604800> = "60", Restart;
         /// How long the guests may take until they do.
-        common_timeout_s: Seconds<1, 3600> = "60", Restart;
+        pair_window_timeout_s: Seconds<1, 3600> = "60", Restart;
     }
     /// Counters for Prometheus.
-    metrics: Metrics {
+    metrics: MetricsConfig {
         /// Where they are served: nowhere, on a Unix socket, or on a port of the loopback interface.
-        listen: Listen = "", Restart;
+        listen: MetricsListen = "", Restart;
     }
 }
 
@@ -256,9 +256,9 @@ macro_rules! table {
 
         impl Config {
             /// Takes every key from `reader`, which notes what is wrong; none if a key has no right value at all.
-            pub(super) fn read(reader: &mut Reader<'_>) -> Option<Self> {
+            pub(super) fn read(reader: &mut ConfigReader<'_>) -> Option<Self> {
                 $(let $table = {
-                    $(let $name = reader.take::<$type>(concat!(stringify!($table), ".", stringify!($name)));)*
+                    $(let $name = reader.read_key::<$type>(concat!(stringify!($table), ".", stringify!($name)));)*
                     (|| Some($Table { $($name: $name?),* }))()
                 };)*
                 Some(Self { $($table: $table?),* })

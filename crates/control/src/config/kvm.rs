@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use super::fields::{Field, Fields, listed, names, table};
-use super::guests::{Guest, GuestName, USER, Window, window_bytes};
-use super::places::SocketPath;
+use super::guests::{ConfiguredGuest, GuestName, USER, WindowMib, window_bytes};
+use super::paths::SocketPath;
 use super::policy::User;
 use super::problem::Finding;
-use super::setting::{Integer, Item, Setting};
+use super::setting::{ConfigValue, Integer, Setting};
 
 /// A guest under QEMU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct KvmGuest {
     pub user: User,
     socket: Option<SocketPath>,
     qemu_user: Option<User>,
-    window_mib: Option<Window>,
+    window_mib: Option<WindowMib>,
     vectors: Option<Vectors>,
     monitor: Option<SocketPath>,
 }
@@ -50,7 +50,7 @@ const FIELDS: [Field; 7] = [
     },
     Field {
         name: "window_mib",
-        expected: Window::expected,
+        expected: WindowMib::expected,
         default: "`64`",
         text: "The window that it and this daemon share: what its programs' rings and channels are in.",
     },
@@ -105,11 +105,11 @@ impl KvmGuest {
     }
 }
 
-impl Guest for KvmGuest {
-    const CALLED: &'static str = "A guest";
+impl ConfiguredGuest for KvmGuest {
+    const LABEL: &'static str = "A guest";
     const FIELDS: &'static [Field] = &FIELDS;
 
-    fn own(&self) -> Vec<String> {
+    fn unique_values(&self) -> Vec<String> {
         let named = Some(format!("the name {}", self.name.name()));
         let socket = self.socket.as_ref().map(|socket| format!("the socket {}", socket.path().display()));
         let monitor = self.monitor.as_ref().map(|monitor| format!("the monitor {}", monitor.path().display()));
@@ -124,7 +124,7 @@ impl Setting for KvmGuest {
         format!("a table {{ {} }}", NAMES.join(", "))
     }
 
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let before = findings.len();
         let help = |_: &str| format!("a guest has {}", listed(NAMES));
         let fields = Fields::of::<Self>(item, NAMES, help, findings)?;

@@ -26,18 +26,18 @@
 
 mod document;
 mod fields;
-mod gather;
 mod guests;
 mod keys;
 mod kvm;
 mod mx;
 mod origin;
 mod parse;
-mod places;
+mod paths;
 mod policy;
 mod problem;
 mod setting;
 mod show;
+mod sources;
 mod suggest;
 mod users;
 mod xen;
@@ -47,26 +47,29 @@ use std::path::PathBuf;
 
 pub use document::document;
 pub use guests::{GuestName, Guests};
-pub use keys::{Config, Daemon, Effect, KEYS, Key, Kvm, Limits, Metrics, Mx, Policy, TABLES, Table, Wait, Xen, key};
+pub use keys::{
+    Config, DaemonConfig, Effect, KEYS, Key, KvmConfig, LimitsConfig, MetricsConfig, MxConfig, PolicyConfig, TABLES,
+    Table, WaitConfig, XenConfig, key,
+};
 pub use kvm::KvmGuest;
 pub use mx::{
-    Board, BoardName, BoardNic, Boards, Carrier, LinkPlan, MX_LINKS_MAX, Mac, MxBoardPlan, MxHost, Network, Peer,
-    UDP_FRAME_BYTES_MAX, UDP_PORT, UdpPeer,
+    BoardNic, Carrier, LinkPlan, MX_LINKS_MAX, Mac, MxBoardConfig, MxBoardList, MxBoardName, MxBoardPlan, MxHost,
+    Network, StaticPeer, UDP_FRAME_BYTES_MAX, UDP_PORT, UdpPeer,
 };
 pub use origin::{Excerpt, Origin};
 pub use parse::Entry;
-pub use places::{Dir, FilePath, Listen, LogFilter, Places, Role, SocketPath};
-pub use policy::{Attach, Glob, Party, Rule, Rules, User, Verdict};
-pub use problem::{ConfigError, PROBLEMS_MAX, Problem, Wrong};
+pub use paths::{DefaultPaths, Dir, FilePath, LogFilter, MetricsListen, Role, SocketPath};
+pub use policy::{AttachPolicy, Glob, PolicySubject, Rule, Rules, User, Verdict};
+pub use problem::{ConfigError, PROBLEMS_MAX, Problem, ProblemKind};
 pub use setting::{
-    Bytes, Cpus, Grants, Integer, Micros, Millis, PowerOfTwoKib, PowerOfTwoMib, Seconds, Talk, WaitMode,
+    Bytes, Cpus, Grants, Integer, Micros, Millis, PowerOfTwoKib, PowerOfTwoMib, Seconds, Talk, WorkerWaitMode,
 };
 pub use show::{VariableRow, variables, variables_text};
 pub use users::Users;
 pub use xen::XenGuest;
 
-use gather::{Target, Texts};
-use parse::{Assignments, Reader};
+use parse::{Assignments, ConfigReader};
+use sources::{ConfigSources, Target};
 
 /// Everything a configuration is made from.
 #[derive(Clone, Debug)]
@@ -132,8 +135,8 @@ impl Inputs {
 
     /// Where this daemon keeps what, unless the configuration says otherwise.
     #[must_use]
-    pub fn places(&self) -> Places {
-        Places::new(self.role, self.uid, &self.environment)
+    pub fn default_paths(&self) -> DefaultPaths {
+        DefaultPaths::new(self.role, self.uid, &self.environment)
     }
 }
 
@@ -152,21 +155,21 @@ pub struct Loaded {
 
 /// Reads the configuration.
 pub fn load(inputs: &Inputs) -> Result<Loaded, ConfigError> {
-    let Texts { sources, targets, findings, warnings, file } = Texts::gather(inputs);
+    let ConfigSources { sources, targets, findings, warnings, file } = ConfigSources::collect(inputs);
     let mut assignments = Assignments { list: Vec::new(), findings };
     for (index, (source, target)) in sources.iter().zip(targets).enumerate() {
         match target {
             Target::File => assignments.add_file(index, source),
             Target::Key(key) => assignments.add_value(index, source, key),
-            Target::Nothing => {}
+            Target::Unused => {}
         }
     }
 
     let Assignments { list, mut findings } = assignments;
-    let mut reader = Reader::new(&list, &inputs.users);
+    let mut reader = ConfigReader::new(&list, &inputs.users);
     let config = Config::read(&mut reader);
     // What a broken line was meant to say fits nothing.
-    let is_toml = !findings.iter().any(|finding| matches!(finding.wrong, Wrong::Syntax { .. }));
+    let is_toml = !findings.iter().any(|finding| matches!(finding.wrong, ProblemKind::Syntax { .. }));
     if let Some(config) = config.as_ref().filter(|_| is_toml) {
         check_together(config, &mut reader);
     }
@@ -184,12 +187,12 @@ pub fn load(inputs: &Inputs) -> Result<Loaded, ConfigError> {
 }
 
 /// Values which are right alone, and not together.
-fn check_together(config: &Config, reader: &mut Reader<'_>) {
+fn check_together(config: &Config, reader: &mut ConfigReader<'_>) {
     let (cpus, workers) = (config.daemon.worker_cpus.numbers().len(), config.daemon.workers.get());
     if cpus > 0 && cpus != workers as usize {
         reader.conflict("daemon.workers", "daemon.worker_cpus", &format!("{workers} workers, {cpus} CPUs"));
     }
-    if config.metrics.listen == Listen::Unix(config.daemon.socket.clone()) {
+    if config.metrics.listen == MetricsListen::Unix(config.daemon.socket.clone()) {
         reader.conflict("daemon.socket", "metrics.listen", "both are the same socket");
     }
 }

@@ -18,59 +18,61 @@ use std::net::SocketAddr;
 
 use isthmus_layout::limits::{MX_BOARDS_MAX, MX_ENDPOINTS_MAX};
 
-pub use address::{BoardName, Mac};
+pub use address::{Mac, MxBoardName};
 pub use link::{Carrier, LinkPlan, MX_LINKS_MAX};
-pub use network::{Network, Peer};
+pub use network::{Network, StaticPeer};
 pub use plan::{BoardNic, MxBoardPlan, MxHost};
 pub use udp::{UDP_FRAME_BYTES_MAX, UDP_PORT, UdpPeer};
 
 use link::{Link, Links};
 
 use super::fields::{Field, FieldTable, Fields, listed, members, names};
-use super::problem::{Finding, Wrong};
-use super::setting::{Integer, Item, Setting};
+use super::problem::{Finding, ProblemKind};
+use super::setting::{ConfigValue, Integer, Setting};
 
 /// The boards, numbered from 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Boards(Vec<Board>);
+pub struct MxBoardList(Vec<MxBoardConfig>);
 
-impl Boards {
+impl MxBoardList {
     /// In the order of their numbers.
     #[must_use]
-    pub fn as_slice(&self) -> &[Board] {
+    pub fn as_slice(&self) -> &[MxBoardConfig] {
         &self.0
     }
 }
 
-impl Setting for Boards {
+impl Setting for MxBoardList {
     const TYPE: &'static str = "list of tables";
     const EXAMPLE: &'static str = "boards are written as in [{ name = \"web:0\", endpoints_max = 64 }]";
     const TABLES: &'static [FieldTable] = &[
-        FieldTable { of: "A board", fields: &Board::FIELDS },
+        FieldTable { of: "A board", fields: &MxBoardConfig::FIELDS },
         FieldTable { of: "A board with links", fields: &Network::FIELDS },
         FieldTable { of: "A link", fields: &Link::FIELDS },
     ];
 
     fn expected() -> String {
-        format!("a list of at most {MX_BOARDS_MAX} tables {{ {} }}", Board::NAMES.join(", "))
+        format!("a list of at most {MX_BOARDS_MAX} tables {{ {} }}", MxBoardConfig::NAMES.join(", "))
     }
 
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let before = findings.len();
-        let boards = members::<Self, Board>(item, MX_BOARDS_MAX, findings)?;
+        let boards = members::<Self, MxBoardConfig>(item, MX_BOARDS_MAX, findings)?;
         let mut seen = BTreeSet::new();
         for (member, board) in &boards {
-            let named =
-                [board.mac.map(|mac| format!("the address {}", mac.nic())), board.name.as_ref().map(BoardName::told)];
+            let named = [
+                board.mac.map(|mac| format!("the address {}", mac.nic())),
+                board.name.as_ref().map(MxBoardName::describe),
+            ];
             for found in named.into_iter().flatten().filter(|named| !seen.insert(named.clone())) {
-                findings.push(member.finding(Wrong::Repeated { key: item.key.clone(), found }, None));
+                findings.push(member.finding(ProblemKind::Repeated { key: item.key.clone(), found }, None));
             }
         }
-        for (place, (member, board)) in boards.iter().enumerate() {
-            let clash = boards[..place].iter().find_map(|(other, earlier)| Some((other, board.clash(earlier)?)));
-            if let Some((other, (clash, help))) = clash {
-                let conflict = format!("{clash}, as {} does", other.key);
-                let wrong = Wrong::Conflict { key: member.key.clone(), conflict };
+        for (index, (member, board)) in boards.iter().enumerate() {
+            let conflict = boards[..index].iter().find_map(|(other, earlier)| Some((other, board.conflict(earlier)?)));
+            if let Some((other, (what, help))) = conflict {
+                let conflict = format!("{what}, as {} does", other.key);
+                let wrong = ProblemKind::Conflict { key: member.key.clone(), conflict };
                 findings.push(member.finding(wrong, Some(help.to_owned())));
             }
         }
@@ -78,17 +80,17 @@ impl Setting for Boards {
     }
 
     fn to_toml(&self) -> toml::Value {
-        self.0.iter().map(Board::to_toml).collect::<Vec<_>>().into()
+        self.0.iter().map(MxBoardConfig::to_toml).collect::<Vec<_>>().into()
     }
 }
 
 /// A board; what it does not say is made up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Board {
+pub struct MxBoardConfig {
     /// Its address.
     pub mac: Option<Mac>,
     /// What it is called.
-    pub name: Option<BoardName>,
+    pub name: Option<MxBoardName>,
     /// How many endpoint numbers it has.
     pub endpoints_max: Option<Endpoints>,
     /// The other hosts it reaches, if it has links.
@@ -97,7 +99,7 @@ pub struct Board {
 
 type Endpoints = Integer<1, MX_ENDPOINTS_MAX>;
 
-impl Board {
+impl MxBoardConfig {
     const FIELDS: [Field; 4] = [
         Field {
             name: "mac",
@@ -107,7 +109,7 @@ impl Board {
         },
         Field {
             name: "name",
-            expected: BoardName::expected,
+            expected: MxBoardName::expected,
             default: "`<host>:<number>`",
             text: "By which programs find it.",
         },
@@ -147,12 +149,12 @@ impl Board {
     }
 
     /// The interface whose address it will have.
-    fn lender(&self) -> Option<&str> {
+    fn address_interface(&self) -> Option<&str> {
         self.network.as_ref().filter(|_| self.mac.is_none())?.first_interface()
     }
 
     /// Where its datagrams arrive, if it has a link over UDP.
-    fn datagrams_at(&self) -> Option<SocketAddr> {
+    fn udp_address(&self) -> Option<SocketAddr> {
         self.carriers().find_map(|carrier| match carrier {
             Carrier::Udp { local, .. } => Some(*local),
             Carrier::Packet { .. } | Carrier::Xdp { .. } => None,
@@ -164,13 +166,13 @@ impl Board {
     }
 
     /// What this board and another one cannot both do, and what to do instead.
-    fn clash(&self, other: &Self) -> Option<(String, &'static str)> {
-        if let Some(lender) = self.lender().filter(|&lender| other.lender() == Some(lender)) {
+    fn conflict(&self, other: &Self) -> Option<(String, &'static str)> {
+        if let Some(lender) = self.address_interface().filter(|&lender| other.address_interface() == Some(lender)) {
             return Some((format!("takes the address of the interface {lender}"), "give one of them a mac"));
         }
         let both = |ours: &&Carrier| {
             other.carriers().any(|theirs| {
-                let has_udp = matches!(ours, Carrier::Udp { .. }) && ours.place() == theirs.place();
+                let has_udp = matches!(ours, Carrier::Udp { .. }) && ours.resource_name() == theirs.resource_name();
                 let is_xdp = matches!(ours, Carrier::Xdp { .. }) || matches!(theirs, Carrier::Xdp { .. });
                 has_udp || is_xdp && ours.ethernet_interface() == theirs.ethernet_interface()
             })
@@ -180,18 +182,18 @@ impl Board {
             Carrier::Udp { .. } => "give one of them another port",
             _ => "a link of kind \"xdp\" has its interface for itself",
         };
-        Some((format!("has a link at {}", carrier.place()), help))
+        Some((format!("has a link at {}", carrier.resource_name()), help))
     }
 }
 
-impl Setting for Board {
+impl Setting for MxBoardConfig {
     const TYPE: &'static str = "table";
 
     fn expected() -> String {
         format!("a table {{ {} }}", Self::NAMES.join(", "))
     }
 
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let before = findings.len();
         let fields = Fields::of::<Self>(item, Self::NAMES, Self::help, findings)?;
         let board = Self {

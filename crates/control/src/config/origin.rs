@@ -44,7 +44,7 @@ impl fmt::Display for Origin {
 
 /// A text that values were read from: the file, one variable, one `--set`, or one default.
 pub(super) struct Source {
-    pub(super) from: From,
+    pub(super) from: SourceKind,
     /// What is shown before the text, so that it looks as its writer wrote it.
     prefix: String,
     pub(super) text: String,
@@ -53,7 +53,7 @@ pub(super) struct Source {
 }
 
 /// Which text.
-pub(super) enum From {
+pub(super) enum SourceKind {
     Default,
     File(PathBuf),
     Environment(String),
@@ -61,7 +61,7 @@ pub(super) enum From {
 }
 
 impl Source {
-    pub(super) fn new(from: From, prefix: impl Into<String>, text: impl Into<String>) -> Self {
+    pub(super) fn new(from: SourceKind, prefix: impl Into<String>, text: impl Into<String>) -> Self {
         let text = text.into();
         let newlines = text.match_indices('\n').map(|(at, _)| at).collect();
         Self { from, prefix: prefix.into(), text, newlines }
@@ -85,10 +85,10 @@ impl Source {
     /// The place of byte `at` of this text, or the text as a whole.
     pub(super) fn origin(&self, at: Option<usize>) -> Origin {
         match &self.from {
-            From::Default => Origin::Default,
-            From::Environment(variable) => Origin::Environment { variable: variable.clone() },
-            From::CommandLine => Origin::CommandLine,
-            From::File(path) => {
+            SourceKind::Default => Origin::Default,
+            SourceKind::Environment(variable) => Origin::Environment { variable: variable.clone() },
+            SourceKind::CommandLine => Origin::CommandLine,
+            SourceKind::File(path) => {
                 let (line, column) = at.map_or((0, 0), |at| {
                     let at = floor_char(&self.text, at);
                     let line = self.line(at);
@@ -106,7 +106,7 @@ impl Source {
         let line_start = self.line_start(line);
         let line_end = self.newlines.get(line).copied().unwrap_or(self.text.len());
         let end = floor_char(&self.text, span.end).clamp(start, line_end);
-        let number = matches!(self.from, From::File(_)).then_some(line + 1);
+        let number = matches!(self.from, SourceKind::File(_)).then_some(line + 1);
         let prefix = if line == 0 { self.prefix.as_str() } else { "" };
         let before = format!("{prefix}{}", printable(&self.text[line_start..start]));
         let after = &self.text[end..line_end];
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     fn file(text: &str) -> Source {
-        Source::new(From::File(PathBuf::from("f")), "", text)
+        Source::new(SourceKind::File(PathBuf::from("f")), "", text)
     }
 
     #[test]

@@ -17,8 +17,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::keys::{self, KEYS, Key, TABLES};
 use super::origin::{Origin, Source, head, printable};
-use super::problem::{Finding, Wrong};
-use super::setting::{Item, Setting, found};
+use super::problem::{Finding, ProblemKind};
+use super::setting::{ConfigValue, Setting, found};
 use super::suggest;
 use super::users::Users;
 
@@ -34,13 +34,13 @@ pub(super) struct Assignment<'a> {
 }
 
 /// Reads values out of assignments, the last of a key being the one that counts.
-pub(super) struct Reader<'a> {
+pub(super) struct ConfigReader<'a> {
     assignments: &'a [Assignment<'a>],
     users: &'a Users,
     pub(super) findings: Vec<Finding>,
     pub(super) entries: Vec<Entry>,
     /// Where the value that counts stands.
-    places: BTreeMap<&'static str, (usize, Range<usize>)>,
+    sources: BTreeMap<&'static str, (usize, Range<usize>)>,
     /// Keys with an assignment that was wrong.
     failed: BTreeSet<&'static str>,
 }
@@ -58,24 +58,25 @@ pub struct Entry {
     pub overridden: Vec<Origin>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ConfigReader<'a> {
     pub(super) fn new(assignments: &'a [Assignment<'a>], users: &'a Users) -> Self {
         let (findings, entries) = (Vec::new(), Vec::new());
-        Self { assignments, users, findings, entries, places: BTreeMap::new(), failed: BTreeSet::new() }
+        Self { assignments, users, findings, entries, sources: BTreeMap::new(), failed: BTreeSet::new() }
     }
 
     /// The value of a key; all assignments are looked at, also those which do not count.
-    pub(super) fn take<T: Setting>(&mut self, path: &'static str) -> Option<T> {
+    pub(super) fn read_key<T: Setting>(&mut self, path: &'static str) -> Option<T> {
         let mut last = None;
         let mut origins = Vec::new();
         for assignment in self.assignments.iter().filter(|assignment| assignment.key.path == path) {
             let Assignment { key, value, source, source_index } = assignment;
-            let item = Item { key: path.to_owned(), value, source, source_index: *source_index, users: self.users };
+            let item =
+                ConfigValue { key: path.to_owned(), value, source, source_index: *source_index, users: self.users };
             let Some(setting) = T::read(&item, &mut self.findings) else {
                 self.failed.insert(path);
                 continue;
             };
-            self.places.insert(path, (*source_index, value.span()));
+            self.sources.insert(path, (*source_index, value.span()));
             origins.push(source.origin(Some(value.span().start)));
             last = Some((*key, setting));
         }
@@ -92,11 +93,11 @@ impl<'a> Reader<'a> {
         if self.failed.contains(a) || self.failed.contains(b) {
             return;
         }
-        let (Some(place_a), Some(place_b)) = (self.places.get(a), self.places.get(b)) else { return };
+        let (Some(place_a), Some(place_b)) = (self.sources.get(a), self.sources.get(b)) else { return };
         let written = |place: &(usize, Range<usize>)| (place.0, place.1.start);
         let (key, other, (source, span)) =
             if written(place_a) > written(place_b) { (a, b, place_a) } else { (b, a, place_b) };
-        let wrong = Wrong::Conflict { key: key.to_owned(), conflict: format!("does not fit {other}: {why}") };
+        let wrong = ProblemKind::Conflict { key: key.to_owned(), conflict: format!("does not fit {other}: {why}") };
         self.findings.push(Finding { source: *source, span: Some(span.clone()), wrong, help: None });
     }
 }
@@ -121,7 +122,7 @@ impl<'a> Assignments<'a> {
                 DeValue::Table(keys) if is_known => self.add_table(source_index, source, table, keys),
                 DeValue::Table(_) => self.find(source_index, span, unknown_table(table)),
                 _ if is_known => {
-                    let wrong = Wrong::NotATable { table: table.to_owned(), found: given };
+                    let wrong = ProblemKind::NotATable { table: table.to_owned(), found: given };
                     let help = format!("its keys follow a line [{table}]");
                     self.find(source_index, span, (wrong, help));
                 }
@@ -156,7 +157,7 @@ impl<'a> Assignments<'a> {
         self.list.push(Assignment { key, value, source, source_index });
     }
 
-    pub(super) fn find(&mut self, source: usize, span: Range<usize>, (wrong, help): (Wrong, String)) {
+    pub(super) fn find(&mut self, source: usize, span: Range<usize>, (wrong, help): (ProblemKind, String)) {
         self.findings.push(Finding { source, span: Some(span), wrong, help: Some(help) });
     }
 
@@ -188,7 +189,12 @@ impl<'a> Assignments<'a> {
         if let Some(open) = open {
             let message = "this list or table is never closed".to_owned();
             let span = Some(open..open + 1);
-            self.findings.push(Finding { source: source_index, span, wrong: Wrong::Syntax { message }, help: None });
+            self.findings.push(Finding {
+                source: source_index,
+                span,
+                wrong: ProblemKind::Syntax { message },
+                help: None,
+            });
         }
         open
     }
@@ -221,7 +227,7 @@ fn syntax(source_index: usize, source: &Source, error: &toml::de::Error) -> Find
         }
         _ => (message, None),
     };
-    Finding { source: source_index, span: Some(span), wrong: Wrong::Syntax { message }, help }
+    Finding { source: source_index, span: Some(span), wrong: ProblemKind::Syntax { message }, help }
 }
 
 /// A key or table as its writer put it, short and harmless.
@@ -229,17 +235,17 @@ pub(super) fn key_text(name: &str) -> String {
     head(&printable(name), 60)
 }
 
-fn unknown_table(table: &str) -> (Wrong, String) {
+fn unknown_table(table: &str) -> (ProblemKind, String) {
     let names = TABLES.iter().map(|table| table.name);
     let help = match suggest::nearest(table, names.clone()) {
         Some(near) => format!("did you mean [{near}]?"),
         None => format!("the tables are {}", names.collect::<Vec<_>>().join(", ")),
     };
-    (Wrong::UnknownTable { table: key_text(table) }, help)
+    (ProblemKind::UnknownTable { table: key_text(table) }, help)
 }
 
 /// What to say to a key that is not there, written in `table` or in none.
-pub(super) fn unknown_key(table: Option<&str>, name: &str) -> (Wrong, String) {
+pub(super) fn unknown_key(table: Option<&str>, name: &str) -> (ProblemKind, String) {
     let path = table.map_or(name.to_owned(), |table| format!("{table}.{name}"));
     let help = match nearest_key(table, name, &path) {
         Some(key) => format!("did you mean {}?", key.path),
@@ -251,7 +257,7 @@ pub(super) fn unknown_key(table: Option<&str>, name: &str) -> (Wrong, String) {
             _ => "isthmus config show lists all keys".to_owned(),
         },
     };
-    (Wrong::UnknownKey { key: key_text(&path) }, help)
+    (ProblemKind::UnknownKey { key: key_text(&path) }, help)
 }
 
 fn nearest_key(table: Option<&str>, name: &str, path: &str) -> Option<&'static Key> {
@@ -262,11 +268,11 @@ fn nearest_key(table: Option<&str>, name: &str, path: &str) -> Option<&'static K
         return None;
     }
     let here = KEYS.iter().filter(|key| table.is_some_and(|table| key.table == table));
-    let in_table = suggest::scored(name, here.map(|key| key.name))
+    let in_table = suggest::nearest_with_distance(name, here.map(|key| key.name))
         .and_then(|(slips, near)| Some((slips, KEYS.iter().find(|key| Some(key.table) == table && key.name == near)?)));
-    let by_path = suggest::scored(path, KEYS.iter().map(|key| key.path))
+    let by_path = suggest::nearest_with_distance(path, KEYS.iter().map(|key| key.path))
         .and_then(|(slips, near)| Some((slips, keys::key(near)?)));
-    let by_name = suggest::scored(name, KEYS.iter().map(|key| key.name))
+    let by_name = suggest::nearest_with_distance(name, KEYS.iter().map(|key| key.name))
         .and_then(|(slips, near)| Some((slips, KEYS.iter().find(|key| key.name == near)?)));
     [in_table, by_path, by_name].into_iter().flatten().min_by_key(|(slips, _)| *slips).map(|(_, key)| key)
 }

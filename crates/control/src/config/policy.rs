@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use isthmus_layout::limits::NAME_BYTES_MAX;
 
 use super::fields::{Fields, listed, members};
-use super::keys::Policy;
-use super::problem::{Finding, Wrong};
-use super::setting::{Grants, Integer, Item, Setting, Talk};
+use super::keys::PolicyConfig;
+use super::problem::{Finding, ProblemKind};
+use super::setting::{ConfigValue, Grants, Integer, Setting, Talk};
 use super::suggest;
 
 /// One of two domains, as the daemon knows it: the name it took, and the user the kernel says it runs as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Party<'a> {
+pub struct PolicySubject<'a> {
     /// Its name.
     pub name: &'a str,
     /// Its user.
@@ -30,20 +30,20 @@ pub struct Verdict {
     pub rule: Option<usize>,
 }
 
-impl Policy {
+impl PolicyConfig {
     /// Whether a program of user `uid` may attach to the daemon of user `own_uid`.
     #[must_use]
     pub fn may_attach(&self, uid: u32, own_uid: u32) -> bool {
         match &self.attach {
-            Attach::SameUser => uid == own_uid,
-            Attach::AnyUser => true,
-            Attach::Users(users) => users.iter().any(|user| user.uid == uid),
+            AttachPolicy::SameUser => uid == own_uid,
+            AttachPolicy::AnyUser => true,
+            AttachPolicy::Users(users) => users.iter().any(|user| user.uid == uid),
         }
     }
 
     /// What `from` may do toward `to`. A channel carries both directions, so it needs this both ways.
     #[must_use]
-    pub fn verdict(&self, from: Party<'_>, to: Party<'_>) -> Verdict {
+    pub fn verdict(&self, from: PolicySubject<'_>, to: PolicySubject<'_>) -> Verdict {
         let rule = self.rules.0.iter().position(|rule| rule.from.matches(from.name) && rule.to.matches(to.name));
         let said = rule.map(|index| &self.rules.0[index]);
         let talk = said.and_then(|rule| rule.allow).unwrap_or(match self.talk {
@@ -56,7 +56,7 @@ impl Policy {
 
     /// Whether a region may stay granted between these users when its message is over.
     #[must_use]
-    pub fn keeps_grants(&self, owner_uid: u32, reader_uid: u32) -> bool {
+    pub fn may_keep_grants(&self, owner_uid: u32, reader_uid: u32) -> bool {
         match self.grants {
             Grants::SameUser => owner_uid == reader_uid,
             Grants::Never => false,
@@ -66,7 +66,7 @@ impl Policy {
 
 /// Who may attach.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Attach {
+pub enum AttachPolicy {
     /// The user the daemon runs as.
     SameUser,
     /// Everybody who reaches the socket.
@@ -84,11 +84,11 @@ pub struct User {
     pub name: Option<String>,
 }
 
-impl Attach {
+impl AttachPolicy {
     const WORDS: &'static [&'static str] = &["same-user", "any-user"];
 }
 
-impl Setting for Attach {
+impl Setting for AttachPolicy {
     const TYPE: &'static str = "string or list";
     const BARE: bool = true;
 
@@ -96,7 +96,7 @@ impl Setting for Attach {
         "\"same-user\", \"any-user\" or a list of users (names or numbers)".to_owned()
     }
 
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         match item.value.get_ref().as_str() {
             Some("same-user") => return Some(Self::SameUser),
             Some("any-user") => return Some(Self::AnyUser),
@@ -116,7 +116,7 @@ impl Setting for Attach {
         for member in item.list::<Self>(findings)? {
             let Some(user) = User::read(&member, findings) else { continue };
             if !seen.insert(user.uid) {
-                let wrong = Wrong::Repeated { key: item.key.clone(), found: format!("the user {}", user.uid) };
+                let wrong = ProblemKind::Repeated { key: item.key.clone(), found: format!("the user {}", user.uid) };
                 findings.push(member.finding(wrong, None));
             }
             users.push(user);
@@ -140,7 +140,7 @@ impl Setting for User {
         "the name or number of a user".to_owned()
     }
 
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         if item.value.get_ref().is_integer() {
             // The last number means "no user" to the kernel.
             let uid = Integer::<0, { u32::MAX - 1 }>::read(item, findings)?;
@@ -155,7 +155,8 @@ impl Setting for User {
             (_, Some(near)) => format!("did you mean \"{near}\"?"),
             _ => "names are looked up in /etc/passwd; another user can be given as a number".to_owned(),
         };
-        findings.push(item.finding(Wrong::UnknownUser { key: item.key.clone(), found: item.found() }, Some(help)));
+        findings
+            .push(item.finding(ProblemKind::UnknownUser { key: item.key.clone(), found: item.found() }, Some(help)));
         None
     }
 
@@ -189,7 +190,7 @@ impl Setting for Rules {
         format!("a list of at most {} tables {{ from, to, allow, channel }}", Self::LENGTH_MAX)
     }
 
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let before = findings.len();
         let rules = members::<Self, Rule>(item, Self::LENGTH_MAX, findings)?;
         let rules = rules.into_iter().map(|(_, rule)| rule).collect();
@@ -225,7 +226,7 @@ impl Setting for Rule {
         "a table { from, to, allow, channel }".to_owned()
     }
 
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let before = findings.len();
         let help = |_: &str| format!("a rule has {}", listed(Self::FIELDS));
         let fields = Fields::of::<Self>(item, Self::FIELDS, help, findings)?;
@@ -241,7 +242,8 @@ impl Setting for Rule {
             (Some(false), Some(true)) => "allows a channel to domains which it does not allow to talk",
             _ => return Some(rule),
         };
-        findings.push(item.finding(Wrong::Conflict { key: item.key.clone(), conflict: conflict.to_owned() }, None));
+        findings
+            .push(item.finding(ProblemKind::Conflict { key: item.key.clone(), conflict: conflict.to_owned() }, None));
         None
     }
 
@@ -307,7 +309,7 @@ impl Setting for Glob {
         format!("a name or pattern (* and ?) of 1 to {} bytes without spaces", Self::BYTES_MAX)
     }
 
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let text = item.text::<Self>(findings)?;
         let fits = (1..=Self::BYTES_MAX).contains(&text.len())
             && !text.contains(|c: char| c.is_whitespace() || c.is_control());

@@ -22,7 +22,7 @@ use super::origin::{Excerpt, Origin, Source};
 /// What is wrong; its text is the first line of a [`Problem`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[expect(missing_docs, reason = "the text beside each variant says it")]
-pub enum Wrong {
+pub enum ProblemKind {
     #[error("cannot read the configuration: {reason}")]
     Unreadable { reason: String },
     #[error("the configuration has more than {max} bytes")]
@@ -52,12 +52,12 @@ pub enum Wrong {
     #[error("{key} {conflict}")]
     Conflict { key: String, conflict: String },
     #[error("{found} is no assignment")]
-    NoAssignment { found: String },
+    MissingAssignment { found: String },
     #[error("nothing reads this variable")]
     UnknownVariable,
 }
 
-impl Wrong {
+impl ProblemKind {
     /// Stable name for JSON and scripts.
     #[must_use]
     pub fn code(&self) -> &'static str {
@@ -76,7 +76,7 @@ impl Wrong {
             Self::Missing { .. } => "missing",
             Self::Repeated { .. } => "repeated",
             Self::Conflict { .. } => "conflict",
-            Self::NoAssignment { .. } => "no-assignment",
+            Self::MissingAssignment { .. } => "no-assignment",
             Self::UnknownVariable => "unknown-variable",
         }
     }
@@ -88,7 +88,7 @@ pub struct Problem {
     /// Where it stands.
     pub origin: Origin,
     /// What it is.
-    pub wrong: Wrong,
+    pub wrong: ProblemKind,
     /// What the reader may want to write instead.
     pub help: Option<String>,
     /// The text it is about.
@@ -164,14 +164,14 @@ pub(super) struct Finding {
     pub(super) source: usize,
     /// Which bytes; none if it is about the text as a whole.
     pub(super) span: Option<Range<usize>>,
-    pub(super) wrong: Wrong,
+    pub(super) wrong: ProblemKind,
     pub(super) help: Option<String>,
 }
 
 /// Turns findings into what is told, in order.
 pub(super) fn problems(sources: &[Source], mut findings: Vec<Finding>) -> (Vec<Problem>, usize) {
     findings.sort_by_key(|finding| (finding.source, finding.span.as_ref().map(|span| span.start)));
-    keep_one_syntax_error_a_line(sources, &mut findings);
+    keep_one_syntax_error_per_line(sources, &mut findings);
     let more = findings.len().saturating_sub(PROBLEMS_MAX);
     findings.truncate(PROBLEMS_MAX);
     let told = findings.into_iter().map(|Finding { source, span, wrong, help }| {
@@ -184,12 +184,12 @@ pub(super) fn problems(sources: &[Source], mut findings: Vec<Finding>) -> (Vec<P
 
 /// A line that is not TOML means nothing we could judge: one error for it is enough. If it was to begin a table, nobody knows
 /// where the keys below it belong.
-fn keep_one_syntax_error_a_line(sources: &[Source], findings: &mut Vec<Finding>) {
+fn keep_one_syntax_error_per_line(sources: &[Source], findings: &mut Vec<Finding>) {
     let line = |finding: &Finding| {
         let start = finding.span.as_ref().map(|span| span.start)?;
         Some((finding.source, sources[finding.source].line(start)))
     };
-    let is_syntax = |finding: &Finding| matches!(finding.wrong, Wrong::Syntax { .. });
+    let is_syntax = |finding: &Finding| matches!(finding.wrong, ProblemKind::Syntax { .. });
     let broken: BTreeSet<_> = findings.iter().filter(|finding| is_syntax(finding)).filter_map(line).collect();
     let mut told = BTreeSet::new();
     let headers: Vec<Vec<usize>> = sources.iter().map(Source::header_lines).collect();

@@ -12,7 +12,7 @@ use toml::de::DeValue;
 
 use super::fields::FieldTable;
 use super::origin::{Source, head, printable};
-use super::problem::{Finding, Wrong};
+use super::problem::{Finding, ProblemKind};
 use super::suggest;
 use super::users::Users;
 
@@ -32,13 +32,13 @@ pub(super) trait Setting: Sized {
     /// What values must be, to be put after "must be".
     fn expected() -> String;
     /// The value, or a finding for each thing that is wrong with it.
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self>;
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self>;
     /// The value as it would be written.
     fn to_toml(&self) -> toml::Value;
 }
 
 /// A value that was written somewhere, and what is needed to read it and to complain about it.
-pub(super) struct Item<'a> {
+pub(super) struct ConfigValue<'a> {
     pub(super) key: String,
     pub(super) value: &'a Spanned<DeValue<'a>>,
     pub(super) source: &'a Source,
@@ -46,11 +46,11 @@ pub(super) struct Item<'a> {
     pub(super) users: &'a Users,
 }
 
-impl<'a> Item<'a> {
+impl<'a> ConfigValue<'a> {
     /// The value `at` inside this one.
-    pub(super) fn part(&self, at: fmt::Arguments<'_>, value: &'a Spanned<DeValue<'a>>) -> Item<'a> {
+    pub(super) fn part(&self, at: fmt::Arguments<'_>, value: &'a Spanned<DeValue<'a>>) -> ConfigValue<'a> {
         let Self { source, source_index, users, .. } = *self;
-        Item { key: format!("{}{at}", self.key), value, source, source_index, users }
+        ConfigValue { key: format!("{}{at}", self.key), value, source, source_index, users }
     }
 
     /// The value as its writer put it, short.
@@ -58,23 +58,25 @@ impl<'a> Item<'a> {
         found(self.value, self.source)
     }
 
-    pub(super) fn finding(&self, wrong: Wrong, help: Option<String>) -> Finding {
+    pub(super) fn finding(&self, wrong: ProblemKind, help: Option<String>) -> Finding {
         self.finding_at(self.value.span(), wrong, help)
     }
 
-    pub(super) fn finding_at(&self, span: Range<usize>, wrong: Wrong, help: Option<String>) -> Finding {
+    pub(super) fn finding_at(&self, span: Range<usize>, wrong: ProblemKind, help: Option<String>) -> Finding {
         Finding { source: self.source_index, span: Some(span), wrong, help }
     }
 
     /// It is not even the right kind of value.
     pub(super) fn wrong_type(&self, type_: &str, expected: &str) -> Finding {
-        let wrong = Wrong::WrongType { key: self.key.clone(), found: self.found(), expected: expected.to_owned() };
+        let wrong =
+            ProblemKind::WrongType { key: self.key.clone(), found: self.found(), expected: expected.to_owned() };
         self.finding(wrong, other_writing(type_, self.value.get_ref(), &self.found()))
     }
 
     /// It is a string, but not one of those that mean something.
     pub(super) fn wrong_text(&self, expected: &str, help: Option<String>) -> Finding {
-        let wrong = Wrong::WrongText { key: self.key.clone(), found: self.found(), expected: expected.to_owned() };
+        let wrong =
+            ProblemKind::WrongText { key: self.key.clone(), found: self.found(), expected: expected.to_owned() };
         self.finding(wrong, help)
     }
 
@@ -88,7 +90,7 @@ impl<'a> Item<'a> {
     }
 
     /// The members of a list, or the finding that it is none.
-    pub(super) fn list<T: Setting>(&self, findings: &mut Vec<Finding>) -> Option<Vec<Item<'a>>> {
+    pub(super) fn list<T: Setting>(&self, findings: &mut Vec<Finding>) -> Option<Vec<ConfigValue<'a>>> {
         let Some(list) = self.value.get_ref().as_array() else {
             let finding = self.wrong_type(T::TYPE, &T::expected());
             let example = Some(T::EXAMPLE.to_owned()).filter(|example| !example.is_empty());
@@ -146,7 +148,7 @@ impl Setting for bool {
         "true or false".to_owned()
     }
 
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let value = item.value.get_ref().as_bool();
         if value.is_none() {
             findings.push(item.wrong_type(Self::TYPE, &Self::expected()));
@@ -161,7 +163,7 @@ impl Setting for bool {
 
 /// Reads a whole number from `min` to `max` that is `fit` as well.
 pub(super) fn read_number<T: Setting>(
-    item: &Item<'_>,
+    item: &ConfigValue<'_>,
     (min, max): (u32, u32),
     fit: fn(u32) -> bool,
     findings: &mut Vec<Finding>,
@@ -174,13 +176,13 @@ pub(super) fn read_number<T: Setting>(
     if let Some(value) = value.filter(|&value| (min..=max).contains(&value) && fit(value)) {
         return Some(value);
     }
-    let neighbours = value.filter(|value| (min..=max).contains(value)).and_then(|value| {
+    let nearest = value.filter(|value| (min..=max).contains(value)).and_then(|value| {
         let below = (min..value).rev().find(|&number| fit(number))?;
         let above = (value..=max).find(|&number| fit(number))?;
         Some(format!("the nearest are {below} and {above}"))
     });
-    let wrong = Wrong::OutOfRange { key: item.key.clone(), found: item.found(), expected: T::expected() };
-    findings.push(item.finding(wrong, neighbours));
+    let wrong = ProblemKind::OutOfRange { key: item.key.clone(), found: item.found(), expected: T::expected() };
+    findings.push(item.finding(wrong, nearest));
     None
 }
 
@@ -207,7 +209,7 @@ macro_rules! numbers {
                 format!("{} from {MIN} to {MAX}{unit}", $what)
             }
 
-            fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+            fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
                 read_number::<Self>(item, (MIN, MAX), $fit, findings).map(Self)
             }
 
@@ -289,7 +291,7 @@ impl Setting for Cpus {
         format!("a list of different CPU numbers from 0 to {}", Self::NUMBER_MAX)
     }
 
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let before = findings.len();
         let mut numbers = Vec::new();
         let mut seen = BTreeSet::new();
@@ -297,7 +299,7 @@ impl Setting for Cpus {
             let Some(number) = Integer::<0, { Self::NUMBER_MAX }>::read(&member, findings) else { continue };
             numbers.push(number.get());
             if !seen.insert(number.get()) {
-                let wrong = Wrong::Repeated { key: item.key.clone(), found: number.get().to_string() };
+                let wrong = ProblemKind::Repeated { key: item.key.clone(), found: number.get().to_string() };
                 findings.push(member.finding(wrong, None));
             }
         }
@@ -336,7 +338,7 @@ macro_rules! words {
             }
 
             fn read(
-                item: &$crate::config::setting::Item<'_>,
+                item: &$crate::config::setting::ConfigValue<'_>,
                 findings: &mut Vec<$crate::config::problem::Finding>,
             ) -> Option<Self> {
                 match item.text::<Self>(findings)? {
@@ -359,7 +361,7 @@ pub(super) use words;
 
 words! {
     /// How a worker waits for work.
-    pub enum WaitMode {
+    pub enum WorkerWaitMode {
         /// Look for a while, then sleep on the doorbells.
         Adaptive = "adaptive",
         /// Look for ever: the least latency, for a whole CPU.

@@ -7,10 +7,10 @@ use std::fmt::Write;
 use isthmus_layout::environment::VARIABLES;
 use serde::Serialize;
 
-use super::gather::default_text;
 use super::keys::{Effect, KEYS, TABLES};
 use super::origin::{Origin, printable};
 use super::parse::Entry;
+use super::sources::default_text;
 use super::{Inputs, Loaded};
 
 impl Loaded {
@@ -23,7 +23,7 @@ impl Loaded {
             line(&mut text, format_args!("{gap}# {}\n[{}]", table.text(), table.name));
             for Entry { key, value, .. } in self.entries.iter().filter(|entry| entry.key.table == table.name) {
                 line(&mut text, format_args!("# {}", first_sentence(&key.text())));
-                line(&mut text, format_args!("{} = {}", key.name, written(value)));
+                line(&mut text, format_args!("{} = {}", key.name, toml_text(value)));
             }
         }
         text
@@ -89,7 +89,7 @@ impl Effect {
 }
 
 /// A value as it stands in a file: lists of tables one below the other.
-fn written(value: &toml::Value) -> String {
+fn toml_text(value: &toml::Value) -> String {
     match value {
         toml::Value::Array(members) if members.first().is_some_and(toml::Value::is_table) => {
             let lines: String = members.iter().map(|member| format!("  {member},\n")).collect();
@@ -136,12 +136,12 @@ pub fn variables(inputs: &Inputs) -> Vec<VariableRow> {
     let library = VARIABLES.iter().map(|variable| {
         row(variable.name.to_owned(), "library", variable.default.to_owned(), variable.effect.to_owned())
     });
-    let places = inputs.places();
+    let paths = inputs.default_paths();
     let daemon = KEYS.iter().map(|key| {
         row(
             key.environment(),
             "daemon",
-            default_text(key, &places),
+            default_text(key, &paths),
             format!("{}: {}", key.path, first_sentence(&key.text())),
         )
     });

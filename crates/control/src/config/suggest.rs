@@ -3,35 +3,38 @@
 /// Longer names get no suggestion: nobody misspells that much, and the distance costs the product of both lengths.
 const NAME_CHARS_MAX: usize = 64;
 
-/// The candidate with the fewest slips of the finger from `name`, if it is near enough to be what was meant.
+/// The candidate with the smallest edit distance from `name`, if it is near enough to be what was meant.
 pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    scored(name, candidates).map(|(_, candidate)| candidate)
+    nearest_with_distance(name, candidates).map(|(_, candidate)| candidate)
 }
 
-/// As [`nearest`], with the number of slips.
-pub(super) fn scored<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<(usize, &'a str)> {
-    let name: Vec<char> = name.chars().take(NAME_CHARS_MAX + 1).map(folded).collect();
+/// As [`nearest`], with the distance.
+pub(super) fn nearest_with_distance<'a>(
+    name: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<(usize, &'a str)> {
+    let name: Vec<char> = name.chars().take(NAME_CHARS_MAX + 1).map(normalized).collect();
     if name.is_empty() || name.len() > NAME_CHARS_MAX {
         return None;
     }
     candidates
         .into_iter()
-        .map(|candidate| (distance(&name, &candidate.chars().map(folded).collect::<Vec<_>>()), candidate))
-        .filter(|&(slips, candidate)| slips <= slips_max(name.len().min(candidate.len())))
-        .min_by_key(|&(slips, _)| slips)
+        .map(|candidate| (distance(&name, &candidate.chars().map(normalized).collect::<Vec<_>>()), candidate))
+        .filter(|&(distance, candidate)| distance <= edit_distance_max(name.len().min(candidate.len())))
+        .min_by_key(|&(distance, _)| distance)
 }
 
 /// A third of the letters may be wrong, and always one.
-fn slips_max(chars: usize) -> usize {
+fn edit_distance_max(chars: usize) -> usize {
     (chars / 3).max(1)
 }
 
 /// `Spin-Us` and `spin_us` are the same to a person.
-fn folded(c: char) -> char {
+fn normalized(c: char) -> char {
     if c == '-' { '_' } else { c.to_ascii_lowercase() }
 }
 
-/// Letters put in, left out, replaced or swapped with their neighbour (optimal string alignment).
+/// Letters put in, left out, replaced or swapped with the next one (optimal string alignment).
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut before: Vec<usize> = Vec::new();
     let mut above: Vec<usize> = (0..=b.len()).collect();
@@ -53,23 +56,23 @@ fn distance(a: &[char], b: &[char]) -> usize {
 mod tests {
     use super::*;
 
-    fn slips(a: &str, b: &str) -> usize {
+    fn edit_distance(a: &str, b: &str) -> usize {
         distance(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>())
     }
 
     #[test]
-    fn distance_counts_each_kind_of_slip_once() {
-        assert_eq!(slips("spin", "spin"), 0);
-        assert_eq!(slips("spin", "spinn"), 1);
-        assert_eq!(slips("spin", "sin"), 1);
-        assert_eq!(slips("spin", "spun"), 1);
-        assert_eq!(slips("spin", "psin"), 1);
-        assert_eq!(slips("", "abc"), 3);
-        assert_eq!(slips("kitten", "sitting"), 3);
+    fn distance_counts_each_kind_of_edit_once() {
+        assert_eq!(edit_distance("spin", "spin"), 0);
+        assert_eq!(edit_distance("spin", "spinn"), 1);
+        assert_eq!(edit_distance("spin", "sin"), 1);
+        assert_eq!(edit_distance("spin", "spun"), 1);
+        assert_eq!(edit_distance("spin", "psin"), 1);
+        assert_eq!(edit_distance("", "abc"), 3);
+        assert_eq!(edit_distance("kitten", "sitting"), 3);
     }
 
     #[test]
-    fn nearest_prefers_the_fewest_slips_and_refuses_the_far() {
+    fn nearest_prefers_the_smallest_distance_and_rejects_distant_names() {
         assert_eq!(nearest("adaptve", ["adaptive", "spin", "sleep"]), Some("adaptive"));
         assert_eq!(nearest("Spin-US", ["spin_us", "mode"]), Some("spin_us"));
         assert_eq!(nearest("busy", ["adaptive", "spin", "sleep"]), None);

@@ -1,12 +1,12 @@
 //! Guests of Xen: the settings.
 
-use isthmus_layout::border::lots::VECTORS_MAX;
+use isthmus_layout::proxy::grants::VECTORS_MAX;
 
 use super::fields::{Field, Fields, listed, names, table};
-use super::guests::{Guest, GuestName, USER, Window, window_bytes};
+use super::guests::{ConfiguredGuest, GuestName, USER, WindowMib, window_bytes};
 use super::policy::User;
 use super::problem::Finding;
-use super::setting::{Integer, Item, Setting};
+use super::setting::{ConfigValue, Integer, Setting};
 
 /// A guest of Xen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct XenGuest {
     pub name: GuestName,
     /// Whose the domains of its programs are.
     pub user: User,
-    window_mib: Option<Window>,
+    window_mib: Option<WindowMib>,
     vectors: Option<Vectors>,
     maps: Option<bool>,
 }
@@ -35,7 +35,7 @@ const FIELDS: [Field; 5] = [
     USER,
     Field {
         name: "window_mib",
-        expected: Window::expected,
+        expected: WindowMib::expected,
         default: "`64`",
         text: "How much it may grant to this daemon at once: what its programs' rings and channels are in. It is granted as it is needed.",
     },
@@ -43,13 +43,13 @@ const FIELDS: [Field; 5] = [
         name: "vectors",
         expected: Vectors::expected,
         default: "`64`",
-        text: "Bells toward it: one is the daemons', each of the others wakes one domain of the guest.",
+        text: "Doorbells toward it: one is the daemons', each of the others wakes one domain of the guest.",
     },
     Field {
         name: "maps",
         expected: bool::expected,
         default: "`true`",
-        text: "Whether it may map what other guests grant to it. One that does, and is saved without being forbidden before, does not come back whole: `false` is for guests that are saved or migrated. It grants to others then, and programs of two such guests talk through this daemon.",
+        text: "Whether it may map what other guests grant to it. One that does, and is saved without `isthmus guest deny` before, does not come back whole: `false` is for guests that are saved or migrated. It grants to others then, and programs of two such guests talk through this daemon.",
     },
 ];
 
@@ -62,7 +62,7 @@ impl XenGuest {
         window_bytes(self.window_mib)
     }
 
-    /// Bells toward it.
+    /// Doorbells toward it.
     #[must_use]
     pub fn vectors(&self) -> u16 {
         self.vectors.map_or(VECTORS, |vectors| vectors.get() as u16)
@@ -70,16 +70,16 @@ impl XenGuest {
 
     /// Whether it may map what other guests grant to it.
     #[must_use]
-    pub fn maps(&self) -> bool {
+    pub fn may_map(&self) -> bool {
         self.maps.unwrap_or(true)
     }
 }
 
-impl Guest for XenGuest {
-    const CALLED: &'static str = "A guest of Xen";
+impl ConfiguredGuest for XenGuest {
+    const LABEL: &'static str = "A guest of Xen";
     const FIELDS: &'static [Field] = &FIELDS;
 
-    fn own(&self) -> Vec<String> {
+    fn unique_values(&self) -> Vec<String> {
         vec![format!("the name {}", self.name.name())]
     }
 }
@@ -91,7 +91,7 @@ impl Setting for XenGuest {
         format!("a table {{ {} }}", NAMES.join(", "))
     }
 
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let before = findings.len();
         let help = |_: &str| format!("a guest has {}", listed(NAMES));
         let fields = Fields::of::<Self>(item, NAMES, help, findings)?;

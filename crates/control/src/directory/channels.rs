@@ -10,25 +10,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use isthmus_layout::board::Place;
 use isthmus_layout::channel::{Direction, SlabSize};
-use isthmus_layout::control::{BoardIndex, RequestSerial};
+use isthmus_layout::control::{ReadyMapIndex, RequestSerial};
 use isthmus_layout::ids::{ChannelId, DomainId};
+use isthmus_layout::ready_map::ReadyBit;
 
 /// One end of a channel, as its domain receives on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct ChannelEnd {
     /// The domain.
     pub domain: DomainId,
-    /// Which of its boards the other end marks.
-    pub board: BoardIndex,
-    /// The place on that board.
-    pub place: Place,
+    /// In which of its ready maps the other end sets a bit.
+    pub ready_map: ReadyMapIndex,
+    /// That bit.
+    pub ready_bit: ReadyBit,
 }
 
 /// How far a channel is. Times are in nanoseconds of the caller's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum ChannelStage {
     /// The listener has not answered yet.
     Offered {
         /// When it counts as not answered.
@@ -44,26 +44,26 @@ pub enum Stage {
 
 /// A channel.
 #[derive(Debug)]
-pub struct Channel<M> {
+pub struct ChannelEntry<M> {
     /// Its number.
     pub id: ChannelId,
     /// Who sends on direction 0.
-    pub connector: End,
+    pub connector: ChannelEnd,
     /// Who sends on direction 1.
-    pub listener: End,
+    pub listener: ChannelEnd,
     /// Bytes of each slab.
     pub slab: SlabSize,
     /// How far it is.
-    pub stage: Stage,
+    pub stage: ChannelStage,
     /// When it was made.
     pub since: u64,
     /// Its memory, for its counters; none if it could not be kept.
     pub memory: Option<M>,
 }
 
-impl<M> Channel<M> {
+impl<M> ChannelEntry<M> {
     /// The end of that domain, and the direction it sends on.
-    pub fn end(&self, domain: DomainId) -> Option<(End, Direction)> {
+    pub fn end(&self, domain: DomainId) -> Option<(ChannelEnd, Direction)> {
         match domain {
             _ if domain == self.connector.domain => Some((self.connector, Direction::Zero)),
             _ if domain == self.listener.domain => Some((self.listener, Direction::One)),
@@ -72,7 +72,7 @@ impl<M> Channel<M> {
     }
 
     /// The other end of that domain's channel.
-    pub fn peer(&self, domain: DomainId) -> Option<End> {
+    pub fn peer(&self, domain: DomainId) -> Option<ChannelEnd> {
         match self.end(domain)?.1 {
             Direction::Zero => Some(self.listener),
             Direction::One => Some(self.connector),
@@ -84,17 +84,17 @@ impl<M> Channel<M> {
 #[derive(Debug)]
 pub struct Half<M> {
     /// The end that is here.
-    pub end: End,
+    pub end: ChannelEnd,
     /// The direction it sends on.
     pub direction: Direction,
     /// Who has to come.
     pub peer: DomainId,
-    /// The place on the peer's board.
-    pub peer_place: Place,
+    /// The bit in the peer's ready map.
+    pub peer_ready_bit: ReadyBit,
     /// Bytes of each slab.
     pub slab: SlabSize,
     /// Which file its memory is: device and inode.
-    pub file: (u64, u64),
+    pub file_id: (u64, u64),
     /// Its memory, for its counters; none if it could not be kept.
     pub memory: Option<M>,
     /// When the peer counts as gone.
@@ -103,19 +103,19 @@ pub struct Half<M> {
 
 impl<M> Half<M> {
     /// True if the two describe the same channel from both ends.
-    pub fn fits(&self, other: &Self) -> bool {
+    pub fn matches(&self, other: &Self) -> bool {
         self.end.domain == other.peer
             && other.end.domain == self.peer
             && self.direction == other.direction.other()
             && self.slab == other.slab
-            && self.end.place == other.peer_place
-            && other.end.place == self.peer_place
+            && self.end.ready_bit == other.peer_ready_bit
+            && other.end.ready_bit == self.peer_ready_bit
     }
 }
 
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Due {
+pub enum Overdue {
     /// A listener's answer.
     Offer(ChannelId),
     /// The other end of a channel which this domain has shown.
@@ -125,94 +125,94 @@ pub enum Due {
 /// All channels.
 #[derive(Debug)]
 pub struct Channels<M> {
-    table: BTreeMap<ChannelId, Channel<M>>,
+    table: BTreeMap<ChannelId, ChannelEntry<M>>,
     halves: BTreeMap<(ChannelId, DomainId), Half<M>>,
-    due: BTreeSet<(u64, Due)>,
-    kept: usize,
+    due: BTreeSet<(u64, Overdue)>,
+    kept_memories: usize,
     next: u64,
 }
 
 impl<M> Channels<M> {
     /// None yet. Numbers begin at `first`, which no daemon before has reached.
     pub fn new(first: u64) -> Self {
-        Self { table: BTreeMap::new(), halves: BTreeMap::new(), due: BTreeSet::new(), kept: 0, next: first }
+        Self { table: BTreeMap::new(), halves: BTreeMap::new(), due: BTreeSet::new(), kept_memories: 0, next: first }
     }
 
     /// A number that was not used before.
-    pub fn number(&mut self) -> ChannelId {
+    pub fn allocate_id(&mut self) -> ChannelId {
         let id = ChannelId(self.next);
         self.next = self.next.wrapping_add(1);
         id
     }
 
-    /// True for a number that [`Self::number`] will answer some day.
-    pub fn is_to_come(&self, id: ChannelId) -> bool {
+    /// True for a number that [`Self::allocate_id`] will answer some day.
+    pub fn is_unissued(&self, id: ChannelId) -> bool {
         id.0 >= self.next && id.0 >> 32 == self.next >> 32
     }
 
     /// Adds one.
-    pub fn insert(&mut self, channel: Channel<M>) {
-        if let Stage::Offered { until, .. } = channel.stage {
-            self.due.insert((until, Due::Offer(channel.id)));
+    pub fn insert(&mut self, channel: ChannelEntry<M>) {
+        if let ChannelStage::Offered { until, .. } = channel.stage {
+            self.due.insert((until, Overdue::Offer(channel.id)));
         }
-        self.kept += usize::from(channel.memory.is_some());
+        self.kept_memories += usize::from(channel.memory.is_some());
         let before = self.table.insert(channel.id, channel);
         assert!(before.is_none()); // Ours: numbers are used once.
     }
 
     /// The channel with this number.
-    pub fn get(&self, id: ChannelId) -> Option<&Channel<M>> {
+    pub fn get(&self, id: ChannelId) -> Option<&ChannelEntry<M>> {
         self.table.get(&id)
     }
 
     /// The listener has accepted. False if it had before.
     pub fn open(&mut self, id: ChannelId) -> bool {
         let Some(channel) = self.table.get_mut(&id) else { return false };
-        let Stage::Offered { until, .. } = channel.stage else { return false };
-        channel.stage = Stage::Open;
-        self.due.remove(&(until, Due::Offer(id)))
+        let ChannelStage::Offered { until, .. } = channel.stage else { return false };
+        channel.stage = ChannelStage::Open;
+        self.due.remove(&(until, Overdue::Offer(id)))
     }
 
     /// Takes one out.
-    pub fn remove(&mut self, id: ChannelId) -> Option<Channel<M>> {
+    pub fn remove(&mut self, id: ChannelId) -> Option<ChannelEntry<M>> {
         let channel = self.table.remove(&id)?;
-        if let Stage::Offered { until, .. } = channel.stage {
-            self.due.remove(&(until, Due::Offer(id)));
+        if let ChannelStage::Offered { until, .. } = channel.stage {
+            self.due.remove(&(until, Overdue::Offer(id)));
         }
-        self.kept -= usize::from(channel.memory.is_some());
+        self.kept_memories -= usize::from(channel.memory.is_some());
         Some(channel)
     }
 
     /// All of them, by number.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Channel<M>> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &ChannelEntry<M>> {
         self.table.values()
     }
 
     /// How many have their memory kept.
-    pub fn kept(&self) -> usize {
-        self.kept
+    pub fn kept_memories(&self) -> usize {
+        self.kept_memories
     }
 
     /// Adds what one end has shown; answers both ends if the other one had shown before what fits.
     pub fn adopt(&mut self, id: ChannelId, half: Half<M>) -> Option<(Half<M>, Half<M>)> {
-        if self.halves.get(&(id, half.peer)).is_some_and(|other| other.fits(&half)) {
+        if self.halves.get(&(id, half.peer)).is_some_and(|other| other.matches(&half)) {
             let other = self.remove_half(id, half.peer).expect("looked at just now");
             return Some((half, other));
         }
         let key = (id, half.end.domain);
-        self.kept += usize::from(half.memory.is_some());
-        self.due.insert((half.until, Due::Half(key.0, key.1)));
+        self.kept_memories += usize::from(half.memory.is_some());
+        self.due.insert((half.until, Overdue::Half(key.0, key.1)));
         self.halves.insert(key, half);
         None
     }
 
     /// True if that end was shown already, or the channel is there.
-    pub fn knows(&self, id: ChannelId, domain: DomainId) -> bool {
+    pub fn has_end(&self, id: ChannelId, domain: DomainId) -> bool {
         self.table.contains_key(&id) || self.halves.contains_key(&(id, domain))
     }
 
     /// The halves of that domain, and those that wait for it.
-    pub fn halves_about(&self, domain: DomainId) -> Vec<(ChannelId, DomainId)> {
+    pub fn halves_involving(&self, domain: DomainId) -> Vec<(ChannelId, DomainId)> {
         let about =
             |(key, half): (&(ChannelId, DomainId), &Half<M>)| (key.1 == domain || half.peer == domain).then_some(*key);
         self.halves.iter().filter_map(about).collect()
@@ -224,10 +224,10 @@ impl<M> Channels<M> {
     }
 
     /// From now on what waits for `peer` waits until then.
-    pub fn rearm(&mut self, peer: DomainId, until: u64) {
+    pub fn set_peer_deadline(&mut self, peer: DomainId, until: u64) {
         for ((id, of), half) in self.halves.iter_mut().filter(|(_, half)| half.peer == peer) {
-            self.due.remove(&(half.until, Due::Half(*id, *of)));
-            self.due.insert((until, Due::Half(*id, *of)));
+            self.due.remove(&(half.until, Overdue::Half(*id, *of)));
+            self.due.insert((until, Overdue::Half(*id, *of)));
             half.until = until;
         }
     }
@@ -235,8 +235,8 @@ impl<M> Channels<M> {
     /// Takes a half out.
     pub fn remove_half(&mut self, id: ChannelId, domain: DomainId) -> Option<Half<M>> {
         let half = self.halves.remove(&(id, domain))?;
-        self.kept -= usize::from(half.memory.is_some());
-        self.due.remove(&(half.until, Due::Half(id, domain)));
+        self.kept_memories -= usize::from(half.memory.is_some());
+        self.due.remove(&(half.until, Overdue::Half(id, domain)));
         Some(half)
     }
 
@@ -246,7 +246,7 @@ impl<M> Channels<M> {
     }
 
     /// Something that was not answered by `now`. It stays due until it is removed.
-    pub fn overdue(&self, now: u64) -> Option<Due> {
+    pub fn overdue(&self, now: u64) -> Option<Overdue> {
         self.due.first().filter(|(until, _)| *until <= now).map(|(_, due)| *due)
     }
 }

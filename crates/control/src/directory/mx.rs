@@ -7,7 +7,7 @@
 //!
 //! A board is to MX what a network card is: something with an address, on which programs have numbers. All domains share the boards. A
 //! number is claimed for an open endpoint of a domain and given back with it. Who had one is remembered for a while, so that a program
-//! can still say whose message it holds. (The boards of [`super::boards`] are something else: memory that tells a receiver who is active.)
+//! can still say whose message it holds. ([`super::ready_maps`] are something else: memory that shows a receiver which channels are active.)
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -15,11 +15,11 @@ use isthmus_layout::ids::{DomainId, EndpointAddress, NicId};
 use isthmus_layout::reason::Reason;
 
 /// Endpoints without their number that are remembered.
-const LEFT_MAX: usize = 4096;
+const RECENT_MAX: usize = 4096;
 
 /// A board as the configuration describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MxBoard {
+pub struct MxBoardEntry {
     /// Its address.
     pub nic: NicId,
     /// What people call it.
@@ -49,27 +49,27 @@ pub struct Claim {
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Mx {
-    boards: Vec<MxBoard>,
+    boards: Vec<MxBoardEntry>,
     claims: BTreeMap<MxNumber, Claim>,
     numbers: BTreeMap<EndpointAddress, MxNumber>,
     /// Numbers of domains that were attached to the daemon before and may come back.
-    kept: BTreeMap<MxNumber, DomainId>,
-    left: Left,
+    reserved: BTreeMap<MxNumber, DomainId>,
+    recent: RecentNumbers,
 }
 
 impl Mx {
     /// With these boards, numbered from 0.
-    pub fn new(boards: Vec<MxBoard>) -> Self {
+    pub fn new(boards: Vec<MxBoardEntry>) -> Self {
         Self { boards, ..Self::default() }
     }
 
     /// The boards, in the order of their numbers.
-    pub fn boards(&self) -> &[MxBoard] {
+    pub fn boards(&self) -> &[MxBoardEntry] {
         &self.boards
     }
 
     /// The board of this number.
-    pub fn board(&self, number: u32) -> Option<&MxBoard> {
+    pub fn board(&self, number: u32) -> Option<&MxBoardEntry> {
         self.boards.get(number as usize)
     }
 
@@ -85,22 +85,22 @@ impl Mx {
             return Err(Reason::RequestInvalid);
         }
         let boards = match board {
-            Some(board) if self.board(board).is_none() => return Err(Reason::MxNoBoard),
+            Some(board) if self.board(board).is_none() => return Err(Reason::MxBoardUnknown),
             Some(board) => board..board + 1,
-            None if self.boards.is_empty() => return Err(Reason::MxNoBoard),
+            None if self.boards.is_empty() => return Err(Reason::MxBoardUnknown),
             None => 0..self.boards.len() as u32,
         };
         let most = boards.clone().filter_map(|board| self.board(board)).map(|board| board.endpoints).max().unwrap_or(0);
         let endpoints = match endpoint {
-            Some(endpoint) if endpoint >= most => return Err(Reason::MxEndpointBeyond),
+            Some(endpoint) if endpoint >= most => return Err(Reason::MxEndpointOutOfRange),
             Some(endpoint) => endpoint..endpoint + 1,
             None => 0..most,
         };
         let number = endpoints
             .flat_map(|endpoint| boards.clone().map(move |board| MxNumber { board, endpoint }))
-            .find(|number| self.has(*number) && self.is_free(*number, at.domain))
+            .find(|number| self.contains(*number) && self.is_free(*number, at.domain))
             .ok_or(Reason::MxEndpointTaken)?;
-        self.kept.remove(&number);
+        self.reserved.remove(&number);
         self.claims.insert(number, Claim { at, key });
         self.numbers.insert(at, number);
         Ok(number)
@@ -108,10 +108,10 @@ impl Mx {
 
     /// Who has that number and asks for that key.
     pub fn connect(&self, nic: u64, endpoint: u32, key: u32) -> Result<EndpointAddress, Reason> {
-        let board = self.boards.iter().position(|board| board.nic.number() == nic).ok_or(Reason::MxNoNic)?;
+        let board = self.boards.iter().position(|board| board.nic.number() == nic).ok_or(Reason::MxNicUnknown)?;
         let number = MxNumber { board: board as u32, endpoint };
-        if !self.has(number) {
-            return Err(Reason::MxEndpointBeyond);
+        if !self.contains(number) {
+            return Err(Reason::MxEndpointOutOfRange);
         }
         match self.claims.get(&number) {
             None => Err(Reason::MxEndpointClosed),
@@ -121,8 +121,8 @@ impl Mx {
     }
 
     /// The number that an endpoint has, or had until lately.
-    pub fn who(&self, at: EndpointAddress) -> Result<MxNumber, Reason> {
-        self.number_of(at).or_else(|| self.left.number_of(at)).ok_or(Reason::MxNoNumber)
+    pub fn last_number_of(&self, at: EndpointAddress) -> Result<MxNumber, Reason> {
+        self.number_of(at).or_else(|| self.recent.number_of(at)).ok_or(Reason::MxNumberMissing)
     }
 
     /// The number that an endpoint has.
@@ -136,55 +136,55 @@ impl Mx {
     }
 
     /// A domain that may come back had this number. Nobody else gets it until then.
-    pub fn keep(&mut self, number: MxNumber, domain: DomainId) {
-        self.kept.insert(number, domain);
+    pub fn reserve(&mut self, number: MxNumber, domain: DomainId) {
+        self.reserved.insert(number, domain);
     }
 
     /// A domain will not come back.
-    pub fn release(&mut self, domain: DomainId) {
-        self.kept.retain(|_, kept| *kept != domain);
+    pub fn release_reserved(&mut self, domain: DomainId) {
+        self.reserved.retain(|_, kept| *kept != domain);
     }
 
     /// An endpoint is closed.
     pub fn close(&mut self, at: EndpointAddress) {
         if let Some(number) = self.numbers.remove(&at) {
             self.claims.remove(&number);
-            self.left.enter(at, number);
+            self.recent.push(at, number);
         }
     }
 
     /// A domain is gone, with all its endpoints.
-    pub fn leave(&mut self, domain: DomainId) {
+    pub fn remove_domain(&mut self, domain: DomainId) {
         let of_domain = self.numbers.keys().filter(|at| at.domain == domain);
         for at in of_domain.copied().collect::<Vec<_>>() {
             self.close(at);
         }
-        self.release(domain);
+        self.release_reserved(domain);
     }
 
     fn is_free(&self, number: MxNumber, domain: DomainId) -> bool {
-        !self.claims.contains_key(&number) && self.kept.get(&number).is_none_or(|kept| *kept == domain)
+        !self.claims.contains_key(&number) && self.reserved.get(&number).is_none_or(|kept| *kept == domain)
     }
 
-    fn has(&self, number: MxNumber) -> bool {
+    fn contains(&self, number: MxNumber) -> bool {
         self.board(number.board).is_some_and(|board| number.endpoint < board.endpoints)
     }
 }
 
 /// Endpoints that had a number, the one that lost it first at the front.
 #[derive(Debug, Default)]
-struct Left {
+struct RecentNumbers {
     order: VecDeque<EndpointAddress>,
     numbers: HashMap<EndpointAddress, MxNumber>,
 }
 
-impl Left {
-    fn enter(&mut self, at: EndpointAddress, number: MxNumber) {
+impl RecentNumbers {
+    fn push(&mut self, at: EndpointAddress, number: MxNumber) {
         if self.numbers.insert(at, number).is_some() {
             self.order.retain(|known| *known != at);
         }
         self.order.push_back(at);
-        if self.order.len() > LEFT_MAX
+        if self.order.len() > RECENT_MAX
             && let Some(oldest) = self.order.pop_front()
         {
             self.numbers.remove(&oldest);
@@ -202,7 +202,7 @@ mod tests {
     use isthmus_layout::ids::EndpointIndex;
 
     fn boards(endpoints: &[u32]) -> Mx {
-        let board = |(at, endpoints): (usize, &u32)| MxBoard {
+        let board = |(at, endpoints): (usize, &u32)| MxBoardEntry {
             nic: NicId::new(0x0200_0000_0000 + at as u64).unwrap(),
             name: format!("host:{at}"),
             endpoints: *endpoints,
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn any_takes_the_lowest_number_on_the_lowest_board() {
+    fn claims_the_lowest_number_on_the_lowest_board() {
         let mut mx = boards(&[2, 1, 3]);
         let taken: Vec<_> = (1..=7).map(|domain| mx.open(None, None, 0, at(domain, 0))).collect();
         let right = [(0, 0), (1, 0), (2, 0), (0, 1), (2, 1), (2, 2)].map(|(board, endpoint)| number(board, endpoint));
@@ -238,63 +238,63 @@ mod tests {
         assert_eq!(mx.open(None, Some(3), 7, at(3, 0)), Err(Reason::MxEndpointTaken));
         assert_eq!(mx.open(Some(1), None, 7, at(3, 0)), Ok(number(1, 0)));
         assert_eq!(mx.open(Some(0), None, 7, at(1, 0)), Err(Reason::RequestInvalid), "one number an endpoint");
-        mx.leave(DomainId::new(1).unwrap());
+        mx.remove_domain(DomainId::new(1).unwrap());
         assert_eq!(mx.open(Some(1), Some(3), 7, at(4, 0)), Ok(number(1, 3)));
     }
 
     #[test]
-    fn numbers_are_kept_for_those_who_may_come_back() {
+    fn reserves_numbers_for_resumable_domains() {
         let (mut mx, back, lost) = (boards(&[4]), DomainId::new(1).unwrap(), DomainId::new(2).unwrap());
-        mx.keep(number(0, 0), back);
-        mx.keep(number(0, 1), lost);
+        mx.reserve(number(0, 0), back);
+        mx.reserve(number(0, 1), lost);
         assert_eq!(mx.open(None, None, 0, at(3, 0)), Ok(number(0, 2)));
         assert_eq!(mx.open(None, Some(0), 0, at(4, 0)), Err(Reason::MxEndpointTaken));
         assert_eq!(mx.open(None, Some(0), 0, at(1, 0)), Ok(number(0, 0)));
-        mx.release(lost);
+        mx.release_reserved(lost);
         assert_eq!(mx.open(None, Some(1), 0, at(4, 0)), Ok(number(0, 1)));
         mx.close(at(1, 0));
         assert_eq!(mx.open(None, Some(0), 0, at(5, 0)), Ok(number(0, 0)), "kept for the first claim only");
     }
 
     #[test]
-    fn what_is_not_there_is_named() {
+    fn reports_unknown_boards_and_numbers() {
         let mut mx = boards(&[4, 8]);
-        assert_eq!(mx.open(Some(2), None, 0, at(1, 0)), Err(Reason::MxNoBoard));
-        assert_eq!(mx.open(Some(u32::MAX), Some(u32::MAX), 0, at(1, 0)), Err(Reason::MxNoBoard));
-        assert_eq!(mx.open(Some(0), Some(4), 0, at(1, 0)), Err(Reason::MxEndpointBeyond));
-        assert_eq!(mx.open(None, Some(u32::MAX), 0, at(1, 0)), Err(Reason::MxEndpointBeyond));
+        assert_eq!(mx.open(Some(2), None, 0, at(1, 0)), Err(Reason::MxBoardUnknown));
+        assert_eq!(mx.open(Some(u32::MAX), Some(u32::MAX), 0, at(1, 0)), Err(Reason::MxBoardUnknown));
+        assert_eq!(mx.open(Some(0), Some(4), 0, at(1, 0)), Err(Reason::MxEndpointOutOfRange));
+        assert_eq!(mx.open(None, Some(u32::MAX), 0, at(1, 0)), Err(Reason::MxEndpointOutOfRange));
         assert_eq!(mx.open(None, Some(7), 0, at(1, 0)), Ok(number(1, 7)), "the board that has it");
-        assert_eq!(boards(&[]).open(None, None, 0, at(1, 0)), Err(Reason::MxNoBoard));
+        assert_eq!(boards(&[]).open(None, None, 0, at(1, 0)), Err(Reason::MxBoardUnknown));
     }
 
     #[test]
-    fn connecting_says_what_is_wrong_first() {
+    fn connect_reports_the_first_mismatch() {
         let mut mx = boards(&[4]);
         let nic = mx.boards()[0].nic.number();
         mx.open(None, Some(2), 0x1234, at(1, 5)).unwrap();
         assert_eq!(mx.connect(nic, 2, 0x1234), Ok(at(1, 5)));
         assert_eq!(mx.connect(nic, 2, 0), Err(Reason::MxBadKey));
         assert_eq!(mx.connect(nic, 3, 0x1234), Err(Reason::MxEndpointClosed));
-        assert_eq!(mx.connect(nic, 4, 0x1234), Err(Reason::MxEndpointBeyond));
-        assert_eq!(mx.connect(nic + 1, 2, 0x1234), Err(Reason::MxNoNic));
-        assert_eq!(mx.connect(u64::MAX, u32::MAX, 0), Err(Reason::MxNoNic));
+        assert_eq!(mx.connect(nic, 4, 0x1234), Err(Reason::MxEndpointOutOfRange));
+        assert_eq!(mx.connect(nic + 1, 2, 0x1234), Err(Reason::MxNicUnknown));
+        assert_eq!(mx.connect(u64::MAX, u32::MAX, 0), Err(Reason::MxNicUnknown));
     }
 
     #[test]
-    fn who_left_is_remembered_until_many_others_have() {
+    fn remembers_closed_endpoints_up_to_the_limit() {
         let mut mx = boards(&[2]);
         mx.open(None, Some(1), 0, at(1, 0)).unwrap();
-        assert_eq!(mx.who(at(1, 0)), Ok(number(0, 1)));
-        mx.leave(DomainId::new(1).unwrap());
-        assert_eq!((mx.who(at(1, 0)), mx.number_of(at(1, 0))), (Ok(number(0, 1)), None));
-        assert_eq!(mx.who(at(1, 1)), Err(Reason::MxNoNumber));
-        for domain in 2..=LEFT_MAX as u32 + 1 {
-            assert_eq!(mx.who(at(1, 0)), Ok(number(0, 1)));
+        assert_eq!(mx.last_number_of(at(1, 0)), Ok(number(0, 1)));
+        mx.remove_domain(DomainId::new(1).unwrap());
+        assert_eq!((mx.last_number_of(at(1, 0)), mx.number_of(at(1, 0))), (Ok(number(0, 1)), None));
+        assert_eq!(mx.last_number_of(at(1, 1)), Err(Reason::MxNumberMissing));
+        for domain in 2..=RECENT_MAX as u32 + 1 {
+            assert_eq!(mx.last_number_of(at(1, 0)), Ok(number(0, 1)));
             mx.open(None, None, 0, at(domain, 0)).unwrap();
-            mx.leave(DomainId::new(domain).unwrap());
+            mx.remove_domain(DomainId::new(domain).unwrap());
         }
-        assert_eq!(mx.who(at(1, 0)), Err(Reason::MxNoNumber));
-        assert_eq!((mx.left.order.len(), mx.left.numbers.len()), (LEFT_MAX, LEFT_MAX));
+        assert_eq!(mx.last_number_of(at(1, 0)), Err(Reason::MxNumberMissing));
+        assert_eq!((mx.recent.order.len(), mx.recent.numbers.len()), (RECENT_MAX, RECENT_MAX));
     }
 
     #[test]
@@ -302,10 +302,10 @@ mod tests {
         let mut mx = boards(&[4]);
         for endpoint in 0..3 {
             mx.open(None, Some(endpoint), 0, at(1, 0)).unwrap();
-            assert_eq!(mx.who(at(1, 0)), Ok(number(0, endpoint)));
+            assert_eq!(mx.last_number_of(at(1, 0)), Ok(number(0, endpoint)));
             mx.close(at(1, 0));
-            assert_eq!(mx.who(at(1, 0)), Ok(number(0, endpoint)));
+            assert_eq!(mx.last_number_of(at(1, 0)), Ok(number(0, endpoint)));
         }
-        assert_eq!((mx.left.order.len(), mx.claims().len()), (1, 0));
+        assert_eq!((mx.recent.order.len(), mx.claims().len()), (1, 0));
     }
 }

@@ -4,8 +4,8 @@ fn limits() -> Limits {
     Limits { domains: 4, domains_per_owner: 3, endpoints: 32, mx_endpoints_per_owner: 2, channels: 8 }
 }
 
-fn board() -> MxBoard {
-    MxBoard { nic: isthmus_layout::NicId::from_octets([2, 0, 0, 0, 0, 1]), name: "host:0".into(), endpoints: 2 }
+fn board() -> MxBoardEntry {
+    MxBoardEntry { nic: isthmus_layout::NicId::from_octets([2, 0, 0, 0, 0, 1]), name: "host:0".into(), endpoints: 2 }
 }
 
 fn directory() -> Directory {
@@ -16,11 +16,11 @@ fn name(name: &str) -> Name {
     Name::new(name).unwrap()
 }
 
-fn applicant(owner: u32) -> Applicant {
-    Applicant { name: None, fallback: name("prog-17"), owner: Owner(owner), resumed: None }
+fn applicant(owner: u32) -> AttachRequest {
+    AttachRequest { name: None, fallback: name("prog-17"), owner: Owner(owner), resumed: None }
 }
 
-fn attach(directory: &mut Directory, applicant: Applicant) -> Result<(u32, String), Reason> {
+fn attach(directory: &mut Directory, applicant: AttachRequest) -> Result<(u32, String), Reason> {
     directory.attach(applicant).map(|domain| (domain.id.number(), domain.name.to_string()))
 }
 
@@ -29,11 +29,11 @@ fn domains_get_numbers_and_names() {
     let mut directory = directory();
     assert_eq!(attach(&mut directory, applicant(5)), Ok((1, "prog-17".into())));
     assert_eq!(attach(&mut directory, applicant(5)), Ok((2, "prog-17-2".into())));
-    let web = Applicant { name: Some(name("web")), ..applicant(5) };
+    let web = AttachRequest { name: Some(name("web")), ..applicant(5) };
     assert_eq!(attach(&mut directory, web.clone()), Ok((3, "web".into())));
-    assert_eq!(attach(&mut directory, applicant(5)), Err(Reason::OwnerDomainsFull));
-    assert_eq!(attach(&mut directory, Applicant { owner: Owner(6), ..web.clone() }), Err(Reason::NameTaken));
-    let number = Applicant { name: Some(name("d9")), ..applicant(6) };
+    assert_eq!(attach(&mut directory, applicant(5)), Err(Reason::UserDomainsFull));
+    assert_eq!(attach(&mut directory, AttachRequest { owner: Owner(6), ..web.clone() }), Err(Reason::NameTaken));
+    let number = AttachRequest { name: Some(name("d9")), ..applicant(6) };
     assert_eq!(attach(&mut directory, number), Err(Reason::NameInvalid));
     attach(&mut directory, applicant(6)).unwrap();
     assert_eq!(attach(&mut directory, applicant(7)), Err(Reason::DomainsFull));
@@ -45,9 +45,9 @@ fn domains_get_numbers_and_names() {
 #[test]
 fn a_domain_that_comes_back_keeps_its_number() {
     let mut directory = Directory::new(limits(), vec![board()], DomainId::new(100).unwrap());
-    let back = Applicant { name: Some(name("web")), resumed: DomainId::new(7), ..applicant(5) };
+    let back = AttachRequest { name: Some(name("web")), resumed: DomainId::new(7), ..applicant(5) };
     assert_eq!(attach(&mut directory, back.clone()), Ok((7, "web".into())));
-    let twice = Applicant { name: Some(name("other")), ..back };
+    let twice = AttachRequest { name: Some(name("other")), ..back };
     assert_eq!(attach(&mut directory, twice), Err(Reason::StillAttached));
     assert_eq!(attach(&mut directory, applicant(5)), Ok((100, "prog-17".into())));
 }
@@ -55,7 +55,7 @@ fn a_domain_that_comes_back_keeps_its_number() {
 #[test]
 fn domains_are_found_by_name_and_by_number() {
     let mut directory = directory();
-    attach(&mut directory, Applicant { name: Some(name("web")), ..applicant(5) }).unwrap();
+    attach(&mut directory, AttachRequest { name: Some(name("web")), ..applicant(5) }).unwrap();
     assert_eq!(directory.find(&name("web")).map(|domain| domain.id.number()), Some(1));
     assert_eq!(directory.find(&name("d1")).map(|domain| domain.name.as_str()), Some("web"));
     assert!(directory.find(&name("d2")).is_none() && directory.find(&name("we")).is_none());
@@ -93,20 +93,20 @@ fn mx_numbers_go_with_their_endpoint_and_with_their_domain() {
     directory.close_endpoint(ids[0], a.endpoint).unwrap();
     assert_eq!(directory.open_mx(Some(0), Some(number.endpoint), 1, b), Ok(number));
     directory.detach(ids[1]).unwrap();
-    assert_eq!((directory.mx().claims().len(), directory.mx().who(b)), (0, Ok(number)));
+    assert_eq!((directory.mx().claims().len(), directory.mx().last_number_of(b)), (0, Ok(number)));
     assert_eq!(directory.open_mx(None, None, 1, b), Err(Reason::NoSuchDomain));
 }
 
 #[test]
 fn one_owner_does_not_get_all_mx_numbers() {
-    let (limits, boards) = (limits(), vec![MxBoard { endpoints: 3, ..board() }]);
+    let (limits, boards) = (limits(), vec![MxBoardEntry { endpoints: 3, ..board() }]);
     let mut directory = Directory::new(limits, boards, DomainId::new(1).unwrap());
     let mut claim = |owner| {
         let domain = directory.attach(applicant(owner)).unwrap().id;
         let endpoint = directory.open_endpoint(domain, None, None).unwrap();
         directory.open_mx(None, None, 0, EndpointAddress { domain, endpoint }).map(|number| number.endpoint)
     };
-    assert_eq!([claim(5), claim(5), claim(5), claim(6)], [Ok(0), Ok(1), Err(Reason::MxOwnerFull), Ok(2)]);
+    assert_eq!([claim(5), claim(5), claim(5), claim(6)], [Ok(0), Ok(1), Err(Reason::MxUserEndpointsFull), Ok(2)]);
 }
 
 #[test]

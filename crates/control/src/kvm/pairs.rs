@@ -1,7 +1,7 @@
-//! Makes the windows that two guests have in common, and takes them away, by the guests' monitors.
+//! Makes pair windows, and takes them away, by the guests' monitors.
 //!
 //! ```text
-//!   memory ──► bells of each guest to the other's device ──► plugged into both ……► unplugged from both
+//!   memory ──► doorbells of each guest to the other's device ──► plugged into both ……► unplugged from both
 //! ```
 //!
 //! A monitor that refuses, hangs or lies ends in a refusal. A guest that does not let its window go keeps memory that nobody else gets, and
@@ -17,51 +17,51 @@ use std::time::Duration;
 use isthmus_layout::RegionSize;
 use isthmus_layout::control::Name;
 use isthmus_platform::local;
-use isthmus_platform_kvm::{CommonDevice, GUEST, port};
+use isthmus_platform_kvm::{GUEST, PairDevice, port};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::broker::Wanted;
-use crate::ground::common::Sheet;
-use crate::ground::{CommonWindow, Estate};
-use crate::pairs::{Limits, Make, live};
+use crate::allocator::pair_window::PairFileBacking;
+use crate::allocator::{GuestWindow, PairWindow};
+use crate::async_fd::register;
+use crate::broker::PairRequest;
+use crate::pairs::{PairMaker, PairTimeouts, run_pair};
 use crate::server::Server;
-use crate::watched::watched;
 
 use super::qmp::{Monitor, MonitorError};
 
 /// How often a device that is to go is asked for again: a guest's kernel takes its time.
-const AGAIN: Duration = Duration::from_millis(500);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A guest, the other one, and where windows are made for the first.
-type Side<'a> = (&'a Arc<Estate>, &'a Arc<Estate>, &'a Place);
+type PairSide<'a> = (&'a Arc<GuestWindow>, &'a Arc<GuestWindow>, &'a MonitoredGuest);
 
 /// What the names of devices begin with.
-const NAMES: &str = "isthmus-";
+const NAME_PREFIX: &str = "isthmus-";
 
 /// How many times of these the guest itself is asked once more.
-const ASK_EVERY: u32 = 20;
+const UNPLUG_RETRY_EVERY: u32 = 20;
 
 /// Ports that a device is tried at.
 const PORTS_MAX: usize = 8;
 
 /// For the server of a guest's device.
 #[derive(Debug)]
-pub(crate) enum Neighbour {
+pub(crate) enum PeerChange {
     /// Another guest, and what rings its vectors; answered when the guest's machine knows.
-    Comes {
+    Added {
         /// Its number among the device's peers.
         peer: u16,
         /// In the order of the vectors.
-        bells: Vec<OwnedFd>,
-        /// Told when it is known.
-        known: oneshot::Sender<()>,
+        doorbells: Vec<OwnedFd>,
+        /// Sent when the machine has received all doorbells.
+        drained: oneshot::Sender<()>,
     },
     /// It is none any more.
-    Goes {
+    Removed {
         /// Its number.
         peer: u16,
     },
@@ -69,94 +69,95 @@ pub(crate) enum Neighbour {
 
 /// A guest as far as windows are made for it.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct MonitoredGuest {
     /// Its monitor.
     pub(crate) monitor: PathBuf,
     /// The server of its device.
-    pub(crate) device: UnboundedSender<Neighbour>,
+    pub(crate) device: UnboundedSender<PeerChange>,
 }
 
 /// How windows are made.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct PairPlan {
     /// Bytes of each.
     pub(crate) size: RegionSize,
     /// How long things may take.
-    pub(crate) limits: Limits,
+    pub(crate) limits: PairTimeouts,
     /// Guests with a monitor.
-    pub(crate) places: BTreeMap<Name, Place>,
+    pub(crate) monitored: BTreeMap<Name, MonitoredGuest>,
     /// Tells devices of this daemon from those of others.
-    pub(crate) mark: String,
+    pub(crate) daemon_tag: String,
 }
 
 /// Makes windows as long as there is somebody who wants any.
-pub(crate) async fn serve(server: Server, plan: Plan, mut wanted: UnboundedReceiver<Wanted>) {
+pub(crate) async fn serve(server: Server, plan: PairPlan, mut requests: UnboundedReceiver<PairRequest>) {
     let plan = Arc::new(plan);
-    while let Some(wanted) = wanted.recv().await {
-        let maker = Making { plan: Arc::clone(&plan), plugged: Vec::new() };
-        spawn_local(live(server.clone(), plan.limits, wanted, maker));
+    while let Some(request) = requests.recv().await {
+        let maker = KvmPairMaker { plan: Arc::clone(&plan), plugged: Vec::new() };
+        spawn_local(run_pair(server.clone(), plan.limits, request, maker));
     }
 }
 
 /// One window.
-struct Making {
-    plan: Arc<Plan>,
-    plugged: Vec<Plugged>,
+struct KvmPairMaker {
+    plan: Arc<PairPlan>,
+    plugged: Vec<PluggedDevice>,
 }
 
 /// Both, in either order.
-fn sides<'a>(plan: &'a Plan, wanted: &'a Wanted) -> Result<[Side<'a>; 2], String> {
-    let [one, other] = &wanted.guests;
-    let place = |guest: &Arc<Estate>| {
-        let place = plan.places.get(guest.name());
-        place.ok_or_else(|| format!("guest {} has no monitor", guest.name()))
+fn sides<'a>(plan: &'a PairPlan, request: &'a PairRequest) -> Result<[PairSide<'a>; 2], String> {
+    let [one, other] = &request.guests;
+    let guest_entry = |guest: &Arc<GuestWindow>| {
+        let guest_entry = plan.monitored.get(guest.name());
+        guest_entry.ok_or_else(|| format!("guest {} has no monitor", guest.name()))
     };
-    Ok([(one, other, place(one)?), (other, one, place(other)?)])
+    Ok([(one, other, guest_entry(one)?), (other, one, guest_entry(other)?)])
 }
 
-impl Make for Making {
-    async fn make(&mut self, wanted: &Wanted) -> Result<Arc<CommonWindow>, String> {
-        let Wanted { number, guests, .. } = wanted;
+impl PairMaker for KvmPairMaker {
+    async fn create(&mut self, request: &PairRequest) -> Result<Arc<PairWindow>, String> {
+        let PairRequest { number, guests, .. } = request;
         let memory = Arc::new(local::memory(self.plan.size).map_err(|error| error.to_string())?);
-        let sheet = Sheet::new(*number, Arc::clone(&memory), self.plan.size.0);
-        let window = CommonWindow::over(*number, guests.clone(), sheet);
-        let sides = sides(&self.plan, wanted)?;
-        for (guest, other, place) in sides {
+        let file_backing = PairFileBacking::new(*number, Arc::clone(&memory), self.plan.size.0);
+        let window = PairWindow::new(*number, guests.clone(), file_backing);
+        let sides = sides(&self.plan, request)?;
+        for (guest, other, guest_entry) in sides {
             let peer = other.peer().ok_or_else(|| format!("guest {} has come too often", other.name()))?;
-            let bells = other.bells().map_err(|error| error.to_string())?;
-            let (known, is_known) = oneshot::channel();
-            let told = place.device.send(Neighbour::Comes { peer, bells, known }).is_ok() && is_known.await.is_ok();
-            told.then_some(()).ok_or_else(|| format!("guest {} is not there any more", guest.name()))?;
+            let doorbells = other.doorbells().map_err(|error| error.to_string())?;
+            let (drained, is_drained) = oneshot::channel();
+            let is_added = guest_entry.device.send(PeerChange::Added { peer, doorbells, drained }).is_ok()
+                && is_drained.await.is_ok();
+            is_added.then_some(()).ok_or_else(|| format!("guest {} is not there any more", guest.name()))?;
         }
         let mut sockets = Vec::new();
-        for (guest, _, place) in sides {
-            let (device, socket) = CommonDevice::new(number.0 + GUEST, &*memory).map_err(|error| error.to_string())?;
-            let id = format!("{NAMES}{}-{}-{}", self.plan.mark, number.0, guest.number().0);
-            self.plugged.push(Plugged { id, monitor: place.monitor.clone(), device });
+        for (guest, _, guest_entry) in sides {
+            let (device, socket) = PairDevice::new(number.0 + GUEST, &*memory).map_err(|error| error.to_string())?;
+            let id = format!("{NAME_PREFIX}{}-{}-{}", self.plan.daemon_tag, number.0, guest.number().0);
+            self.plugged.push(PluggedDevice { id, monitor: guest_entry.monitor.clone(), device });
             sockets.push(socket);
         }
         // One after the other: two guests may have one processor.
         for ((plugged, socket), (guest, ..)) in self.plugged.iter().zip(sockets).zip(sides) {
             let refused = |error| format!("the monitor of guest {}: {error}", guest.name());
-            plugged.plug(socket, &self.plan.mark).await.map_err(refused)?;
+            plugged.plug(socket, &self.plan.daemon_tag).await.map_err(refused)?;
         }
         Ok(window)
     }
 
-    async fn gone(&self) -> &'static str {
+    async fn closed(&self) -> &'static str {
         let [one, other] = &self.plugged[..] else { return std::future::pending().await };
         tokio::select! {
-            () = one.gone() => {}
-            () = other.gone() => {}
+            () = one.closed() => {}
+            () = other.closed() => {}
         }
         "its device is gone"
     }
 
-    async fn unmake(self, wanted: &Wanted) {
+    async fn destroy(self, request: &PairRequest) {
         // The guests' devices ring one another no more.
-        for (_, other, place) in sides(&self.plan, wanted).into_iter().flatten() {
+        for (_, other, guest_entry) in sides(&self.plan, request).into_iter().flatten() {
             if let Some(peer) = other.peer() {
-                let _ = place.device.send(Neighbour::Goes { peer }); // Else the daemon ends.
+                let _ = guest_entry.device.send(PeerChange::Removed { peer }); // Else the daemon ends.
             }
         }
         let limit = self.plan.limits.limit;
@@ -169,18 +170,18 @@ impl Make for Making {
 }
 
 /// A device that shows a window, from before it is plugged.
-struct Plugged {
+struct PluggedDevice {
     /// What QEMU calls it, and its character device.
     id: String,
     monitor: PathBuf,
-    device: CommonDevice,
+    device: PairDevice,
 }
 
-impl Plugged {
+impl PluggedDevice {
     /// Plugs it into its guest, with this end of its socket.
-    async fn plug(&self, socket: OwnedFd, mark: &str) -> Result<(), MonitorError> {
+    async fn plug(&self, socket: OwnedFd, daemon_tag: &str) -> Result<(), MonitorError> {
         let mut monitor = Monitor::connect(&self.monitor).await?;
-        for left in left_behind(&monitor.command("query-chardev", json!({})).await?, mark) {
+        for left in stale_devices(&monitor.command("query-chardev", json!({})).await?, daemon_tag) {
             tracing::debug!(device = left, "a daemon before has left it");
             for command in ["device_del", "chardev-remove"] {
                 // While its guest thinks about it the character device is refused; the next window asks again.
@@ -190,7 +191,7 @@ impl Plugged {
                 }
             }
         }
-        monitor.hand(&self.id, socket.as_fd()).await?;
+        monitor.add_fd(&self.id, socket.as_fd()).await?;
         drop(socket);
         let address = json!({ "type": "fd", "data": { "str": self.id } });
         let backend = json!({ "type": "socket", "data": { "server": false, "addr": address } });
@@ -218,20 +219,20 @@ impl Plugged {
     }
 
     /// Waits until it is gone.
-    async fn gone(&self) {
-        let hangs_up = |fd: io::Result<OwnedFd>| fd.and_then(watched);
+    async fn closed(&self) {
+        let hangs_up = |fd: io::Result<OwnedFd>| fd.and_then(register);
         match hangs_up(self.device.as_fd().try_clone_to_owned()) {
             Ok(socket) => {
                 while !self.device.is_gone() {
                     match socket.readable().await {
                         Ok(mut ready) => ready.clear_ready(),
-                        Err(_) => return sleep(AGAIN).await,
+                        Err(_) => return sleep(RETRY_INTERVAL).await,
                     }
                 }
             }
             Err(_) => {
                 while !self.device.is_gone() {
-                    sleep(AGAIN).await;
+                    sleep(RETRY_INTERVAL).await;
                 }
             }
         }
@@ -239,12 +240,12 @@ impl Plugged {
 
     /// Unplugs it, and returns when it is gone. A guest may take as long as it likes, and keep it for ever.
     async fn unplug(&self, limit: Duration) {
-        let (begun, mut tries, mut told) = (Instant::now(), 0_u32, false);
+        let (begun, mut tries, mut is_logged) = (Instant::now(), 0_u32, false);
         while !self.device.is_gone() {
-            let tried = timeout(limit, self.try_to_unplug(tries)).await;
+            let tried = timeout(limit, self.try_unplug(tries)).await;
             tries += 1;
-            if !told && begun.elapsed() >= limit {
-                told = true;
+            if !is_logged && begun.elapsed() >= limit {
+                is_logged = true;
                 let why = tried.map_or_else(
                     |_| "its monitor does not answer".to_owned(),
                     |tried| match tried {
@@ -254,17 +255,17 @@ impl Plugged {
                 );
                 tracing::warn!(device = self.id, "a guest does not let go of a window: {why}");
             }
-            let pause = if told { limit } else { AGAIN };
+            let pause = if is_logged { limit } else { RETRY_INTERVAL };
             tokio::select! {
-                () = self.gone() => {}
+                () = self.closed() => {}
                 () = sleep(pause) => {}
             }
         }
     }
 
-    async fn try_to_unplug(&self, tries: u32) -> Result<(), MonitorError> {
+    async fn try_unplug(&self, tries: u32) -> Result<(), MonitorError> {
         let mut monitor = Monitor::connect(&self.monitor).await?;
-        if tries.is_multiple_of(ASK_EVERY) {
+        if tries.is_multiple_of(UNPLUG_RETRY_EVERY) {
             match monitor.command("device_del", json!({ "id": self.id })).await {
                 // It is not there any more, was not plugged, or is on its way already.
                 Ok(_) | Err(MonitorError::Refused { .. }) => {}
@@ -277,10 +278,10 @@ impl Plugged {
 }
 
 /// Character devices of windows that another daemon has made.
-fn left_behind(chardevs: &Value, mark: &str) -> Vec<String> {
+fn stale_devices(chardevs: &Value, daemon_tag: &str) -> Vec<String> {
     let labels = chardevs.as_array().into_iter().flatten().filter_map(|chardev| chardev["label"].as_str());
     let of_others = |label: &&str| {
-        label.strip_prefix(NAMES).is_some_and(|rest| rest.split_once('-').is_some_and(|(of, _)| of != mark))
+        label.strip_prefix(NAME_PREFIX).is_some_and(|rest| rest.split_once('-').is_some_and(|(of, _)| of != daemon_tag))
     };
     labels.filter(of_others).take(PORTS_MAX).map(str::to_owned).collect()
 }
@@ -293,7 +294,7 @@ fn free_ports(pci: &Value) -> Vec<String> {
         device["pci_bridge"].is_object() && device["pci_bridge"]["devices"].as_array().is_none_or(Vec::is_empty)
     });
     let named = free.filter_map(|device| device["qdev_id"].as_str()).filter(|id| !id.is_empty());
-    let (ours, others): (Vec<&str>, Vec<&str>) = named.partition(|id| port::is_one(id));
+    let (ours, others): (Vec<&str>, Vec<&str>) = named.partition(|id| port::is_window_port(id));
     ours.into_iter().chain(others).take(PORTS_MAX).map(str::to_owned).collect()
 }
 
@@ -302,16 +303,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_have_left_is_known_by_its_name() {
+    fn finds_stale_devices_of_other_daemons_by_name() {
         let chardevs = json!([
             { "label": "isthmus" }, { "label": "isthmus-5a-1-7" }, { "label": "isthmus-77-2-9" }, { "label": "serial0" }, 5
         ]);
-        assert_eq!(left_behind(&chardevs, "77"), ["isthmus-5a-1-7"]);
-        assert_eq!(left_behind(&json!(null), "77"), [""; 0]);
+        assert_eq!(stale_devices(&chardevs, "77"), ["isthmus-5a-1-7"]);
+        assert_eq!(stale_devices(&json!(null), "77"), [""; 0]);
     }
 
     #[test]
-    fn a_free_port_is_a_bridge_with_a_name_and_nothing_behind_it_and_ours_come_first() {
+    fn finds_empty_named_bridges_and_prefers_our_ports() {
         let bridge = |id: &str, behind: Value| json!({ "qdev_id": id, "pci_bridge": { "bus": {}, "devices": behind } });
         let devices = json!([
             { "qdev_id": "vga" },

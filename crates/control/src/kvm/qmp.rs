@@ -36,7 +36,7 @@ pub(crate) enum MonitorError {
     Closed,
     /// What it says is no answer of a monitor's.
     #[error("it makes no sense: {0}")]
-    Nonsense(String),
+    Malformed(String),
     /// It says no.
     #[error("{command}: {text}")]
     Refused {
@@ -52,7 +52,7 @@ pub(crate) enum MonitorError {
 pub(crate) struct Monitor {
     socket: UnixStream,
     /// What came and is not a whole line yet.
-    came: Vec<u8>,
+    received: Vec<u8>,
     serial: u64,
 }
 
@@ -60,10 +60,10 @@ impl Monitor {
     /// Connects, and waits until commands are taken. Where another one is connected already, that is as long as it stays.
     pub(crate) async fn connect(path: &Path) -> Result<Self, MonitorError> {
         let socket = UnixStream::connect(path).await.map_err(MonitorError::Connect)?;
-        let mut monitor = Self { socket, came: Vec::new(), serial: 0 };
-        let greeting = monitor.line().await?;
+        let mut monitor = Self { socket, received: Vec::new(), serial: 0 };
+        let greeting = monitor.read_line().await?;
         if greeting.get("QMP").is_none() {
-            return Err(MonitorError::Nonsense(clipped(&greeting.to_string())));
+            return Err(MonitorError::Malformed(clipped(&greeting.to_string())));
         }
         monitor.command("qmp_capabilities", json!({})).await?;
         Ok(monitor)
@@ -75,7 +75,7 @@ impl Monitor {
     }
 
     /// Has the monitor know a descriptor by a name, until a command takes it or this connection ends.
-    pub(crate) async fn hand(&mut self, name: &str, descriptor: BorrowedFd<'_>) -> Result<(), MonitorError> {
+    pub(crate) async fn add_fd(&mut self, name: &str, descriptor: BorrowedFd<'_>) -> Result<(), MonitorError> {
         self.command_with("getfd", json!({ "fdname": name }), &[descriptor]).await.map(drop)
     }
 
@@ -89,20 +89,20 @@ impl Monitor {
         let line = json!({ "execute": command, "arguments": arguments, "id": self.serial });
         self.send(format!("{line}\n").as_bytes(), descriptors).await?;
         for _ in 0..EVENTS_MAX {
-            let mut said = self.line().await?;
-            if said.get("event").is_some() || said.get("id") != Some(&json!(self.serial)) {
+            let mut response = self.read_line().await?;
+            if response.get("event").is_some() || response.get("id") != Some(&json!(self.serial)) {
                 continue;
             }
-            if let Some(error) = said.get("error") {
+            if let Some(error) = response.get("error") {
                 let text = error.get("desc").and_then(Value::as_str).unwrap_or("it does not say why");
                 return Err(MonitorError::Refused { command, text: clipped(text) });
             }
-            return match said.get_mut("return") {
-                Some(answer) => Ok(answer.take()),
-                None => Err(MonitorError::Nonsense(clipped(&said.to_string()))),
+            return match response.get_mut("return") {
+                Some(return_value) => Ok(return_value.take()),
+                None => Err(MonitorError::Malformed(clipped(&response.to_string()))),
             };
         }
-        Err(MonitorError::Nonsense(format!("no answer to {command} among {EVENTS_MAX} lines")))
+        Err(MonitorError::Malformed(format!("no answer to {command} among {EVENTS_MAX} lines")))
     }
 
     async fn send(&mut self, line: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), MonitorError> {
@@ -125,18 +125,18 @@ impl Monitor {
         }
     }
 
-    async fn line(&mut self) -> Result<Value, MonitorError> {
+    async fn read_line(&mut self) -> Result<Value, MonitorError> {
         loop {
-            if let Some(end) = self.came.iter().position(|&byte| byte == b'\n') {
-                let line: Vec<u8> = self.came.drain(..=end).collect();
-                let nonsense = |_| MonitorError::Nonsense(clipped(&String::from_utf8_lossy(&line)));
-                return serde_json::from_slice(&line).map_err(nonsense);
+            if let Some(end) = self.received.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = self.received.drain(..=end).collect();
+                let malformed = |_| MonitorError::Malformed(clipped(&String::from_utf8_lossy(&line)));
+                return serde_json::from_slice(&line).map_err(malformed);
             }
-            if self.came.len() > LINE_BYTES_MAX {
-                return Err(MonitorError::Nonsense(format!("a line of more than {LINE_BYTES_MAX} bytes")));
+            if self.received.len() > LINE_BYTES_MAX {
+                return Err(MonitorError::Malformed(format!("a line of more than {LINE_BYTES_MAX} bytes")));
             }
             self.socket.readable().await.map_err(MonitorError::Broken)?;
-            match self.socket.try_read_buf(&mut self.came) {
+            match self.socket.try_read_buf(&mut self.received) {
                 Ok(0) => return Err(MonitorError::Closed),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -161,7 +161,7 @@ mod tests {
     const GREETING: &str = "{\"QMP\": {\"version\": {}, \"capabilities\": []}}\n";
 
     /// Connects to a monitor that greets with these words and gives these answers, one to each line, and gives one command.
-    fn asked(greeting: &str, answers: &[&str]) -> Result<Value, MonitorError> {
+    fn run_command(greeting: &str, answers: &[&str]) -> Result<Value, MonitorError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("qmp");
         let listener = UnixListener::bind(&path).unwrap();
@@ -180,21 +180,21 @@ mod tests {
     }
 
     #[test]
-    fn events_and_answers_to_others_are_passed_over() {
+    fn skips_events_and_responses_to_other_commands() {
         let answer =
             "{\"event\": \"STOP\", \"data\": {}}\n{\"return\": 1, \"id\": 77}\n{\"return\": {\"a\": 2}, \"id\": 2}\n";
-        assert_eq!(asked(GREETING, &["{\"return\": {}, \"id\": 1}\n", answer]).unwrap(), json!({ "a": 2 }));
+        assert_eq!(run_command(GREETING, &["{\"return\": {}, \"id\": 1}\n", answer]).unwrap(), json!({ "a": 2 }));
     }
 
     #[test]
-    fn a_no_is_passed_on_with_its_words() {
+    fn reports_the_error_text_of_the_monitor() {
         let answer = "{\"error\": {\"class\": \"GenericError\", \"desc\": \"Bus 'pcie.0' does not support hotplugging\"}, \"id\": 2}\n";
-        let refused = asked(GREETING, &["{\"return\": {}, \"id\": 1}\n", answer]).unwrap_err();
+        let refused = run_command(GREETING, &["{\"return\": {}, \"id\": 1}\n", answer]).unwrap_err();
         assert_eq!(refused.to_string(), "query-status: Bus 'pcie.0' does not support hotplugging");
     }
 
     #[test]
-    fn whatever_else_a_monitor_says_is_an_error() {
+    fn rejects_malformed_responses() {
         let first = "{\"return\": {}, \"id\": 1}\n";
         for (greeting, answers) in [
             ("", &[][..]),
@@ -205,20 +205,20 @@ mod tests {
             (GREETING, &[first, "{\"return\": "]),
             (GREETING, &[first, "[]\n[]\n"]),
         ] {
-            let error = asked(greeting, answers).unwrap_err();
+            let error = run_command(greeting, answers).unwrap_err();
             assert!(
-                matches!(error, MonitorError::Closed | MonitorError::Nonsense(_) | MonitorError::Broken(_)),
+                matches!(error, MonitorError::Closed | MonitorError::Malformed(_) | MonitorError::Broken(_)),
                 "{error}"
             );
         }
     }
 
     #[test]
-    fn lines_without_end_and_events_without_end_are_given_up() {
+    fn gives_up_on_endless_lines_and_events() {
         let first = "{\"return\": {}, \"id\": 1}\n";
         let long = "x".repeat(2 * LINE_BYTES_MAX);
-        assert!(matches!(asked(GREETING, &[first, &long]).unwrap_err(), MonitorError::Nonsense(_)));
+        assert!(matches!(run_command(GREETING, &[first, &long]).unwrap_err(), MonitorError::Malformed(_)));
         let events = "{\"event\": \"STOP\"}\n".repeat(EVENTS_MAX);
-        assert!(matches!(asked(GREETING, &[first, &events]).unwrap_err(), MonitorError::Nonsense(_)));
+        assert!(matches!(run_command(GREETING, &[first, &events]).unwrap_err(), MonitorError::Malformed(_)));
     }
 }

@@ -7,37 +7,37 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::answer::mx_view;
 use crate::broker::Broker;
+use crate::report::mx_view;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct OfBoard {
+struct BoardLabels {
     board: u32,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct OfBoardReason {
+struct BoardReasonLabels {
     board: u32,
     reason: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct OfLink {
+struct LinkLabels {
     board: u32,
     link: String,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct OfLinkReason {
+struct LinkReasonLabels {
     board: u32,
     link: String,
     reason: &'static str,
 }
 
 /// The boards that have links.
-struct Boards(Vec<(u32, MxView)>);
+struct LinkedBoards(Vec<(u32, MxView)>);
 
-impl Boards {
+impl LinkedBoards {
     fn links(&self) -> impl Iterator<Item = (u32, &LinkView)> {
         self.0.iter().flat_map(|(board, view)| view.links.iter().map(|link| (*board, link)))
     }
@@ -46,7 +46,7 @@ impl Boards {
 pub(super) fn add(broker: &Broker, registry: &mut Registry) {
     let numbers = 0..broker.directory.mx().boards().len();
     let views = numbers.filter_map(|number| Some((number as u32, mx_view(broker, number)?)));
-    let boards = Boards(views.collect());
+    let boards = LinkedBoards(views.collect());
     if boards.0.is_empty() {
         return;
     }
@@ -54,11 +54,11 @@ pub(super) fn add(broker: &Broker, registry: &mut Registry) {
     add_reasons(&boards, registry);
     add_endpoints(&boards, registry);
     let connects = Gauge::<i64>::default();
-    connects.set(broker.strangers.connects() as i64);
-    registry.register("mx_connects", "Connects to other hosts without an answer", connects);
+    connects.set(broker.remote_peers.connects() as i64);
+    registry.register("mx_pending_connects", "Connects to other hosts without an answer", connects);
 }
 
-fn add_links(boards: &Boards, registry: &mut Registry) {
+fn add_links(boards: &LinkedBoards, registry: &mut Registry) {
     type Field = fn(&LinkView) -> u64;
     let counters: [(&str, &str, Field); 4] = [
         ("mx_link_sent_frames", "Frames sent by a link of an MX board", |link| link.counters.sent),
@@ -67,61 +67,62 @@ fn add_links(boards: &Boards, registry: &mut Registry) {
         ("mx_link_received_bytes", "Their bytes", |link| link.counters.received_bytes),
     ];
     for (name, help, field) in counters {
-        let family = Family::<OfLink, Counter>::default();
+        let family = Family::<LinkLabels, Counter>::default();
         for (board, link) in boards.links() {
-            family.get_or_create(&OfLink { board, link: link.name.clone() }).inc_by(field(link));
+            family.get_or_create(&LinkLabels { board, link: link.name.clone() }).inc_by(field(link));
         }
         registry.register(name, help, family);
     }
-    let lost = Family::<OfLinkReason, Counter>::default();
+    let lost = Family::<LinkReasonLabels, Counter>::default();
     for (board, link) in boards.links() {
         for (reason, count) in link.lost() {
-            lost.get_or_create(&OfLinkReason { board, link: link.name.clone(), reason }).inc_by(count);
+            lost.get_or_create(&LinkReasonLabels { board, link: link.name.clone(), reason }).inc_by(count);
         }
     }
     registry.register("mx_link_lost", "Frames that a link lost, and times that it could not send", lost);
 }
 
-fn add_reasons(boards: &Boards, registry: &mut Registry) {
-    let (dropped, ignored) = (Family::<OfBoardReason, Counter>::default(), Family::<OfBoardReason, Counter>::default());
+fn add_reasons(boards: &LinkedBoards, registry: &mut Registry) {
+    let (dropped, ignored) =
+        (Family::<BoardReasonLabels, Counter>::default(), Family::<BoardReasonLabels, Counter>::default());
     for &(board, ref view) in &boards.0 {
         for (reason, count) in view.counters.all_dropped() {
-            dropped.get_or_create(&OfBoardReason { board, reason }).inc_by(count);
+            dropped.get_or_create(&BoardReasonLabels { board, reason }).inc_by(count);
         }
         for (reason, count) in view.ignored.all() {
-            ignored.get_or_create(&OfBoardReason { board, reason }).inc_by(count);
+            ignored.get_or_create(&BoardReasonLabels { board, reason }).inc_by(count);
         }
     }
     registry.register("mx_dropped", "Frames that an MX board dropped", dropped);
     registry.register("mx_ignored", "Packets that changed nothing at an MX endpoint", ignored);
 }
 
-fn add_endpoints(boards: &Boards, registry: &mut Registry) {
+fn add_endpoints(boards: &LinkedBoards, registry: &mut Registry) {
     type Field = fn(&MxView) -> u64;
     let counters: [(&str, &str, Field); 4] = [
         ("mx_sent_bytes", "Message bytes sent to other hosts, those sent again among them", |view| {
-            view.carried.sent_bytes
+            view.traffic.sent_bytes
         }),
-        ("mx_received_bytes", "Message bytes from other hosts", |view| view.carried.received_bytes),
-        ("mx_sent_again", "Packets that were sent again", |view| view.carried.sent_again),
-        ("mx_asked_again", "Frames that were asked for again", |view| view.carried.asked_again),
+        ("mx_received_bytes", "Message bytes from other hosts", |view| view.traffic.received_bytes),
+        ("mx_retransmits", "Packets that were sent again", |view| view.traffic.retransmitted),
+        ("mx_pull_rerequests", "Frames that were asked for again", |view| view.traffic.rerequested),
     ];
     for (name, help, field) in counters {
-        let family = Family::<OfBoard, Counter>::default();
+        let family = Family::<BoardLabels, Counter>::default();
         for &(board, ref view) in &boards.0 {
-            family.get_or_create(&OfBoard { board }).inc_by(field(view));
+            family.get_or_create(&BoardLabels { board }).inc_by(field(view));
         }
         registry.register(name, help, family);
     }
     let gauges: [(&str, &str, Field); 3] = [
-        ("mx_gateways", "Endpoints that an MX board serves on the wire", |view| view.gateways as u64),
-        ("mx_strangers", "Endpoints of other hosts that they know", |view| view.strangers as u64),
+        ("mx_served_endpoints", "Endpoints that an MX board serves on the wire", |view| view.transports as u64),
+        ("mx_remote_peers", "Endpoints of other hosts that they know", |view| view.remote_peers as u64),
         ("mx_peers", "Boards that an MX board knows", |view| view.peers.len() as u64),
     ];
     for (name, help, field) in gauges {
-        let family = Family::<OfBoard, Gauge>::default();
+        let family = Family::<BoardLabels, Gauge>::default();
         for &(board, ref view) in &boards.0 {
-            family.get_or_create(&OfBoard { board }).set(field(view) as i64);
+            family.get_or_create(&BoardLabels { board }).set(field(view) as i64);
         }
         registry.register(name, help, family);
     }

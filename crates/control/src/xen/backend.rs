@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   the store's thread                                      the control plane
-//!   allowed guests, their advertisements ── Sighting ──►  Backend: maps the window ──► Estate, Border, Relay
+//!   allowed guests, their advertisements ── GuestEvent ──► Backend: maps the window ──► GuestWindow, GuestProxy, Relay
 //!                                                          gone: by the window's head page, or by the store
 //! ```
 //!
@@ -17,46 +17,46 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use isthmus_layout::RegionSize;
-use isthmus_layout::border::CROSSING;
-use isthmus_layout::border::lots::{GUEST_THERE_WORD, HOST_THERE_WORD, VECTORS_MAX};
 use isthmus_layout::control::Name;
 use isthmus_layout::limits::PAGE_BYTES;
+use isthmus_layout::proxy::PROXY_RING;
+use isthmus_layout::proxy::grants::{GUEST_PRESENT_WORD, HOST_PRESENT_WORD, VECTORS_MAX};
 use isthmus_platform::Platform as _;
-use isthmus_platform_xen::presence::{Announcement, BEAT, Lookout, News, node_of};
-use isthmus_platform_xen::{Domid, Event, Farewell, Grant, Offer, Store, StoreError, Xen, admission};
-use isthmus_shm::{Access, Window, Words as _};
+use isthmus_platform_xen::presence::{HEARTBEAT_INTERVAL, PresenceAnnouncer, PresenceEvent, PresenceWatcher, node_of};
+use isthmus_platform_xen::{Domid, Offer, Store, StoreError, StoreEvent, UnmapNotify, Xen, XenGrant, admission};
+use isthmus_shm::{Access, SharedMapping, Words as _};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::spawn_local;
 
-use super::pace::Pace;
-use super::pairs::{Known, Neighbour, Plan};
-use super::relay::{BACKEND, Bells, Relay};
-use super::{Cut, Domain, Lifeline, TURN, connection, incarnation, persist, thread};
-use crate::border::host::Border;
+use super::backoff::EventBackoff;
+use super::pairs::{GuestTable, PairPlan, PeerGuestInfo};
+use super::relay::{BACKEND, Relay, VectorDoorbells};
+use super::{POLL_INTERVAL, StopFlag, StopOnDrop, XenKernel, connect_store, incarnation, run_with_retry, spawn_thread};
+use crate::allocator::{GrantBacking, GuestId, GuestWindow, SizeClass};
 use crate::broker::GuestView;
 use crate::config::{self, XenGuest};
-use crate::ground::{Estate, GroundNumber, Lots, Sort};
-use crate::pairs::Limits;
+use crate::pairs::PairTimeouts;
+use crate::proxy::host::GuestProxy;
 use crate::server::Server;
 
-/// Grounds of guests of Xen are numbered from here on, those of other guests below.
-const FIRST_GROUND: u32 = 1 << 31;
+/// Guests of Xen are numbered from here on, other guests below.
+const FIRST_XEN_GUEST: u32 = 1 << 31;
 
-/// News that the control plane has not taken. A guest that comes and goes all the time waits here.
-const UNTAKEN_MAX: usize = 64;
+/// Events that the control plane has not taken. A guest that comes and goes all the time waits here.
+const GUEST_EVENTS_MAX: usize = 64;
 
 /// What a store's thread has seen.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Sighting {
+pub(super) enum GuestEvent {
     /// A guest that may attach is there.
-    Came { guest: Domid, name: Option<Vec<u8>>, offer: Vec<u8> },
+    Appeared { guest: Domid, name: Option<Vec<u8>>, offer: Vec<u8> },
     /// It is there no more, or may not attach any more.
-    Went { guest: Domid, how: String },
+    Disappeared { guest: Domid, how: String },
 }
 
 /// Sizes of what domains and channels are made of.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sizes {
+pub(crate) struct RegionSizes {
     pub(crate) ring: RegionSize,
     pub(crate) channel: RegionSize,
 }
@@ -67,8 +67,8 @@ pub(crate) struct Backend<K> {
     own: Domid,
     incarnation: u64,
     plans: Vec<XenGuest>,
-    /// How much two of them may have in common, and for how long.
-    common: (u64, Limits),
+    /// How large a pair window of two of them may be, and how long it may idle.
+    pair: (u64, PairTimeouts),
 }
 
 /// Why guests of Xen cannot be served, for people.
@@ -76,45 +76,46 @@ fn refused(error: impl std::fmt::Display) -> String {
     format!("guests of Xen: {error}")
 }
 
-impl<K: Domain> Backend<K> {
+impl<K: XenKernel> Backend<K> {
     /// Finds out who we are.
-    pub(crate) fn open(kernel: K, xen: &config::Xen) -> Result<Self, String> {
-        let wire = kernel.store().map_err(|error| refused(format!("opening XenStore: {error}")))?;
-        let own = Store::new(wire).own_domid().map_err(refused)?;
+    pub(crate) fn open(kernel: K, xen: &config::XenConfig) -> Result<Self, String> {
+        let transport = kernel.store().map_err(|error| refused(format!("opening XenStore: {error}")))?;
+        let own = Store::new(transport).own_domid().map_err(refused)?;
         let incarnation = incarnation().map_err(refused)?;
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
-        let (idle, limit) = (seconds(xen.common_idle_s.get()), seconds(xen.common_timeout_s.get()));
+        let (idle, limit) = (seconds(xen.pair_window_idle_s.get()), seconds(xen.pair_window_timeout_s.get()));
         // What a guest has unmapped once does not come back.
-        let limits = Limits { idle, limit, absence: Duration::ZERO };
-        let common = (u64::from(xen.common_mib.get()) << 20, limits);
-        Ok(Self { kernel, own, incarnation, plans: xen.guest.as_slice().to_vec(), common })
+        let limits = PairTimeouts { idle, limit, absence: Duration::ZERO };
+        let pair = (u64::from(xen.pair_window_mib.get()) << 20, limits);
+        Ok(Self { kernel, own, incarnation, plans: xen.guest.as_slice().to_vec(), pair })
     }
 
     /// Serves them, each on tasks of the server's thread.
-    pub(crate) fn serve(self, server: &Server, workers: u16, sizes: Sizes) -> Result<(), String> {
+    pub(crate) fn serve(self, server: &Server, workers: u16, sizes: RegionSizes) -> Result<(), String> {
         for plan in &self.plans {
             let view = GuestView {
-                common_bytes: self.common.0,
+                pair_window_bytes: self.pair.0,
                 ..GuestView::absent("xen", plan.user.uid, plan.window_bytes(), plan.vectors())
             };
             server.with(|broker| broker.add_guest(plan.name.name().clone(), view));
         }
-        let (tell, mut sightings) = mpsc::channel(UNTAKEN_MAX);
-        let (lifeline, cut) = Lifeline::new();
+        let (sender, mut guest_events) = mpsc::channel(GUEST_EVENTS_MAX);
+        let (stop_on_drop, stop_flag) = StopOnDrop::new();
         let (kernel, own, incarnation) = (self.kernel.clone(), self.own, self.incarnation);
-        thread("xen-guests", move || watch(&kernel, own, incarnation, &tell, &cut)).map_err(refused)?;
-        let known = Known::default();
-        let (sends, wanted) = mpsc::unbounded_channel();
-        server.with(|broker| broker.make_windows_by("xen", sends));
-        let (bytes_max, limits) = self.common;
-        let pairs = Plan { known: Rc::clone(&known), sorts: common_sorts(sizes).to_vec(), bytes_max, limits };
-        spawn_local(super::pairs::serve(server.clone(), pairs, wanted));
-        let (here, server) = (BTreeMap::new(), server.clone());
-        let mut guests = Guests { backend: self, server, workers, sizes, here, known, next: FIRST_GROUND };
+        spawn_thread("xen-guests", move || watch(&kernel, own, incarnation, &sender, &stop_flag)).map_err(refused)?;
+        let known = GuestTable::default();
+        let (requests_sender, requests) = mpsc::unbounded_channel();
+        server.with(|broker| broker.set_pair_maker("xen", requests_sender));
+        let (bytes_max, limits) = self.pair;
+        let pairs =
+            PairPlan { known: Rc::clone(&known), size_classes: pair_size_classes(sizes).to_vec(), bytes_max, limits };
+        spawn_local(super::pairs::serve(server.clone(), pairs, requests));
+        let (attached, server) = (BTreeMap::new(), server.clone());
+        let mut guests = XenGuests { backend: self, server, workers, sizes, attached, known, next: FIRST_XEN_GUEST };
         spawn_local(async move {
-            let _lifeline = lifeline;
-            while let Some(sighting) = sightings.recv().await {
-                guests.see(sighting);
+            let _stop_on_drop = stop_on_drop;
+            while let Some(guest_event) = guest_events.recv().await {
+                guests.handle(guest_event);
             }
         });
         Ok(())
@@ -122,38 +123,38 @@ impl<K: Domain> Backend<K> {
 }
 
 /// Those that are attached.
-struct Guests<K> {
+struct XenGuests<K> {
     backend: Backend<K>,
     server: Server,
     workers: u16,
-    sizes: Sizes,
+    sizes: RegionSizes,
     /// What ends each.
-    here: BTreeMap<Name, (Domid, Rc<Notify>)>,
-    known: Known,
+    attached: BTreeMap<Name, (Domid, Rc<Notify>)>,
+    known: GuestTable,
     next: u32,
 }
 
 /// A guest's window, mapped.
-struct Mapped<P> {
-    lots: Lots,
-    head: Window,
+struct MappedWindow<P> {
+    backing: GrantBacking,
+    head: SharedMapping,
     port: P,
-    bells: Rc<Bells>,
-    outward: Vec<OwnedFd>,
-    inward: Vec<OwnedFd>,
+    doorbells: Rc<VectorDoorbells>,
+    to_guest: Vec<OwnedFd>,
+    from_guest: Vec<OwnedFd>,
 }
 
-impl<K: Domain> Guests<K> {
-    fn see(&mut self, sighting: Sighting) {
-        match sighting {
-            Sighting::Went { guest, how } => {
+impl<K: XenKernel> XenGuests<K> {
+    fn handle(&mut self, guest_event: GuestEvent) {
+        match guest_event {
+            GuestEvent::Disappeared { guest, how } => {
                 let is_it = |known: &Domid| *known == guest;
-                let known = self.here.iter().find(|(_, (known, _))| is_it(known)).map(|(name, _)| name.clone());
+                let known = self.attached.iter().find(|(_, (known, _))| is_it(known)).map(|(name, _)| name.clone());
                 let Some(name) = known else { return };
                 tracing::info!(guest = %name, domain = %guest, "{how}");
-                self.here.remove(&name).inspect(|(_, gone)| gone.notify_one());
+                self.attached.remove(&name).inspect(|(_, gone)| gone.notify_one());
             }
-            Sighting::Came { guest, name, offer } => {
+            GuestEvent::Appeared { guest, name, offer } => {
                 let named = name.and_then(|name| String::from_utf8(name).ok());
                 let names = [named.as_deref(), Some(&*guest.to_string())].map(|name| name.unwrap_or("").to_owned());
                 let plan =
@@ -174,18 +175,18 @@ impl<K: Domain> Guests<K> {
         if (offer.backend, offer.incarnation) != (self.backend.own, self.backend.incarnation) {
             return Ok(()); // Meant for another one, or for the daemon before us: it will offer anew.
         }
-        let Mapped { lots, head, port, bells, outward, inward } = self.map(plan, &offer)?;
+        let MappedWindow { backing, head, port, doorbells, to_guest, from_guest } = self.map(plan, &offer)?;
         let name = plan.name.name().clone();
-        let number = GroundNumber(self.next);
+        let number = GuestId(self.next);
         self.next += 1;
-        let estate = Estate::new(number, name.clone(), lots, (outward, inward));
+        let guest_window = GuestWindow::new(number, name.clone(), backing, (to_guest, from_guest));
         let gone = Rc::new(Notify::new());
-        let before = self.here.insert(name.clone(), (guest, Rc::clone(&gone)));
+        let before = self.attached.insert(name.clone(), (guest, Rc::clone(&gone)));
         before.inspect(|(_, gone)| gone.notify_one());
         tracing::info!(guest = %name, domain = %guest, "it is there");
-        self.known.borrow_mut().insert(number, Neighbour { domid: guest, maps: plan.maps() });
-        self.show(&name, &estate, node_of(guest));
-        let relay = Relay::new(port, head, BACKEND, bells);
+        self.known.borrow_mut().insert(number, PeerGuestInfo { domid: guest, may_map: plan.may_map() });
+        self.set_attached(&name, &guest_window, node_of(guest));
+        let relay = Relay::new(port, head, BACKEND, doorbells);
         let relaying = {
             let (gone, name) = (Rc::clone(&gone), name.clone());
             spawn_local(async move {
@@ -198,193 +199,208 @@ impl<K: Domain> Guests<K> {
         };
         let (server, known, uid) = (self.server.clone(), Rc::clone(&self.known), plan.user.uid);
         spawn_local(async move {
-            let border = Border::new(server.clone(), Arc::clone(&estate), uid);
-            if let Err(error) = border.serve(gone.notified()).await {
-                tracing::error!(guest = %name, "its border is not served: {error}");
+            let proxy = GuestProxy::new(server.clone(), Arc::clone(&guest_window), uid);
+            if let Err(error) = proxy.serve(gone.notified()).await {
+                tracing::error!(guest = %name, "its control proxy is not served: {error}");
             }
             relaying.abort();
             known.borrow_mut().remove(&number);
-            hide(&server, &name, &estate);
+            set_detached(&server, &name, &guest_window);
         });
         Ok(())
     }
 
     /// Maps a guest's window. What it grants is its own affair until it is mapped; what cannot be is refused as a whole.
-    fn map(&self, plan: &XenGuest, offer: &Offer) -> Result<Mapped<K::Port>, String> {
+    fn map(&self, plan: &XenGuest, offer: &Offer) -> Result<MappedWindow<K::Port>, String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let guest = offer.head.from;
         let xen = Xen::new(self.backend.kernel.clone(), self.backend.own);
         let port = xen.kernel().bind(guest, offer.port).map_err(|error| format!("binding to its port: {error}"))?;
         let page = RegionSize(PAGE_BYTES.into());
-        let farewell = Farewell { byte_at: u64::from(4 * HOST_THERE_WORD), port: &port };
-        let head = xen.map_until(&offer.head, page, Access::ReadWrite, Some(farewell)).map_err(|error| text(&error))?;
-        let head = Window::new(head);
-        let crossing = xen.map(offer.crossing.clone(), CROSSING.size(), Access::ReadWrite);
-        let crossing = Window::new(crossing.map_err(|error| text(&error))?);
-        if head.load(GUEST_THERE_WORD, Ordering::Acquire) != 1 {
+        let unmap_notify = UnmapNotify { byte_at: u64::from(4 * HOST_PRESENT_WORD), port: &port };
+        let head = xen
+            .map_with_notify(&offer.head, page, Access::ReadWrite, Some(unmap_notify))
+            .map_err(|error| text(&error))?;
+        let head = SharedMapping::new(head);
+        let proxy_ring = xen.map(offer.proxy_ring.clone(), PROXY_RING.size(), Access::ReadWrite);
+        let proxy_ring = SharedMapping::new(proxy_ring.map_err(|error| text(&error))?);
+        if head.load(GUEST_PRESENT_WORD, Ordering::Acquire) != 1 {
             return Err("it has gone already".to_owned());
         }
-        head.store(HOST_THERE_WORD, 1, Ordering::Release);
-        let bells = Bells::new().map_err(|error| text(&error))?;
+        head.store(HOST_PRESENT_WORD, 1, Ordering::Release);
+        let doorbells = VectorDoorbells::new().map_err(|error| text(&error))?;
         let vectors = plan.vectors().min(VECTORS_MAX);
-        let outward = (0..vectors).map(|vector| bells.ringer(vector)).collect::<Result<_, _>>();
-        let toward_us = (1 + self.workers).clamp(2, vectors);
-        let inward = (0..toward_us).map(|vector| bells.listen(vector)).collect::<Result<_, _>>();
-        let (outward, inward) = (outward.map_err(|error| text(&error))?, inward.map_err(|error| text(&error))?);
+        let to_guest = (0..vectors).map(|vector| doorbells.sender(vector)).collect::<Result<_, _>>();
+        let from_guest_vectors = (1 + self.workers).clamp(2, vectors);
+        let from_guest = (0..from_guest_vectors).map(|vector| doorbells.listen(vector)).collect::<Result<_, _>>();
+        let (to_guest, from_guest) =
+            (to_guest.map_err(|error| text(&error))?, from_guest.map_err(|error| text(&error))?);
         let map = move |grant: &[u8], size: RegionSize| {
-            let grant = Grant::parse(grant, guest).map_err(|fault| text(&fault))?;
-            xen.map(grant, size, Access::ReadWrite).map(Window::new).map_err(|error| text(&error))
+            let grant = XenGrant::parse(grant, guest).map_err(|fault| text(&fault))?;
+            xen.map(grant, size, Access::ReadWrite).map(SharedMapping::new).map_err(|error| text(&error))
         };
-        let lots = Lots::new(head.clone(), crossing, &sorts(self.sizes), plan.window_bytes(), Box::new(map));
-        Ok(Mapped { lots, head, port, bells, outward, inward })
+        let backing =
+            GrantBacking::new(head.clone(), proxy_ring, &size_classes(self.sizes), plan.window_bytes(), Box::new(map));
+        Ok(MappedWindow { backing, head, port, doorbells, to_guest, from_guest })
     }
 
-    fn show(&self, name: &Name, estate: &Arc<Estate>, node: String) {
+    fn set_attached(&self, name: &Name, guest_window: &Arc<GuestWindow>, node: String) {
         self.server.with(|broker| {
             if let Some(guest) = broker.guest_mut(name) {
-                guest.estate = Some(Arc::clone(estate));
+                guest.guest_window = Some(Arc::clone(guest_window));
                 guest.socket = node;
             }
         });
     }
 }
 
-fn hide(server: &Server, name: &Name, estate: &Arc<Estate>) {
+fn set_detached(server: &Server, name: &Name, guest_window: &Arc<GuestWindow>) {
     server.with(|broker| {
         if let Some(guest) = broker.guest_mut(name)
-            && guest.estate.as_ref().is_some_and(|known| Arc::ptr_eq(known, estate))
+            && guest.guest_window.as_ref().is_some_and(|known| Arc::ptr_eq(known, guest_window))
         {
-            guest.estate = None;
+            guest.guest_window = None;
             guest.daemon = false;
-            guest.heard = None;
+            guest.last_seen = None;
             guest.socket = String::new();
         }
         broker.guests_changed();
     });
 }
 
-/// Boards, rings and channels: what a domain needs to attach is a board of its own, one of a worker's, and a ring.
-fn sorts(sizes: Sizes) -> [Sort; 3] {
+/// Ready maps, rings and channels: what a domain needs to attach is a ready map of its own, one of a worker's, and a ring.
+fn size_classes(sizes: RegionSizes) -> [SizeClass; 3] {
     let whole = |bytes: u64| bytes.next_multiple_of(PAGE_BYTES.into());
     [
-        Sort { bytes: PAGE_BYTES.into(), stock: 8, least: 2 },
-        Sort { bytes: whole(sizes.ring.0), stock: 2, least: 1 },
-        Sort { bytes: whole(sizes.channel.0), stock: 2, least: 0 },
+        SizeClass { bytes: PAGE_BYTES.into(), target: 8, minimum: 2 },
+        SizeClass { bytes: whole(sizes.ring.0), target: 2, minimum: 1 },
+        SizeClass { bytes: whole(sizes.channel.0), target: 2, minimum: 0 },
     ]
 }
 
-/// Of a window that two guests have in common: boards of one domain in each, and a channel.
-fn common_sorts(sizes: Sizes) -> [Sort; 2] {
+/// Of a pair window: ready maps of one domain in each guest, and a channel.
+fn pair_size_classes(sizes: RegionSizes) -> [SizeClass; 2] {
     let whole = |bytes: u64| bytes.next_multiple_of(PAGE_BYTES.into());
-    [Sort { bytes: PAGE_BYTES.into(), stock: 4, least: 2 }, Sort { bytes: whole(sizes.channel.0), stock: 1, least: 1 }]
+    [
+        SizeClass { bytes: PAGE_BYTES.into(), target: 4, minimum: 2 },
+        SizeClass { bytes: whole(sizes.channel.0), target: 1, minimum: 1 },
+    ]
 }
 
-/// The store's thread: goes on until it is cut. What was seen outlives the connection that it was seen by.
-fn watch<K: Domain>(kernel: &K, own: Domid, incarnation: u64, tell: &mpsc::Sender<Sighting>, cut: &Cut) {
+/// The store's thread: goes on until it is stopped. What was seen outlives the connection that it was seen by.
+fn watch<K: XenKernel>(
+    kernel: &K,
+    own: Domid,
+    incarnation: u64,
+    sender: &mpsc::Sender<GuestEvent>,
+    stop_flag: &StopFlag,
+) {
     let mut known = None;
-    persist("guests of Xen are not looked for", cut, || {
+    run_with_retry("guests of Xen are not looked for", stop_flag, || {
         let watcher = match &mut known {
-            None => known.insert(Watcher::open(kernel, own, incarnation)?),
+            None => known.insert(GuestWatcher::open(kernel, own, incarnation)?),
             Some(watcher) => {
                 watcher.reopen()?;
                 watcher
             }
         };
-        watcher.run(tell, cut)
+        watcher.run(sender, stop_flag)
     });
 }
 
 /// Looks for guests.
-struct Watcher<'a, K: Domain> {
+struct GuestWatcher<'a, K: XenKernel> {
     kernel: &'a K,
     own: Domid,
-    store: Store<K::Wire>,
-    lookout: Lookout<K::Wire>,
-    announcement: Announcement,
+    store: Store<K::StoreTransport>,
+    presence_watcher: PresenceWatcher<K::StoreTransport>,
+    announcement: PresenceAnnouncer,
     /// Those that may attach.
     allowed: BTreeSet<Domid>,
     /// Whose names have not been looked up yet.
-    news: VecDeque<News>,
-    pace: Pace,
+    presence_events: VecDeque<PresenceEvent>,
+    backoff: EventBackoff,
 }
 
-impl<'a, K: Domain> Watcher<'a, K> {
+impl<'a, K: XenKernel> GuestWatcher<'a, K> {
     fn open(kernel: &'a K, own: Domid, incarnation: u64) -> Result<Self, StoreError> {
-        let (store, lookout) = (watching(kernel, own)?, Lookout::new(connection(kernel)?));
-        let announcement = Announcement::new(incarnation, Vec::new(), &[]);
+        let (store, presence_watcher) = (connect_watching(kernel, own)?, PresenceWatcher::new(connect_store(kernel)?));
+        let announcement = PresenceAnnouncer::new(incarnation, Vec::new(), &[]);
         let announcement = announcement.expect("an advertisement without an offer is short enough");
-        let (allowed, news, pace) = (BTreeSet::new(), VecDeque::new(), Pace::default());
-        Ok(Self { kernel, own, store, lookout, announcement, allowed, news, pace })
+        let (allowed, presence_events, backoff) = (BTreeSet::new(), VecDeque::new(), EventBackoff::default());
+        Ok(Self { kernel, own, store, presence_watcher, announcement, allowed, presence_events, backoff })
     }
 
     /// Over new connections.
     fn reopen(&mut self) -> Result<(), StoreError> {
-        self.store = watching(self.kernel, self.own)?;
-        self.lookout.reopen(connection(self.kernel)?)
+        self.store = connect_watching(self.kernel, self.own)?;
+        self.presence_watcher.reconnect(connect_store(self.kernel)?)
     }
 
     /// As long as its connections last.
-    fn run(&mut self, tell: &mpsc::Sender<Sighting>, cut: &Cut) -> Result<(), StoreError> {
-        let mut census = Instant::now();
-        while !cut.is_cut() {
+    fn run(&mut self, sender: &mpsc::Sender<GuestEvent>, stop_flag: &StopFlag) -> Result<(), StoreError> {
+        let mut next_count = Instant::now();
+        while !stop_flag.is_stopped() {
             let now = Instant::now();
-            if changed(&mut self.store)? || census <= now {
-                census = now + BEAT;
-                self.count()?;
+            if drain_changes(&mut self.store)? || next_count <= now {
+                next_count = now + HEARTBEAT_INTERVAL;
+                self.update_allowed()?;
             }
             self.announcement.renew(&mut self.store, now)?;
-            self.news.extend(self.lookout.look(TURN)?);
-            while let Some(news) = self.news.front() {
-                self.pace.heard(sighting(&mut self.store, self.own, news)?);
-                self.news.pop_front();
+            self.presence_events.extend(self.presence_watcher.poll(POLL_INTERVAL)?);
+            while let Some(presence_event) = self.presence_events.front() {
+                self.backoff.push(guest_event(&mut self.store, self.own, presence_event)?);
+                self.presence_events.pop_front();
             }
-            for sighting in self.pace.due(Instant::now()) {
-                let _ = tell.blocking_send(sighting); // Nobody takes it when the daemon ends.
+            for guest_event in self.backoff.due(Instant::now()) {
+                let _ = sender.blocking_send(guest_event); // Nobody takes it when the daemon ends.
             }
         }
-        self.announcement.withdraw(&mut self.store)
+        self.announcement.remove(&mut self.store)
     }
 
     /// Who may attach.
-    fn count(&mut self) -> Result<(), StoreError> {
+    fn update_allowed(&mut self) -> Result<(), StoreError> {
         let allowed: BTreeSet<Domid> = admission::guests(&mut self.store, self.own)?.into_iter().collect();
         for guest in self.allowed.difference(&allowed) {
             let how = "it may not attach any more, or is gone".to_owned();
-            self.pace.heard(Sighting::Went { guest: *guest, how });
+            self.backoff.push(GuestEvent::Disappeared { guest: *guest, how });
         }
         if allowed != self.allowed {
             self.announcement.set_readers(&allowed.iter().copied().collect::<Vec<_>>());
             self.allowed = allowed;
         }
-        self.lookout.follow_only(&self.allowed)
+        self.presence_watcher.follow_only(&self.allowed)
     }
 }
 
 /// A connection that hears of it when other guests may attach.
-fn watching<K: Domain>(kernel: &K, own: Domid) -> Result<Store<K::Wire>, StoreError> {
-    let mut store = connection(kernel)?;
+fn connect_watching<K: XenKernel>(kernel: &K, own: Domid) -> Result<Store<K::StoreTransport>, StoreError> {
+    let mut store = connect_store(kernel)?;
     store.watch(&format!("/local/domain/{own}/{}", admission::GUESTS), "guests")?;
     Ok(store)
 }
 
 /// Whether something that is watched has changed.
-fn changed<W: isthmus_platform_xen::store::Wire>(store: &mut Store<W>) -> Result<bool, StoreError> {
+fn drain_changes<W: isthmus_platform_xen::store::StoreTransport>(store: &mut Store<W>) -> Result<bool, StoreError> {
     let mut changed = false;
-    while let Some(Event::Changed { .. } | Event::Lost) = store.event(Duration::ZERO)? {
+    while let Some(StoreEvent::Changed { .. } | StoreEvent::Overflow) = store.event(Duration::ZERO)? {
         changed = true;
     }
     Ok(changed)
 }
 
-fn sighting<W: isthmus_platform_xen::store::Wire>(
+fn guest_event<W: isthmus_platform_xen::store::StoreTransport>(
     store: &mut Store<W>,
     own: Domid,
-    news: &News,
-) -> Result<Sighting, StoreError> {
-    Ok(match news {
-        News::Went(guest, how) => Sighting::Went { guest: *guest, how: how.to_string() },
-        News::Came(guest, advert) => {
-            Sighting::Came { guest: *guest, name: admission::name(store, own, *guest)?, offer: advert.offer.clone() }
-        }
+    presence_event: &PresenceEvent,
+) -> Result<GuestEvent, StoreError> {
+    Ok(match presence_event {
+        PresenceEvent::Disappeared(guest, how) => GuestEvent::Disappeared { guest: *guest, how: how.to_string() },
+        PresenceEvent::Appeared(guest, advertisement) => GuestEvent::Appeared {
+            guest: *guest,
+            name: admission::name(store, own, *guest)?,
+            offer: advertisement.offer.clone(),
+        },
     })
 }

@@ -1,11 +1,11 @@
-//! Windows that two guests of one backend have in common: the backend's part ([`pairs`](crate::pairs)).
+//! Pair windows of two guests of one backend: the backend's part ([`pairs`](crate::pairs)).
 //!
 //! ```text
-//!   Wanted ──► CommonWindow of lots ── Share ──► the guest that grants: an offer, lots
-//!                                  └── Share ──► the guest that maps              ……► Part, to both
+//!   PairRequest ──► PairWindow of grants ── PairInvite ──► the guest that grants: an offer, grant batches
+//!                                       └── PairInvite ──► the guest that maps              ……► PairClose, to both
 //! ```
 //!
-//! All that has to be done the guests' daemons do, as they are told over their borders; here they are told. Nothing of such a window is
+//! All that has to be done the guests' daemons do, as they are told by their control proxies; here they are told. Nothing of such a window is
 //! mapped here, and no ring of it is passed on here.
 
 use std::cell::RefCell;
@@ -13,89 +13,89 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use isthmus_layout::border::FrameKind;
+use isthmus_layout::proxy::ProxyFrameKind;
 use isthmus_platform_xen::Domid;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::spawn_local;
 
-use crate::broker::Wanted;
-use crate::ground::common::Lots;
-use crate::ground::{CommonWindow, GroundNumber, Sort};
-use crate::pairs::{Limits, Make, live};
+use crate::allocator::pair_window::PairGrantBacking;
+use crate::allocator::{GuestId, PairWindow, SizeClass};
+use crate::broker::PairRequest;
+use crate::pairs::{PairMaker, PairTimeouts, run_pair};
 use crate::server::Server;
 
-/// What a guest may not have been told when it gets another window. One that takes nothing gets none.
-const UNTOLD_MAX: usize = 256;
+/// Frames that may be unsent when a guest gets another window. One that takes nothing gets none.
+const UNSENT_MAX: usize = 256;
 
 /// What is known of guests, while they are there.
-pub(super) type Known = Rc<RefCell<BTreeMap<GroundNumber, Neighbour>>>;
+pub(super) type GuestTable = Rc<RefCell<BTreeMap<GuestId, PeerGuestInfo>>>;
 
-/// What is to be known of a guest that is to have a window in common with another one.
+/// What is to be known of a guest that is to have a pair window with another one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Neighbour {
+pub(super) struct PeerGuestInfo {
     pub(super) domid: Domid,
     /// It may map what others grant.
-    pub(super) maps: bool,
+    pub(super) may_map: bool,
 }
 
 /// How windows are made.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
-    pub(super) known: Known,
-    pub(super) sorts: Vec<Sort>,
+pub(super) struct PairPlan {
+    pub(super) known: GuestTable,
+    pub(super) size_classes: Vec<SizeClass>,
     /// Bytes of each, at most.
     pub(super) bytes_max: u64,
-    pub(super) limits: Limits,
+    pub(super) limits: PairTimeouts,
 }
 
 /// Makes windows as long as there is somebody who wants any.
-pub(super) async fn serve(server: Server, plan: Plan, mut wanted: UnboundedReceiver<Wanted>) {
-    while let Some(wanted) = wanted.recv().await {
-        spawn_local(live(server.clone(), plan.limits, wanted, Making { plan: plan.clone() }));
+pub(super) async fn serve(server: Server, plan: PairPlan, mut requests: UnboundedReceiver<PairRequest>) {
+    while let Some(request) = requests.recv().await {
+        spawn_local(run_pair(server.clone(), plan.limits, request, XenPairMaker { plan: plan.clone() }));
     }
 }
 
 /// One window.
-struct Making {
-    plan: Plan,
+struct XenPairMaker {
+    plan: PairPlan,
 }
 
-impl Make for Making {
-    async fn make(&mut self, wanted: &Wanted) -> Result<Arc<CommonWindow>, String> {
-        let Wanted { number, guests, .. } = wanted;
-        let neighbours = {
+impl PairMaker for XenPairMaker {
+    async fn create(&mut self, request: &PairRequest) -> Result<Arc<PairWindow>, String> {
+        let PairRequest { number, guests, .. } = request;
+        let peer_guests = {
             let known = self.plan.known.borrow();
-            let neighbour = |at: usize| known.get(&guests[at].number()).copied();
-            neighbour(0).zip(neighbour(1)).ok_or("one of them is not there any more")?
+            let peer_guest = |at: usize| known.get(&guests[at].number()).copied();
+            peer_guest(0).zip(peer_guest(1)).ok_or("one of them is not there any more")?
         };
-        if let Some(deaf) = guests.iter().find(|guest| guest.orders_waiting() >= UNTOLD_MAX) {
-            return Err(format!("the daemon of guest {} does not take what it is told", deaf.name()));
+        if let Some(unresponsive) = guests.iter().find(|guest| guest.frames_waiting() >= UNSENT_MAX) {
+            return Err(format!("the daemon of guest {} does not take what it is told", unresponsive.name()));
         }
         // The first of them grants.
-        let (mut guests, mut neighbours) = (guests.clone(), <[Neighbour; 2]>::from(neighbours));
-        if !neighbours[1].maps {
+        let (mut guests, mut peer_guests) = (guests.clone(), <[PeerGuestInfo; 2]>::from(peer_guests));
+        if !peer_guests[1].may_map {
             guests.reverse();
-            neighbours.reverse();
+            peer_guests.reverse();
         }
-        if !neighbours[1].maps {
+        if !peer_guests[1].may_map {
             return Err("neither of them may map what the other one grants (xen.guest: maps)".to_owned());
         }
-        let domains = neighbours.map(|neighbour| neighbour.domid.number());
-        let lots = Lots::new(*number, domains, &self.plan.sorts, self.plan.bytes_max);
-        let (side, invitation) = lots.invitation();
-        let window = CommonWindow::over(*number, guests, lots);
-        window.order(side, invitation);
+        let domains = peer_guests.map(|peer_guest| peer_guest.domid.number());
+        let backing = PairGrantBacking::new(*number, domains, &self.plan.size_classes, self.plan.bytes_max);
+        let (side, invitation) = backing.invitation();
+        let window = PairWindow::new(*number, guests, backing);
+        window.queue_frame(side, invitation);
         Ok(window)
     }
 
     /// Its guests' daemons say so, or are gone.
-    async fn gone(&self) -> &'static str {
+    async fn closed(&self) -> &'static str {
         std::future::pending().await
     }
 
-    async fn unmake(self, wanted: &Wanted) {
-        for guest in &wanted.guests {
-            guest.order((FrameKind::Part, wanted.number.emit()));
+    async fn destroy(self, request: &PairRequest) {
+        for guest in &request.guests {
+            guest.queue_frame((ProxyFrameKind::PairClose, request.number.emit()));
         }
     }
 }

@@ -6,70 +6,71 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use isthmus_control::daemon::Way;
+use isthmus_control::daemon::HostAccess;
 use isthmus_control::schema::GuestRow;
-use isthmus_layout::border::{PIECES_AT, WINDOW_BYTES_MIN};
 use isthmus_layout::control::*;
 use isthmus_layout::ids::RegionId;
+use isthmus_layout::proxy::{EXTENTS_OFFSET, WINDOW_BYTES_MIN};
 use isthmus_layout::reason::Reason;
-use isthmus_layout::{DomainId, board};
+use isthmus_layout::{DomainId, ready_map};
 use isthmus_platform::{Doorbell, Listen as _, Ring as _, seqpacket};
-use isthmus_platform_xen::fake::Host;
-use isthmus_shm::{Access, Mapping, Payload as _, Window};
+use isthmus_platform_xen::fake::FakeHost;
+use isthmus_shm::{Access, Mapping, Payload as _, SharedMapping};
 
-use crate::bed::{Bed, Client, Heard, speaks};
 use crate::guest::{Guest, configured, row, until_row};
+use crate::testbed::{Client, ReceivedMessage, Testbed, versions_of};
 use crate::xen::{LONG, Running, WEB, domid, until};
 
 const EVERYBODY: &str = "[policy]\nattach = \"any-user\"\n";
 
 /// A host's daemon, a machine with a device, and the daemon in it.
-struct World {
-    bed: Bed,
+struct GuestMachine {
+    bed: Testbed,
     machine: Guest,
     function: tempfile::TempDir,
     daemon: Running,
     /// Rings the host now and then: nobody sees what is written to registers that are a file.
-    _ringing: Ringing,
+    _ringing: PeriodicRinger,
 }
 
-struct Ringing(Doorbell, Option<JoinHandle<()>>);
+struct PeriodicRinger(Doorbell, Option<JoinHandle<()>>);
 
-impl Ringing {
+impl PeriodicRinger {
     fn of(machine: &Guest) -> Self {
-        let bells: Vec<_> = machine.outward.iter().map(|bell| Doorbell::from(bell.try_clone().unwrap())).collect();
-        let over = Doorbell::new().unwrap();
-        let end = over.clone();
+        let doorbells: Vec<_> =
+            machine.to_host.iter().map(|doorbell| Doorbell::from(doorbell.try_clone().unwrap())).collect();
+        let stop = Doorbell::new().unwrap();
+        let stopped = stop.clone();
         let ring = move || {
-            while !end.wait(Duration::from_millis(1)) {
-                bells.iter().for_each(Doorbell::ring);
+            while !stopped.wait(Duration::from_millis(1)) {
+                doorbells.iter().for_each(Doorbell::ring);
             }
         };
-        Self(over, Some(std::thread::spawn(ring)))
+        Self(stop, Some(std::thread::spawn(ring)))
     }
 }
 
-impl Drop for Ringing {
+impl Drop for PeriodicRinger {
     fn drop(&mut self) {
         self.0.ring();
         self.1.take().unwrap().join().unwrap();
     }
 }
 
-impl World {
+impl GuestMachine {
     fn start() -> Self {
-        let bed = Bed::with(&configured("web", 32, 4));
+        let bed = Testbed::with(&configured("web", 32, 4));
         let machine = Guest::plug_in(&bed);
         machine.wait_for_head();
         let function = tempfile::tempdir().unwrap();
-        let place = |name: &str| function.path().join(name);
-        std::fs::write(place("enable"), "0\n").unwrap();
+        let file = |name: &str| function.path().join(name);
+        std::fs::write(file("enable"), "0\n").unwrap();
         let mut registers = vec![0; 4096];
         registers[8] = 1; // Our number among the device's peers.
-        std::fs::write(place("resource0"), registers).unwrap();
+        std::fs::write(file("resource0"), registers).unwrap();
         let window = format!("/proc/self/fd/{}", machine.window.as_raw_fd());
-        std::os::unix::fs::symlink(window, place("resource2")).unwrap();
-        let ringing = Ringing::of(&machine);
+        std::os::unix::fs::symlink(window, file("resource2")).unwrap();
+        let ringing = PeriodicRinger::of(&machine);
         let daemon = serve(&function);
         Self { bed, machine, function, daemon, _ringing: ringing }
     }
@@ -77,37 +78,37 @@ impl World {
     fn program(&self, name: &str) -> Program {
         let mut client = self.daemon.served();
         let welcomed = client.attach(Some(name)).unwrap();
-        let places = places(&mut client);
-        Program { client, id: welcomed.id(), fds: welcomed.fds, places }
+        let offsets = descriptor_offsets(&mut client);
+        Program { client, id: welcomed.id(), fds: welcomed.fds, offsets }
     }
 }
 
 /// The guest's daemon; it knows no domain of Xen's.
 fn serve(function: &tempfile::TempDir) -> Running {
-    Running::start(Host::new().start(domid(WEB)), EVERYBODY, Some(Way::Bare(function.path().to_owned())))
+    Running::start(FakeHost::new().start(domid(WEB)), EVERYBODY, Some(HostAccess::Bare(function.path().to_owned())))
 }
 
 /// Which descriptors of its next message a program was told are memory, and where that begins.
-fn places(client: &mut Client) -> Vec<(u8, u64)> {
-    let heard = client.hear_that(|heard| matches!(heard.message, ToClient::Placed(_)));
-    let ToClient::Placed(Placed { memory }) = heard.message else { panic!("{heard:?}") };
-    memory.iter().map(|memory| (memory.descriptor, memory.at)).collect()
+fn descriptor_offsets(client: &mut Client) -> Vec<(u8, u64)> {
+    let heard = client.receive_matching(|heard| matches!(heard.message, ToClient::DescriptorOffsets(_)));
+    let ToClient::DescriptorOffsets(DescriptorOffsets { memory }) = heard.message else { panic!("{heard:?}") };
+    memory.iter().map(|memory| (memory.descriptor, memory.offset)).collect()
 }
 
 struct Program {
     client: Client,
     id: DomainId,
     fds: Vec<OwnedFd>,
-    places: Vec<(u8, u64)>,
+    offsets: Vec<(u8, u64)>,
 }
 
-fn map(fd: &OwnedFd, at: u64) -> Window {
-    Window::new(Mapping::window(fd, at, board::SIZE, Access::ReadWrite).unwrap())
+fn map(fd: &OwnedFd, at: u64) -> SharedMapping {
+    SharedMapping::new(Mapping::window(fd, at, ready_map::SIZE, Access::ReadWrite).unwrap())
 }
 
 /// Writes by one, and sees by the other.
 #[track_caller]
-fn is_seen(by: &Window, at: u64, window: &Window, said: &[u8]) {
+fn is_seen(by: &SharedMapping, at: u64, window: &SharedMapping, said: &[u8]) {
     by.copy_in(0, said);
     let mut seen = vec![0; said.len()];
     window.copy_out(at, &mut seen);
@@ -116,24 +117,24 @@ fn is_seen(by: &Window, at: u64, window: &Window, said: &[u8]) {
 
 #[test]
 fn programs_map_their_memory_where_it_begins() {
-    let world = World::start();
+    let world = GuestMachine::start();
     let (mut a, mut b) = (world.program("a"), world.program("b"));
     for program in [&a, &b] {
-        // The domain ring, the daemon's board, its own board.
-        assert_eq!(program.places.iter().map(|(nth, _)| *nth).collect::<Vec<_>>(), [0, 1, 3]);
-        for &(nth, at) in &program.places {
-            assert!((PIECES_AT..32 << 20).contains(&at), "{at}");
+        // The domain ring, the daemon's ready map, its own ready map.
+        assert_eq!(program.offsets.iter().map(|(nth, _)| *nth).collect::<Vec<_>>(), [0, 1, 3]);
+        for &(nth, at) in &program.offsets {
+            assert!((EXTENTS_OFFSET..32 << 20).contains(&at), "{at}");
             // Each of them is all of the window, and nothing of it is taken for it.
             let file = &program.fds[usize::from(nth)];
             assert!(rustix::fs::fstat(file).unwrap().st_size.unsigned_abs() >= WINDOW_BYTES_MIN);
             is_seen(&map(file, at), at, &world.machine.memory, b"seen by the host");
         }
     }
-    assert_eq!(a.places[1], b.places[1], "the daemon's board is one");
-    a.client.say(RequestChannel { peer: b.id, attempt: 1 }, &[]);
-    let (at_a, at_b) = (places(&mut a.client), places(&mut b.client));
+    assert_eq!(a.offsets[1], b.offsets[1], "the daemon's ready map is one");
+    a.client.send(RequestChannel { peer: b.id, attempt: 1 }, &[]);
+    let (at_a, at_b) = (descriptor_offsets(&mut a.client), descriptor_offsets(&mut b.client));
     let ((_, at_a_fds), (offer, at_b_fds)) = (a.client.offered(), b.client.offered());
-    assert_eq!((at_a[0], at_a.len(), at_b.len()), (at_b[0], 2, 2), "the channel, and the other one's board");
+    assert_eq!((at_a[0], at_a.len(), at_b.len()), (at_b[0], 2, 2), "the channel, and the other one's ready map");
     is_seen(&map(&at_a_fds[0], at_a[0].1), 0, &map(&at_b_fds[0], at_b[0].1), b"from a to b");
     // They ring each other without their daemon.
     let (heard, rings) = (Doorbell::from(a.fds.remove(4)), Doorbell::from(at_b_fds[2].try_clone().unwrap()));
@@ -141,18 +142,18 @@ fn programs_map_their_memory_where_it_begins() {
     rings.ring();
     assert!(heard.wait(Duration::ZERO));
     // A region, which programs would have of their own, is not there.
-    b.client.say(AcceptChannel { channel: offer.channel }, &[]);
-    a.client.hear_that(|heard| matches!(heard.message, ToClient::ChannelOpen(_)));
+    b.client.send(AcceptChannel { channel: offer.channel }, &[]);
+    a.client.receive_matching(|heard| matches!(heard.message, ToClient::ChannelOpen(_)));
     let used = row(&world.bed, "web").used_bytes;
-    let region = MakeRegion { peer: b.id, region: RegionId(1), bytes: 1 << 20 };
-    assert_eq!(a.client.ask(region, &[]).err(), Some(Reason::NoCommonMemory));
-    a.client.hears_nothing();
+    let region = CreateRegion { peer: b.id, region: RegionId(1), bytes: 1 << 20 };
+    assert_eq!(a.client.request(region, &[]).err(), Some(Reason::NoSharedMemory));
+    a.client.expect_no_message();
     assert_eq!(row(&world.bed, "web").used_bytes, used, "the host has taken some for it");
 }
 
 #[test]
-fn bells_are_passed_on_and_rung_at_intervals() {
-    let world = World::start();
+fn passes_rings_on_and_rings_listeners_at_intervals() {
+    let world = GuestMachine::start();
     let a = world.program("a");
     let registers = || std::fs::read(world.function.path().join("resource0")).unwrap()[12..16].to_vec();
     // The host's worker hears at vector 1; what is written for its daemon, at 0, may come after that.
@@ -169,12 +170,12 @@ fn bells_are_passed_on_and_rung_at_intervals() {
 }
 
 #[test]
-fn others_than_root_are_refused_and_libraries_that_know_no_places() {
-    let world = World::start();
+fn refuses_other_users_and_libraries_without_placed_memory() {
+    let world = GuestMachine::start();
     drop(world.program("a"));
-    let refused = world.daemon.greeted_by(speaks(Placed::SINCE - 1));
+    let refused = world.daemon.greeted_by(versions_of(DescriptorOffsets::SINCE - 1));
     let ToClient::Refused(refused) = refused.message else { panic!("{refused:?}") };
-    assert_eq!(refused.reason, Reason::NotInVersion);
+    assert_eq!(refused.reason, Reason::UnsupportedRequest);
     assert!(refused.text.as_str().contains("2.4"), "{}", refused.text);
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: only root can be other users");
@@ -188,7 +189,7 @@ fn others_than_root_are_refused_and_libraries_that_know_no_places() {
 }
 
 /// The first that another user hears.
-fn as_user(uid: u32, socket: PathBuf) -> Heard {
+fn as_user(uid: u32, socket: PathBuf) -> ReceivedMessage {
     // Who connects is whoever the connecting thread is.
     let connect = move || {
         let uid = rustix::process::Uid::from_raw(uid);
@@ -200,71 +201,74 @@ fn as_user(uid: u32, socket: PathBuf) -> Heard {
 
 /// What is written there is in no memory of a program's.
 #[track_caller]
-fn is_apart(window: &Window, program: &Program) {
+fn is_apart(window: &SharedMapping, program: &Program) {
     const SAID: &[u8] = b"written by who was here before";
     window.copy_in(0, SAID);
-    for &(nth, at) in &program.places {
+    for &(nth, at) in &program.offsets {
         let mut seen = [0; SAID.len()];
         map(&program.fds[usize::from(nth)], at).copy_out(0, &mut seen);
-        assert_ne!(seen, SAID, "{:?}", program.places);
+        assert_ne!(seen, SAID, "{:?}", program.offsets);
     }
 }
 
 #[test]
-fn what_was_withdrawn_is_nobodys_as_long_as_anybody_maps_it() {
-    let world = World::start();
+fn does_not_reuse_a_revoked_extent_while_it_is_mapped() {
+    let world = GuestMachine::start();
     let (a, b) = (world.program("a"), world.program("b"));
     // Whose connection ends may have its memory still, be it a part.
-    let board = map(&a.fds[3], a.places[2].1);
+    let ready_map_of_a = map(&a.fds[3], a.offsets[2].1);
     drop(a);
     until_row(&world.bed, "web", |row| row.domains == 1);
-    // What was withdrawn later is not kept with that, nor is what nobody maps.
+    // What was revoked later is not kept with that, nor is what nobody maps.
     drop(b);
-    let is_kept = |row: &GuestRow| row.used_bytes == Some(PIECES_AT + board::SIZE.0);
+    let is_kept = |row: &GuestRow| row.used_bytes == Some(EXTENTS_OFFSET + ready_map::SIZE.0);
     until_row(&world.bed, "web", |row| row.domains == 0 && is_kept(row));
     let others: Vec<_> = ["c", "d", "e"].map(|name| world.program(name)).into();
-    others.iter().for_each(|other| is_apart(&board, other));
-    drop((others, board));
-    until_row(&world.bed, "web", |row| row.used_bytes == Some(PIECES_AT));
+    others.iter().for_each(|other| is_apart(&ready_map_of_a, other));
+    drop((others, ready_map_of_a));
+    until_row(&world.bed, "web", |row| row.used_bytes == Some(EXTENTS_OFFSET));
 }
 
 #[test]
-fn after_a_restart_nobody_gets_what_programs_of_before_still_have() {
-    let mut world = World::start();
+fn does_not_reuse_extents_that_old_programs_still_map_after_a_restart() {
+    let mut world = GuestMachine::start();
     let a = world.program("a");
-    let [ring, board] = [(0, 0), (3, 2)].map(|(nth, place)| map(&a.fds[nth], a.places[place].1));
+    let [ring, ready_map_of_a] = [(0, 0), (3, 2)].map(|(fd, nth)| map(&a.fds[fd], a.offsets[nth].1));
     world.daemon.stop();
     world.daemon = serve(&world.function);
     // For the host all is free. Whoever is handed any of it is sent away, until there is other memory.
     let b = until("nobody can attach", || {
         let mut client = world.daemon.served();
-        let ToClient::Placed(Placed { memory }) = client.ask_anyway(Attach { name: None, resume: None })? else {
+        let ToClient::DescriptorOffsets(DescriptorOffsets { memory }) =
+            client.try_request(Attach { name: None, resume: None })?
+        else {
             return None;
         };
-        let places = memory.iter().map(|memory| (memory.descriptor, memory.at)).collect();
+        let offsets = memory.iter().map(|memory| (memory.descriptor, memory.offset)).collect();
         match client.receive().ok()? {
-            Heard { message: ToClient::Welcome(welcome), fds, .. } => {
-                Some(Program { client, id: welcome.domain, fds, places })
+            ReceivedMessage { message: ToClient::Welcome(welcome), fds, .. } => {
+                Some(Program { client, id: welcome.domain, fds, offsets })
             }
             heard => panic!("{heard:?}"),
         }
     });
     is_apart(&ring, &b);
-    is_apart(&board, &b);
-    drop((a, b, ring, board));
-    until_row(&world.bed, "web", |row| row.used_bytes == Some(PIECES_AT));
+    is_apart(&ready_map_of_a, &b);
+    drop((a, b, ring, ready_map_of_a));
+    until_row(&world.bed, "web", |row| row.used_bytes == Some(EXTENTS_OFFSET));
 }
 
 #[test]
-fn a_device_that_is_gone_is_served_no_more() {
-    let world = World::start();
+fn stops_serving_an_unplugged_device() {
+    let world = GuestMachine::start();
     let mut a = world.program("a");
     let moved = world.function.path().with_extension("moved");
     std::fs::rename(world.function.path(), &moved).unwrap();
     assert_eq!(a.client.ended(), None);
     until("somebody serves", || {
         let heard = Client::new(seqpacket::connect(&world.daemon.socket()).unwrap()).receive().ok()?;
-        matches!(heard.message, ToClient::Refused(refused) if refused.reason == Reason::HostSilent).then_some(())
+        matches!(heard.message, ToClient::Refused(refused) if refused.reason == Reason::HostDaemonUnreachable)
+            .then_some(())
     });
     std::fs::rename(&moved, world.function.path()).unwrap();
 }

@@ -7,27 +7,27 @@ use std::os::fd::AsFd as _;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use isthmus_capture::Direction;
-use isthmus_capture::stream::{Message, Reader};
-use isthmus_control::schema::Mx;
+use isthmus_capture::CaptureDirection;
+use isthmus_capture::stream::{CaptureMessage, CaptureReader};
+use isthmus_control::schema::MxReport;
 use isthmus_layout::control::*;
 use isthmus_layout::ids::{DomainId, NicId};
 use isthmus_layout::reason::Reason;
 use isthmus_mx::wire::{self, ConnectRequest, Dialect, EndpointNumber, Header, Packet, PacketType, SeqNum};
 
-use crate::bed::{Bed, Client, name, speaks};
+use crate::testbed::{Client, Testbed, name, versions_of};
 
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
 /// A daemon with a board over UDP, and the host that it reaches by it.
-struct Wired {
-    bed: Bed,
+struct LinkedBoard {
+    bed: Testbed,
     host: UdpSocket,
     board: (Ipv4Addr, u16),
 }
 
-impl Wired {
+impl LinkedBoard {
     fn new() -> Self {
         static TESTS: AtomicU8 = AtomicU8::new(0);
         let host = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -44,7 +44,7 @@ impl Wired {
             board.1,
             host.local_addr().unwrap(),
         );
-        Self { bed: Bed::with(&config), host, board }
+        Self { bed: Testbed::with(&config), host, board }
     }
 
     /// The other host asks to connect to this endpoint.
@@ -66,7 +66,7 @@ impl Wired {
     }
 
     /// Bytes that are no packet of MX, but come in a frame of it.
-    fn babble(&self, bytes: usize) {
+    fn send_garbage(&self, bytes: usize) {
         let mut frame = [&OURS[..], &THEIRS, &[0x86, 0xdf]].concat();
         frame.resize(bytes, 0xaa);
         self.host.send_to(&frame, self.board).unwrap();
@@ -75,7 +75,7 @@ impl Wired {
 
 fn begin(client: &mut Client, capture: Capture) -> Result<UnixStream, Reason> {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    client.ask(capture, &[theirs.as_fd()])?;
+    client.request(capture, &[theirs.as_fd()])?;
     ours.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
     Ok(ours)
 }
@@ -85,28 +85,28 @@ fn all() -> Capture {
 }
 
 /// Which way it went, what it is, how many bytes it had and how many are here.
-type Seen = (Direction, Option<PacketType>, u32, usize);
+type CapturedFrame = (CaptureDirection, Option<PacketType>, u32, usize);
 
 fn kind(frame: &[u8]) -> Option<PacketType> {
     wire::parse(Dialect::OPEN_MX, frame).ok().map(|(_, packet)| packet.kind())
 }
 
 /// Frames but the board's own greetings, until so many have come; then the end. Answers what was seen and how many are missing.
-fn frames(stream: UnixStream, wanted: usize) -> (Vec<Seen>, [u64; 2]) {
+fn frames(stream: UnixStream, wanted: usize) -> (Vec<CapturedFrame>, [u64; 2]) {
     let (mut frames, mut told, mut interfaces) = (Vec::new(), BTreeMap::new(), 0);
-    let mut reader = Reader::new(BufReader::new(stream.try_clone().unwrap()));
+    let mut reader = CaptureReader::new(BufReader::new(stream.try_clone().unwrap()));
     if wanted == 0 {
         stream.shutdown(Shutdown::Write).unwrap();
     }
     while let Some(message) = reader.message().unwrap() {
         match message {
-            Message::Interface(interface) => {
+            CaptureMessage::Interface(interface) => {
                 assert!(interface.name().starts_with("udp:127."), "{}", interface.name());
                 assert!(interface.description().contains("mx1 (wired), udp"), "{}", interface.description());
                 assert_eq!(interface.nic(), Some(NicId::from_octets(OURS)));
                 interfaces += 1;
             }
-            Message::Frame(record) => {
+            CaptureMessage::Frame(record) => {
                 assert_eq!(record.interface.0, 0);
                 let kind = kind(record.bytes);
                 if !matches!(kind, Some(PacketType::Raw | PacketType::HostQuery)) {
@@ -116,8 +116,8 @@ fn frames(stream: UnixStream, wanted: usize) -> (Vec<Seen>, [u64; 2]) {
                     }
                 }
             }
-            Message::Statistics(statistics) => drop(told.insert(statistics.interface, statistics)),
-            Message::Begin | Message::End => unreachable!(),
+            CaptureMessage::Statistics(statistics) => drop(told.insert(statistics.interface, statistics)),
+            CaptureMessage::Begin | CaptureMessage::End => unreachable!(),
         }
     }
     assert_eq!((interfaces, told.len()), (1, 1));
@@ -127,10 +127,10 @@ fn frames(stream: UnixStream, wanted: usize) -> (Vec<Seen>, [u64; 2]) {
 
 #[test]
 fn frames_that_come_and_go_are_seen_also_those_that_are_dropped() {
-    use Direction::{Received, Sent};
-    let wired = Wired::new();
+    use CaptureDirection::{Received, Sent};
+    let wired = LinkedBoard::new();
     let stream = begin(&mut wired.bed.greeted(), all()).unwrap();
-    wired.babble(200);
+    wired.send_garbage(200);
     wired.connect_to(9);
     let (frames, [seen, dropped]) = frames(stream, 3);
     assert_eq!(frames[0], (Received, None, 200, 200));
@@ -141,28 +141,28 @@ fn frames_that_come_and_go_are_seen_also_those_that_are_dropped() {
 
 #[test]
 fn a_domain_s_frames_are_those_of_its_endpoints() {
-    let wired = Wired::new();
+    let wired = LinkedBoard::new();
     let (mut web, welcomed) = wired.bed.attached("web");
-    let index = match web.ask(OpenEndpoint { index: None, label: None }, &[]).unwrap().message {
+    let index = match web.request(OpenEndpoint { index: None, label: None }, &[]).unwrap().message {
         ToClient::EndpointOpened(opened) => opened.index,
         other => panic!("{other:?}"),
     };
-    web.ask(MxOpen { board: Some(1), endpoint: Some(4), key: 5, at: index }, &[]).unwrap();
+    web.request(MxOpen { board: Some(1), endpoint: Some(4), key: 5, index }, &[]).unwrap();
     // A domain may ask too.
     let stream = begin(&mut web, Capture { board: Some(1), domain: Some(welcomed.id()), snap_bytes: 40 }).unwrap();
-    wired.babble(200);
+    wired.send_garbage(200);
     wired.connect_to(9);
     wired.connect_to(4);
     let (frames, [seen, _]) = frames(stream, 2);
     let found: Vec<_> = frames.iter().map(|(direction, ..)| *direction).collect();
-    assert_eq!(found, [Direction::Received, Direction::Sent]);
+    assert_eq!(found, [CaptureDirection::Received, CaptureDirection::Sent]);
     assert!(frames.iter().all(|(_, kind, had, kept)| (*kind, *kept) == (None, 40) && *had >= 60), "{frames:?}");
     assert_eq!(seen, 2, "the others were none of its own");
 }
 
 #[test]
-fn whoever_has_gone_leaves_nothing_and_others_go_on() {
-    let wired = Wired::new();
+fn ended_captures_leave_nothing_and_others_continue() {
+    let wired = LinkedBoard::new();
     let mut client = wired.bed.greeted();
     let mut held: Vec<_> = (0..4).map(|_| begin(&mut client, all()).unwrap()).collect();
     assert_eq!(begin(&mut client, all()).err(), Some(Reason::TooManyRequests));
@@ -183,12 +183,12 @@ fn whoever_has_gone_leaves_nothing_and_others_go_on() {
 
 #[test]
 fn a_reader_that_is_slow_misses_frames_and_is_told_how_many() {
-    let wired = Wired::new();
+    let wired = LinkedBoard::new();
     let mut client = wired.bed.greeted();
     let stream = begin(&mut client, all()).unwrap();
     // More than all buffers hold, and the daemon answers all the while.
-    while client.report::<Mx>(Topic::Mx, &[]).unwrap().boards[1].links[0].received_frames < 400 {
-        (0..10).for_each(|_| wired.babble(60_000));
+    while client.report::<MxReport>(Topic::Mx, &[]).unwrap().boards[1].links[0].received_frames < 400 {
+        (0..10).for_each(|_| wired.send_garbage(60_000));
     }
     let (frames, [seen, dropped]) = frames(stream, 1);
     assert!(frames.iter().all(|(.., had, kept)| (*had, *kept) == (60_000, 60_000)));
@@ -197,14 +197,14 @@ fn a_reader_that_is_slow_misses_frames_and_is_told_how_many() {
 
 #[test]
 fn the_daemon_ends_a_capture_in_order() {
-    let mut wired = Wired::new();
+    let mut wired = LinkedBoard::new();
     let stream = begin(&mut wired.bed.greeted(), all()).unwrap();
     wired.connect_to(9);
     let reading = std::thread::spawn(move || {
-        let mut reader = Reader::new(BufReader::new(stream));
+        let mut reader = CaptureReader::new(BufReader::new(stream));
         let mut last = None;
         while let Some(message) = reader.message().unwrap() {
-            last = Some(matches!(message, Message::Statistics(_)));
+            last = Some(matches!(message, CaptureMessage::Statistics(_)));
         }
         last
     });
@@ -213,36 +213,36 @@ fn the_daemon_ends_a_capture_in_order() {
 }
 
 #[test]
-fn who_has_enough_at_once_gets_an_empty_capture() {
-    let wired = Wired::new();
+fn capture_is_empty_when_the_reader_closes_at_once() {
+    let wired = LinkedBoard::new();
     let stream = begin(&mut wired.bed.greeted(), all()).unwrap();
     assert_eq!(frames(stream, 0).0.len(), 0);
 }
 
 #[test]
-fn what_cannot_be_captured_is_refused_with_the_reason() {
-    let plain = Bed::new();
+fn refuses_captures_with_the_reason() {
+    let plain = Testbed::new();
     let mut client = plain.greeted();
     assert_eq!(begin(&mut client, all()).err(), Some(Reason::MxNoLinks), "no board has links");
-    let wired = Wired::new();
+    let wired = LinkedBoard::new();
     let mut client = wired.bed.greeted();
     let of = |board, domain| Capture { board, domain, snap_bytes: 100 };
     assert_eq!(begin(&mut client, of(Some(0), None)).err(), Some(Reason::MxNoLinks));
-    assert_eq!(begin(&mut client, of(Some(2), None)).err(), Some(Reason::MxNoBoard));
+    assert_eq!(begin(&mut client, of(Some(2), None)).err(), Some(Reason::MxBoardUnknown));
     assert_eq!(begin(&mut client, of(None, DomainId::new(77))).err(), Some(Reason::NoSuchDomain));
     // Nothing that could make the daemon wait.
     let (datagrams, _other) = UnixDatagram::pair().unwrap();
     let (_, pipe) = std::io::pipe().unwrap();
     let tcp = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     for fd in [datagrams.as_fd(), pipe.as_fd(), tcp.as_fd()] {
-        assert_eq!(client.ask(all(), &[fd]).err(), Some(Reason::RequestInvalid));
+        assert_eq!(client.request(all(), &[fd]).err(), Some(Reason::RequestInvalid));
     }
     assert!(begin(&mut client, of(Some(1), None)).is_ok());
 }
 
 #[test]
 fn frames_are_not_for_other_users() {
-    let wired = Wired::new();
+    let wired = LinkedBoard::new();
     let Some(mut other) = wired.bed.greeted_as(12_345) else {
         return println!("skipped: only root can be another user");
     };
@@ -250,16 +250,16 @@ fn frames_are_not_for_other_users() {
 }
 
 #[test]
-fn who_speaks_the_version_before_knows_nothing_of_it() {
-    let (before, bed) = (speaks(Capture::SINCE - 1), Bed::speaking(speaks(Capture::SINCE)));
+fn capture_is_not_in_the_previous_version() {
+    let (before, bed) = (versions_of(Capture::SINCE - 1), Testbed::with_versions(versions_of(Capture::SINCE)));
     let mut old = bed.connect();
-    old.ask(Hello { magic: Magic, spoken: before, library: name("old 1") }, &[]).unwrap();
+    old.request(Hello { magic: Magic, versions: before, library: name("old 1") }, &[]).unwrap();
     let (_ours, theirs) = UnixStream::pair().unwrap();
-    old.say(all(), &[theirs.as_fd()]);
+    old.send(all(), &[theirs.as_fd()]);
     assert_eq!(old.ended(), Some(Reason::MalformedControl));
     let mut old = bed.connect();
-    old.ask(Hello { magic: Magic, spoken: before, library: name("old 1") }, &[]).unwrap();
+    old.request(Hello { magic: Magic, versions: before, library: name("old 1") }, &[]).unwrap();
     old.attach(Some("old")).unwrap();
-    old.say(all(), &[theirs.as_fd()]);
+    old.send(all(), &[theirs.as_fd()]);
     assert_eq!(old.ended(), Some(Reason::MalformedControl));
 }

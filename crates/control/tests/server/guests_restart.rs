@@ -3,35 +3,37 @@
 use std::sync::atomic::Ordering;
 
 use isthmus_control::schema::Doctor;
-use isthmus_layout::border::{ANSWER_WORD, CALL_WORD, GUEST_BEAT_WORD, HOST_BEAT_WORD, SILENT_AFTER_MS};
 use isthmus_layout::control::*;
+use isthmus_layout::proxy::{
+    GUEST_HEARTBEAT_WORD, HEARTBEAT_TIMEOUT_MS, HOST_HEARTBEAT_WORD, SESSION_REPLY_WORD, SESSION_REQUEST_WORD,
+};
 use isthmus_shm::Words as _;
 
-use crate::bed::{Bed, name};
 use crate::guest::{Guest, configured, row, until_domains, until_row};
+use crate::testbed::{Testbed, name};
 
-fn unkept(bed: &Bed) -> u32 {
-    bed.greeted().report::<Doctor>(Topic::Doctor, &[]).unwrap().guests_unkept.unwrap()
+fn guests_losing_device(bed: &Testbed) -> u32 {
+    bed.greeted().report::<Doctor>(Topic::Doctor, &[]).unwrap().guests_losing_device.unwrap()
 }
 
 #[test]
 fn a_guest_keeps_its_device_when_its_hosts_daemon_is_started_again() {
     let config = configured("web", 32, 4);
-    let mut bed = Bed::kept_with(&config);
+    let mut bed = Testbed::with_fd_store(&config);
     let mut guest = Guest::start(&bed);
-    bed.until_kept(2);
-    assert_eq!(unkept(&bed), 0);
+    bed.wait_until_stored(2);
+    assert_eq!(guests_losing_device(&bed), 0);
     let (mut before, _) = guest.attach(1, "solver").unwrap();
     guest.open_mx(5);
     for round in 1..=3 {
         bed.stop();
-        bed.start_kept(&config);
+        bed.restart_with_stored(&config);
         // What was said with the daemon before is over, and the guest's daemon hears it.
-        guest.wait_for(|memory| memory.load(ANSWER_WORD, Ordering::Acquire) == 0);
+        guest.wait_for(|memory| memory.load(SESSION_REPLY_WORD, Ordering::Acquire) == 0);
         let found = row(&bed, "web");
         assert_eq!(
-            (found.state.as_deref(), found.kept, found.domains),
-            (Some("device"), Some(true), 0),
+            (found.state.as_deref(), found.keeps_device, found.domains),
+            (Some("waiting for guest daemon"), Some(true), 0),
             "round {round}"
         );
         guest.call();
@@ -40,97 +42,99 @@ fn a_guest_keeps_its_device_when_its_hosts_daemon_is_started_again() {
         // What it was reached by is kept for nobody else.
         guest.open_mx(5);
         before = after;
-        assert_eq!(row(&bed, "web").state.as_deref(), Some("there"));
+        assert_eq!(row(&bed, "web").state.as_deref(), Some("attached"));
     }
     // Its end is the end of what was kept.
     drop(guest);
     until_domains(&bed, 0);
-    bed.until_kept(0);
+    bed.wait_until_stored(0);
     bed.stop();
-    bed.start_kept(&config);
-    assert_eq!(row(&bed, "web").state.as_deref(), Some("absent"));
+    bed.restart_with_stored(&config);
+    assert_eq!(row(&bed, "web").state.as_deref(), Some("no device"));
     Guest::start(&bed).attach(1, "solver").unwrap();
 }
 
 #[test]
-fn a_call_that_nobody_has_answered_is_answered_by_the_next_daemon() {
+fn next_daemon_answers_a_pending_session_request() {
     let config = configured("web", 32, 4);
-    let mut bed = Bed::kept_with(&config);
+    let mut bed = Testbed::with_fd_store(&config);
     let guest = Guest::start(&bed);
-    bed.until_kept(2);
+    bed.wait_until_stored(2);
     bed.stop();
     // The guest's daemon was started again meanwhile.
-    guest.memory.store(CALL_WORD, 4711, Ordering::Release);
-    bed.start_kept(&config);
+    guest.memory.store(SESSION_REQUEST_WORD, 4711, Ordering::Release);
+    bed.restart_with_stored(&config);
     guest.ring();
-    guest.wait_for(|memory| memory.load(ANSWER_WORD, Ordering::Acquire) == 4711);
+    guest.wait_for(|memory| memory.load(SESSION_REPLY_WORD, Ordering::Acquire) == 4711);
 }
 
 #[test]
 fn a_guest_that_ends_while_no_daemon_is_there_is_gone() {
     let config = configured("web", 32, 4);
-    let mut bed = Bed::kept_with(&config);
+    let mut bed = Testbed::with_fd_store(&config);
     let mut guest = Guest::start(&bed);
     guest.attach(1, "solver").unwrap();
-    bed.until_kept(2);
+    bed.wait_until_stored(2);
     bed.stop();
     drop(guest);
-    bed.start_kept(&config);
-    until_row(&bed, "web", |row| row.state.as_deref() == Some("absent"));
-    bed.until_kept(0);
+    bed.restart_with_stored(&config);
+    until_row(&bed, "web", |row| row.state.as_deref() == Some("no device"));
+    bed.wait_until_stored(0);
     Guest::start(&bed).attach(1, "solver").unwrap();
 }
 
 #[test]
-fn what_was_kept_of_a_guest_that_is_none_any_more_is_let_go() {
-    let mut bed = Bed::kept_with(&configured("web", 32, 4));
+fn removes_stored_fds_of_unconfigured_guests() {
+    let mut bed = Testbed::with_fd_store(&configured("web", 32, 4));
     let _guest = Guest::start(&bed);
-    bed.until_kept(2);
+    bed.wait_until_stored(2);
     bed.stop();
-    bed.start_kept(&configured("db", 32, 4));
-    bed.until_kept(0);
+    bed.restart_with_stored(&configured("db", 32, 4));
+    bed.wait_until_stored(0);
 }
 
 #[test]
-fn without_a_keeper_that_is_said() {
-    let bed = Bed::with(&configured("web", 32, 4));
-    assert_eq!(unkept(&bed), 0);
+fn reports_guests_that_are_not_stored_without_an_fd_store() {
+    let bed = Testbed::with(&configured("web", 32, 4));
+    assert_eq!(guests_losing_device(&bed), 0);
     let _guest = Guest::start(&bed);
-    assert_eq!((row(&bed, "web").kept, unkept(&bed)), (Some(false), 1));
+    assert_eq!((row(&bed, "web").keeps_device, guests_losing_device(&bed)), (Some(false), 1));
 }
 
 #[test]
-fn a_guests_daemon_that_hangs_is_told_apart_and_nothing_of_its_ends() {
-    let bed = Bed::with(&configured("web", 32, 4));
+fn reports_a_hanging_guest_daemon_without_ending_it() {
+    let bed = Testbed::with(&configured("web", 32, 4));
     let mut guest = Guest::plug_in(&bed);
-    guest.wait_for(|memory| memory.load(HOST_BEAT_WORD, Ordering::Relaxed) != 0);
+    guest.wait_for(|memory| memory.load(HOST_HEARTBEAT_WORD, Ordering::Relaxed) != 0);
     // It beats once, calls, and then never again.
-    guest.memory.store(GUEST_BEAT_WORD, 1, Ordering::Relaxed);
+    guest.memory.store(GUEST_HEARTBEAT_WORD, 1, Ordering::Relaxed);
     guest.call();
     let (mut local, _) = bed.attached("local");
     let (welcome, _) = guest.attach(1, "solver").unwrap();
-    let found = local.ask(Lookup { name: name("solver") }, &[]).unwrap().message;
+    let found = local.request(Lookup { name: name("solver") }, &[]).unwrap().message;
     assert!(matches!(found, ToClient::Found(Found { domain, .. }) if domain == welcome.domain), "{found:?}");
-    let found = until_row(&bed, "web", |row| row.state.as_deref() == Some("silent"));
+    let found = until_row(&bed, "web", |row| row.state.as_deref() == Some("not responding"));
     assert!(
-        found.heard_s >= Some(u64::from(SILENT_AFTER_MS / 1000)) && found.domains == 1 && found.daemon,
+        found.last_seen_s >= Some(u64::from(HEARTBEAT_TIMEOUT_MS / 1000)) && found.domains == 1 && found.daemon,
         "{found:?}"
     );
-    local.hears_nothing();
+    local.expect_no_message();
     // It comes back, and is the same.
-    guest.memory.store(GUEST_BEAT_WORD, 2, Ordering::Relaxed);
-    until_row(&bed, "web", |row| row.state.as_deref() == Some("there"));
-    guest.say(1, Lookup { name: name("local") });
-    assert!(matches!(guest.hear(1).0, ToClient::Found(_)));
+    guest.memory.store(GUEST_HEARTBEAT_WORD, 2, Ordering::Relaxed);
+    until_row(&bed, "web", |row| row.state.as_deref() == Some("attached"));
+    guest.send(1, Lookup { name: name("local") });
+    assert!(matches!(guest.receive_message(1).0, ToClient::Found(_)));
 }
 
 #[test]
-fn a_guests_daemon_that_does_not_beat_is_not_expected_to() {
-    let bed = Bed::with(&configured("web", 32, 4));
+fn guest_daemon_without_heartbeats_stays_attached() {
+    let bed = Testbed::with(&configured("web", 32, 4));
     let guest = Guest::start(&bed);
     // The host has looked several times.
-    let begun = guest.memory.load(HOST_BEAT_WORD, Ordering::Relaxed);
-    guest.wait_for(|memory| memory.load(HOST_BEAT_WORD, Ordering::Relaxed) > begun + SILENT_AFTER_MS / 1000 + 1);
+    let begun = guest.memory.load(HOST_HEARTBEAT_WORD, Ordering::Relaxed);
+    guest.wait_for(|memory| {
+        memory.load(HOST_HEARTBEAT_WORD, Ordering::Relaxed) > begun + HEARTBEAT_TIMEOUT_MS / 1000 + 1
+    });
     let found = row(&bed, "web");
-    assert_eq!((found.state.as_deref(), found.heard_s), (Some("there"), None));
+    assert_eq!((found.state.as_deref(), found.last_seen_s), (Some("attached"), None));
 }

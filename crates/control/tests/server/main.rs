@@ -3,7 +3,6 @@
 
 mod attaching;
 mod bare;
-mod bed;
 mod capture;
 mod channels;
 mod grants;
@@ -19,6 +18,7 @@ mod processes;
 mod regions;
 mod reports;
 mod resuming;
+mod testbed;
 mod xen;
 mod xen_backends;
 mod xen_pairs;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 /// How it behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum MonitorBehaviour {
     /// As QEMU does.
     Honest,
     /// As QEMU does where a device needs a free port.
@@ -27,35 +27,42 @@ pub(crate) enum Manner {
 }
 
 /// What was plugged in: a device of this number, which shows this memory.
-pub(crate) struct Shown {
+pub(crate) struct PluggedWindow {
     pub(crate) peer: i64,
     pub(crate) memory: OwnedFd,
 }
 
 /// See the module.
 pub(crate) struct Monitor {
-    plugged: Receiver<Shown>,
+    plugged: Receiver<PluggedWindow>,
     /// Where devices are, by their names.
     devices: Arc<Mutex<BTreeMap<String, OwnedFd>>>,
 }
 
 impl Monitor {
-    pub(crate) fn listen(path: &Path, manner: Manner) -> Self {
+    pub(crate) fn listen(path: &Path, behaviour: MonitorBehaviour) -> Self {
         let listener = UnixListener::bind(path).unwrap();
-        let (tells, plugged) = channel();
+        let (sender, plugged) = channel();
         let devices = Arc::<Mutex<BTreeMap<String, OwnedFd>>>::default();
         let known = Arc::clone(&devices);
         std::thread::spawn(move || {
             // One at a time, as QEMU; until the test ends.
             for socket in listener.incoming().flatten() {
-                Talk { socket, manner, tells: tells.clone(), devices: Arc::clone(&known), handed: None }.serve();
+                MonitorConnection {
+                    socket,
+                    behaviour,
+                    sender: sender.clone(),
+                    devices: Arc::clone(&known),
+                    handed: None,
+                }
+                .serve();
             }
         });
         Self { plugged, devices }
     }
 
     /// What is plugged in next.
-    pub(crate) fn plugged(&self) -> Shown {
+    pub(crate) fn plugged(&self) -> PluggedWindow {
         self.plugged.recv_timeout(Duration::from_secs(20)).expect("a window is plugged in")
     }
 
@@ -65,40 +72,40 @@ impl Monitor {
     }
 }
 
-struct Talk {
+struct MonitorConnection {
     socket: UnixStream,
-    manner: Manner,
-    tells: Sender<Shown>,
+    behaviour: MonitorBehaviour,
+    sender: Sender<PluggedWindow>,
     devices: Arc<Mutex<BTreeMap<String, OwnedFd>>>,
     handed: Option<OwnedFd>,
 }
 
-impl Talk {
+impl MonitorConnection {
     fn serve(mut self) {
-        self.say(&json!({ "QMP": { "version": {}, "capabilities": [] } }));
-        let mut came = Vec::new();
-        while let Some(command) = self.command(&mut came) {
-            if self.manner == Manner::Hangs {
+        self.send(&json!({ "QMP": { "version": {}, "capabilities": [] } }));
+        let mut received = Vec::new();
+        while let Some(command) = self.command(&mut received) {
+            if self.behaviour == MonitorBehaviour::Hangs {
                 continue;
             }
             let name = command["execute"].as_str().unwrap().to_owned();
-            self.say(&json!({ "event": "SOMETHING", "data": {} }));
-            let answer = match self.manner {
-                Manner::Refuses(what) if what == name => Err("not today".to_owned()),
-                Manner::Lies => Ok(json!({})),
-                _ => self.obey(&name, &command["arguments"]),
+            self.send(&json!({ "event": "SOMETHING", "data": {} }));
+            let answer = match self.behaviour {
+                MonitorBehaviour::Refuses(what) if what == name => Err("not today".to_owned()),
+                MonitorBehaviour::Lies => Ok(json!({})),
+                _ => self.execute(&name, &command["arguments"]),
             };
             match answer {
-                Ok(answer) => self.say(&json!({ "return": answer, "id": command["id"] })),
+                Ok(answer) => self.send(&json!({ "return": answer, "id": command["id"] })),
                 Err(text) => {
                     let error = json!({ "class": "GenericError", "desc": text });
-                    self.say(&json!({ "error": error, "id": command["id"] }));
+                    self.send(&json!({ "error": error, "id": command["id"] }));
                 }
             }
         }
     }
 
-    fn obey(&mut self, name: &str, arguments: &Value) -> Result<Value, String> {
+    fn execute(&mut self, name: &str, arguments: &Value) -> Result<Value, String> {
         let id = arguments["id"].as_str().unwrap_or_default().to_owned();
         match name {
             "qmp_capabilities" | "getfd" => Ok(json!({})),
@@ -110,12 +117,12 @@ impl Talk {
             "query-chardev" => Ok(json!([{ "label": "isthmus" }])),
             "query-pci" => Ok(json!([{ "devices": [{ "qdev_id": "port1", "pci_bridge": { "devices": [] } }] }])),
             "device_add" => {
-                if self.manner == Manner::Ports && arguments["bus"] != "port1" {
+                if self.behaviour == MonitorBehaviour::Ports && arguments["bus"] != "port1" {
                     return Err("Bus 'pcie.0' does not support hotplugging".to_owned());
                 }
                 let devices = self.devices.lock().unwrap();
-                let shown = plug(devices.get(arguments["chardev"].as_str().unwrap()).ok_or("no such chardev")?);
-                let _ = self.tells.send(shown); // A test may not care.
+                let plugged = plug(devices.get(arguments["chardev"].as_str().unwrap()).ok_or("no such chardev")?);
+                let _ = self.sender.send(plugged); // A test may not care.
                 Ok(json!({}))
             }
             "device_del" => Ok(json!({})),
@@ -127,20 +134,20 @@ impl Talk {
         }
     }
 
-    fn say(&self, value: &Value) {
+    fn send(&self, value: &Value) {
         let _ = rustix::io::write(&self.socket, format!("{value}\n").as_bytes()); // Who has hung up does not hear it.
     }
 
-    fn command(&mut self, came: &mut Vec<u8>) -> Option<Value> {
+    fn command(&mut self, received: &mut Vec<u8>) -> Option<Value> {
         loop {
-            if let Some(end) = came.iter().position(|&byte| byte == b'\n') {
-                let line: Vec<u8> = came.drain(..=end).collect();
+            if let Some(end) = received.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = received.drain(..=end).collect();
                 return Some(serde_json::from_slice(&line).unwrap());
             }
             let (mut bytes, mut fds) = ([0; 4096], Vec::new());
             let taken = seqpacket::receive(&self.socket, &mut bytes, &mut fds, true).ok()?;
-            came.extend(&bytes[..taken]);
-            if self.manner != Manner::Lies {
+            received.extend(&bytes[..taken]);
+            if self.behaviour != MonitorBehaviour::Lies {
                 self.handed = fds.pop().or(self.handed.take());
             }
         }
@@ -148,7 +155,7 @@ impl Talk {
 }
 
 /// What QEMU does when it makes a device.
-fn plug(socket: &OwnedFd) -> Shown {
+fn plug(socket: &OwnedFd) -> PluggedWindow {
     let next = || {
         let (mut number, mut fds) = ([0; 8], Vec::new());
         assert_eq!(seqpacket::receive(socket, &mut number, &mut fds, false).unwrap(), 8);
@@ -157,5 +164,5 @@ fn plug(socket: &OwnedFd) -> Shown {
     assert_eq!(next().0, 0);
     let (peer, None) = next() else { panic!("a number") };
     let (-1, Some(memory)) = next() else { panic!("the window") };
-    Shown { peer, memory }
+    PluggedWindow { peer, memory }
 }

@@ -1,13 +1,13 @@
 //! MX endpoint numbers: claimed, found, given back, claimed again after a restart.
 
-use isthmus_control::schema::{Endpoints, MetricsText, Mx};
+use isthmus_control::schema::{Endpoints, MetricsText, MxReport};
 use isthmus_layout::control::*;
 use isthmus_layout::ids::{DomainId, EndpointAddress, EndpointIndex, NicId};
 use isthmus_layout::reason::Reason;
 use isthmus_testbed::{Deadline, eventually};
 
-use crate::bed::{Bed, Client};
 use crate::resuming::come_back;
+use crate::testbed::{Client, Testbed};
 
 const TWO_BOARDS: &str =
     "[[mx.board]]\nmac = \"02:00:00:00:00:01\"\nendpoints_max = 2\n[[mx.board]]\nname = \"fast\"\nendpoints_max = 3\n";
@@ -16,7 +16,7 @@ const FIRST_NIC: u64 = 0x0200_0000_0001;
 
 impl Client {
     fn mx_endpoint(&mut self) -> EndpointIndex {
-        match self.ask(OpenEndpoint { index: None, label: None }, &[]).unwrap().message {
+        match self.request(OpenEndpoint { index: None, label: None }, &[]).unwrap().message {
             ToClient::EndpointOpened(opened) => opened.index,
             other => panic!("{other:?}"),
         }
@@ -29,7 +29,7 @@ impl Client {
         key: u32,
         at: EndpointIndex,
     ) -> Result<(u32, u32, u64), Reason> {
-        match self.ask(MxOpen { board, endpoint, key, at }, &[])?.message {
+        match self.request(MxOpen { board, endpoint, key, index: at }, &[])?.message {
             ToClient::MxOpened(opened) => Ok((opened.board, opened.endpoint, opened.nic)),
             other => panic!("{other:?}"),
         }
@@ -42,15 +42,15 @@ impl Client {
     }
 
     fn mx_connect(&mut self, nic: u64, endpoint: u32, key: u32) -> Result<EndpointAddress, Reason> {
-        match self.ask(MxConnect { nic, endpoint, key }, &[])?.message {
+        match self.request(MxConnect { nic, endpoint, key }, &[])?.message {
             ToClient::MxFound(found) => Ok(EndpointAddress { domain: found.domain, endpoint: found.endpoint }),
             other => panic!("{other:?}"),
         }
     }
 
-    fn mx_who(&mut self, domain: DomainId, endpoint: EndpointIndex) -> Result<(u64, u32), Reason> {
-        match self.ask(MxWho { domain, endpoint }, &[])?.message {
-            ToClient::MxIs(is) => Ok((is.nic, is.endpoint)),
+    fn mx_resolve(&mut self, domain: DomainId, endpoint: EndpointIndex) -> Result<(u64, u32), Reason> {
+        match self.request(MxResolve { domain, endpoint }, &[])?.message {
+            ToClient::MxResolved(is) => Ok((is.nic, is.endpoint)),
             other => panic!("{other:?}"),
         }
     }
@@ -58,26 +58,26 @@ impl Client {
 
 #[test]
 fn numbers_are_shared_by_all_domains() {
-    let bed = Bed::with(TWO_BOARDS);
+    let bed = Testbed::with(TWO_BOARDS);
     let ((mut a, _), (mut b, _)) = (bed.attached("a"), bed.attached("b"));
     assert_eq!([a.mx_any(1), b.mx_any(1), a.mx_any(1)], [Ok((0, 0)), Ok((1, 0)), Ok((0, 1))]);
     let at = b.mx_endpoint();
     assert_eq!(b.mx_open(Some(0), Some(1), 1, at).err(), Some(Reason::MxEndpointTaken));
     assert_eq!(b.mx_open(Some(0), None, 1, at).err(), Some(Reason::MxEndpointTaken));
-    assert_eq!(b.mx_open(Some(0), Some(2), 1, at).err(), Some(Reason::MxEndpointBeyond));
-    assert_eq!(b.mx_open(Some(2), None, 1, at).err(), Some(Reason::MxNoBoard));
+    assert_eq!(b.mx_open(Some(0), Some(2), 1, at).err(), Some(Reason::MxEndpointOutOfRange));
+    assert_eq!(b.mx_open(Some(2), None, 1, at).err(), Some(Reason::MxBoardUnknown));
     assert_eq!(b.mx_open(None, Some(2), 1, at).map(|(board, endpoint, _)| (board, endpoint)), Ok((1, 2)));
     assert_eq!(b.mx_open(None, None, 1, at).err(), Some(Reason::RequestInvalid), "it has one");
     assert_eq!([a.mx_any(1), a.mx_any(1)], [Ok((1, 1)), Err(Reason::MxEndpointTaken)]);
     let unopened = EndpointIndex::new(9).unwrap();
     assert_eq!(b.mx_open(None, None, 1, unopened).err(), Some(Reason::EndpointClosed));
-    b.ask(CloseEndpoint { index: at }, &[]).unwrap();
+    b.request(CloseEndpoint { index: at }, &[]).unwrap();
     assert_eq!(a.mx_any(1), Ok((1, 2)), "free again with its endpoint");
 }
 
 #[test]
-fn who_has_a_number_is_found_with_its_key() {
-    let bed = Bed::with(TWO_BOARDS);
+fn connect_finds_an_endpoint_by_number_and_key() {
+    let bed = Testbed::with(TWO_BOARDS);
     let ((mut a, ours), (mut b, theirs)) = (bed.attached("a"), bed.attached("b"));
     let (mine, at) = (a.mx_endpoint(), b.mx_endpoint());
     let (_, endpoint, nic) = b.mx_open(Some(0), Some(1), 0x1234_5678, at).unwrap();
@@ -87,24 +87,24 @@ fn who_has_a_number_is_found_with_its_key() {
     assert_eq!(a.mx_connect(nic, endpoint, 0x1234_5678), Ok(there));
     assert_eq!(a.mx_connect(nic, endpoint, 0), Err(Reason::MxBadKey));
     assert_eq!(a.mx_connect(nic, 0, 0x1234_5678), Err(Reason::MxEndpointClosed));
-    assert_eq!(a.mx_connect(nic, 2, 0x1234_5678), Err(Reason::MxEndpointBeyond));
-    assert_eq!(a.mx_connect(nic + 1, endpoint, 0x1234_5678), Err(Reason::MxNoNic));
-    assert_eq!(a.mx_connect(u64::MAX, endpoint, 0x1234_5678), Err(Reason::MxNoNic));
+    assert_eq!(a.mx_connect(nic, 2, 0x1234_5678), Err(Reason::MxEndpointOutOfRange));
+    assert_eq!(a.mx_connect(nic + 1, endpoint, 0x1234_5678), Err(Reason::MxNicUnknown));
+    assert_eq!(a.mx_connect(u64::MAX, endpoint, 0x1234_5678), Err(Reason::MxNicUnknown));
     assert_eq!(b.mx_connect(nic, endpoint, 0x1234_5678), Ok(there), "its own");
     // Who has found somebody hears when that one goes, and can still say who it was.
-    assert_eq!(a.mx_who(theirs.id(), at), Ok((nic, endpoint)));
-    b.ask(Close {}, &[]).unwrap();
-    let gone = a.hear_that(|heard| matches!(heard.message, ToClient::PeerGone(_)));
+    assert_eq!(a.mx_resolve(theirs.id(), at), Ok((nic, endpoint)));
+    b.request(Detach {}, &[]).unwrap();
+    let gone = a.receive_matching(|heard| matches!(heard.message, ToClient::PeerGone(_)));
     assert_eq!(gone.message, PeerGone { peer: theirs.id(), reason: Reason::PeerDetached }.into());
-    assert_eq!(a.mx_who(theirs.id(), at), Ok((nic, endpoint)));
+    assert_eq!(a.mx_resolve(theirs.id(), at), Ok((nic, endpoint)));
     assert_eq!(a.mx_connect(nic, endpoint, 0x1234_5678), Err(Reason::MxEndpointClosed));
     let other = EndpointIndex::new(5).unwrap();
-    assert_eq!(a.mx_who(ours.id(), other), Err(Reason::MxNoNumber));
+    assert_eq!(a.mx_resolve(ours.id(), other), Err(Reason::MxNumberMissing));
 }
 
 #[test]
 fn a_policy_keeps_mx_programs_apart() {
-    let bed = Bed::with("[policy]\nrules = [{ from = \"x\", to = \"b\", allow = false }]\n");
+    let bed = Testbed::with("[policy]\nrules = [{ from = \"x\", to = \"b\", allow = false }]\n");
     let ((mut x, _), (mut b, _)) = (bed.attached("x"), bed.attached("b"));
     let (mine, at) = (x.mx_endpoint(), b.mx_endpoint());
     let (_, endpoint, nic) = b.mx_open(None, None, 0, at).unwrap();
@@ -116,13 +116,13 @@ fn a_policy_keeps_mx_programs_apart() {
 
 #[test]
 fn boards_numbers_and_peers_are_reported_without_attaching() {
-    let bed = Bed::with(TWO_BOARDS);
+    let bed = Testbed::with(TWO_BOARDS);
     let (mut a, ours) = bed.attached("a");
     a.mx_endpoint();
     let at = a.mx_endpoint();
     a.mx_open(Some(1), Some(2), 7, at).unwrap();
     let mut asks = bed.greeted();
-    let Mx { boards, peers, .. } = asks.report(Topic::Mx, &[]).unwrap();
+    let MxReport { boards, peers, .. } = asks.report(Topic::Mx, &[]).unwrap();
     assert_eq!((boards[0].nic, boards[0].mac.as_str()), (FIRST_NIC, "02:00:00:00:00:01"));
     assert_eq!((boards[1].name.as_str(), boards[1].endpoints_max, boards[0].endpoints.len()), ("fast", 3, 0));
     assert!(boards[0].name.ends_with(":0"), "{}", boards[0].name);
@@ -139,7 +139,7 @@ fn boards_numbers_and_peers_are_reported_without_attaching() {
 
 #[test]
 fn a_domain_that_comes_back_has_its_number_again() {
-    let mut bed = Bed::new();
+    let mut bed = Testbed::new();
     let ((mut a, ours), (mut b, _)) = (bed.attached("a"), bed.attached("b"));
     let (at, nic) = (a.mx_endpoint(), {
         let at = b.mx_endpoint();
@@ -147,14 +147,14 @@ fn a_domain_that_comes_back_has_its_number_again() {
     });
     assert_eq!(a.mx_open(None, Some(7), 5, at), Ok((0, 7, nic)));
     bed.stop();
-    bed.start("", Spoken::CURRENT);
+    bed.start("", VersionRange::CURRENT);
     let (mut b, _) = bed.attached("c");
     assert_eq!(b.mx_connect(nic, 7, 5), Err(Reason::MxEndpointClosed), "not yet");
     let other = b.mx_endpoint();
     assert_eq!(b.mx_open(None, Some(7), 5, other).err(), Some(Reason::MxEndpointTaken), "it is kept for its domain");
     let (mut a, again) = come_back(&bed, &ours);
     again.unwrap();
-    a.ask(OpenEndpoint { index: Some(at), label: None }, &[]).unwrap();
+    a.request(OpenEndpoint { index: Some(at), label: None }, &[]).unwrap();
     assert_eq!(a.mx_open(Some(0), Some(7), 5, at), Ok((0, 7, nic)), "boards keep their address");
     assert_eq!(b.mx_connect(nic, 7, 5).map(|found| found.domain), Ok(ours.id()));
 }
@@ -163,20 +163,20 @@ fn a_domain_that_comes_back_has_its_number_again() {
 const SILENT_PEER: &str = "[[mx.board]]\nlinks = [{ udp = \"127.0.0.1:PORT\", peers = [\"127.0.0.1:9\"] }]\n\
                            peers = [{ mac = \"02:00:00:00:00:0b\", name = \"silent:0\" }]\n";
 
-const PATIENCE_S: u64 = 60;
+const GIVE_UP_S: u64 = 60;
 
 const SILENT_NIC: u64 = 0x0200_0000_000B;
 
 impl Client {
     /// Connects to endpoints that say nothing; the reasons of those connects that are refused at once, with what is said.
-    fn mx_connect_in_vain(&mut self, connects: u32) -> Vec<(Reason, String)> {
+    fn mx_connect_to_silent(&mut self, connects: u32) -> Vec<(Reason, String)> {
         for connect in 0..connects {
-            self.say(MxConnect { nic: SILENT_NIC, endpoint: connect % 32, key: 0 }, &[]);
+            self.send(MxConnect { nic: SILENT_NIC, endpoint: connect % 32, key: 0 }, &[]);
         }
-        let done = self.say(Lookup { name: crate::bed::name("nobody") }, &[]);
+        let done = self.send(Lookup { name: crate::testbed::name("nobody") }, &[]);
         let mut refusals = Vec::new();
         loop {
-            let heard = self.hear_that(|heard| heard.serial.is_some());
+            let heard = self.receive_matching(|heard| heard.serial.is_some());
             match heard.message {
                 ToClient::Refused(_) if heard.serial == Some(done) => return refusals,
                 ToClient::Refused(refused) => refusals.push((refused.reason, refused.text.to_string())),
@@ -187,15 +187,15 @@ impl Client {
 }
 
 /// A daemon with the configuration above and a port that is free, whose board knows the other one.
-fn beside_a_silent_peer(more: &str) -> Bed {
+fn beside_a_silent_peer(more: &str) -> Testbed {
     let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    Bed::with(&format!("{more}{}", SILENT_PEER.replace("PORT", &port.to_string())))
+    Testbed::with(&format!("{more}{}", SILENT_PEER.replace("PORT", &port.to_string())))
 }
 
 #[test]
-fn who_is_known_from_the_beginning_is_shown_from_the_beginning() {
+fn reports_static_peers_from_the_start() {
     let bed = beside_a_silent_peer("");
-    let report = bed.greeted().report::<Mx>(Topic::Mx, &[]).unwrap();
+    let report = bed.greeted().report::<MxReport>(Topic::Mx, &[]).unwrap();
     assert!(report.peers.iter().any(|peer| peer.nic == SILENT_NIC), "{report:?}");
 }
 
@@ -204,25 +204,25 @@ fn connects_to_silent_endpoints_are_limited_for_each_domain_and_go_with_it() {
     let bed = beside_a_silent_peer("");
     let (mut a, _) = bed.attached("a");
     a.mx_any(0).unwrap();
-    let refused = a.mx_connect_in_vain(1100);
+    let refused = a.mx_connect_to_silent(1100);
     assert_eq!(refused.len(), 1100 - 1024, "{:?}", refused.first());
     assert_eq!(refused[0].0, Reason::TooManyRequests);
     assert!(refused[0].1.contains("1024 connects of this domain"), "{}", refused[0].1);
     let (mut b, _) = bed.attached("b");
     b.mx_any(0).unwrap();
-    assert_eq!(b.mx_connect_in_vain(1024), []);
-    a.ask(Close {}, &[]).unwrap();
+    assert_eq!(b.mx_connect_to_silent(1024), []);
+    a.request(Detach {}, &[]).unwrap();
     let (mut c, _) = bed.attached("c");
     c.mx_any(0).unwrap();
-    assert_eq!(c.mx_connect_in_vain(1024), [], "the connects of one who is gone do not count");
+    assert_eq!(c.mx_connect_to_silent(1024), [], "the connects of one who is gone do not count");
 }
 
 #[test]
-fn what_boards_count_is_among_the_metrics() {
+fn metrics_include_mx_board_counters() {
     let bed = beside_a_silent_peer("");
     let (mut a, _) = bed.attached("a");
     a.mx_any(0).unwrap();
-    assert_eq!(a.mx_connect_in_vain(3), []);
+    assert_eq!(a.mx_connect_to_silent(3), []);
     let mut asks = bed.greeted();
     let metrics = [
         "isthmus_mx_link_sent_frames_total{board=\"0\",link=\"udp:127.0.0.1:",
@@ -230,14 +230,14 @@ fn what_boards_count_is_among_the_metrics() {
         "reason=\"overruns\"} 0",
         "isthmus_mx_dropped_total{board=\"0\",reason=\"unknown_source\"} 0",
         "isthmus_mx_ignored_total{board=\"0\",reason=\"wrong_session\"} 0",
-        "isthmus_mx_sent_again_total{board=\"0\"}",
-        "isthmus_mx_gateways{board=\"0\"} 1",
-        "isthmus_mx_strangers{board=\"0\"} 0",
-        "isthmus_mx_connects 3",
+        "isthmus_mx_retransmits_total{board=\"0\"}",
+        "isthmus_mx_served_endpoints{board=\"0\"} 1",
+        "isthmus_mx_remote_peers{board=\"0\"} 0",
+        "isthmus_mx_pending_connects 3",
     ];
     // What workers count is shown a little later.
     let mut text = String::new();
-    let late = eventually(Deadline::secs(PATIENCE_S), || {
+    let late = eventually(Deadline::secs(GIVE_UP_S), || {
         text = asks.report::<MetricsText>(Topic::Metrics, &[]).unwrap().text;
         metrics.iter().all(|metric| text.contains(metric))
     });
@@ -252,17 +252,17 @@ fn connects_to_silent_endpoints_are_limited_for_each_user() {
     for n in 0..4 {
         let (mut client, _) = bed.attached(&format!("a{n}"));
         client.mx_any(0).unwrap();
-        assert_eq!(client.mx_connect_in_vain(1024), []);
+        assert_eq!(client.mx_connect_to_silent(1024), []);
         domains.push(client);
     }
     let (mut client, _) = bed.attached("one-more");
     client.mx_any(0).unwrap();
-    let refused = client.mx_connect_in_vain(1);
+    let refused = client.mx_connect_to_silent(1);
     assert_eq!(refused.len(), 1);
     assert!(refused[0].1.contains("4096 connects of this user"), "{}", refused[0].1);
     if let Some(mut other) = bed.greeted_as(65_533) {
         other.attach(Some("other")).unwrap();
         other.mx_any(0).unwrap();
-        assert_eq!(other.mx_connect_in_vain(1), [], "another user has room");
+        assert_eq!(other.mx_connect_to_silent(1), [], "another user has room");
     }
 }

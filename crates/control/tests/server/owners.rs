@@ -8,12 +8,12 @@ use isthmus_layout::ids::RegionId;
 use isthmus_layout::reason::Reason;
 use isthmus_platform::local;
 
-use crate::bed::{Bed, Client, Welcomed, channel, inode};
+use crate::testbed::{AttachedDomain, Client, Testbed, channel, inode};
 
 const USERS: &str = "[policy]\nattach = \"any-user\"\n";
 
 /// Two domains of two users; none where tests may not be other users.
-fn two(bed: &Bed) -> Option<[(Client, Welcomed); 2]> {
+fn two(bed: &Testbed) -> Option<[(Client, AttachedDomain); 2]> {
     let attached = |uid: u32, name: &str| {
         let mut client = bed.greeted_as(uid)?;
         let welcomed = client.attach(Some(name)).unwrap();
@@ -29,22 +29,22 @@ fn two(bed: &Bed) -> Option<[(Client, Welcomed); 2]> {
 
 #[test]
 fn users_do_not_reach_each_other_by_default() {
-    let bed = Bed::with(USERS);
+    let bed = Testbed::with(USERS);
     let Some([(mut a, _), (mut b, theirs)]) = two(&bed) else { return };
-    a.say(RequestChannel { peer: theirs.id(), attempt: 1 }, &[]);
-    let refused = ChannelRefused { peer: theirs.id(), reason: Reason::TalkForbidden, last: true };
-    assert_eq!(a.hear().message, refused.into());
-    b.hears_nothing();
+    a.send(RequestChannel { peer: theirs.id(), attempt: 1 }, &[]);
+    let refused = ChannelRefused { peer: theirs.id(), reason: Reason::TalkForbidden, permanent: true };
+    assert_eq!(a.receive_message().message, refused.into());
+    b.expect_no_message();
 }
 
 #[test]
-fn users_that_may_talk_have_boards_of_their_own_and_no_grants() {
-    let bed = Bed::with(&format!("{USERS}talk = \"all\"\n"));
+fn users_that_may_talk_have_ready_maps_of_their_own_and_no_grants() {
+    let bed = Testbed::with(&format!("{USERS}talk = \"all\"\n"));
     let Some([(mut a, ours), (mut b, theirs)]) = two(&bed) else { return };
     let [(at_a, fds_a), (at_b, fds_b)] = channel(&mut a, &mut b, theirs.id());
-    assert!(at_a.new_board && at_b.new_board && at_a.board != BoardIndex::DAEMON);
+    assert!(at_a.new_ready_map && at_b.new_ready_map && at_a.ready_map != ReadyMapIndex::DAEMON);
     assert_eq!((at_a.peer_owner, at_b.peer_owner), (Owner(70002), Owner(70001)));
-    // What the one marks is the other one's new board, and not the one that its own user's domains mark.
+    // The one sets bits in the other one's new ready map, not in the one that domains of its own user use.
     assert_eq!((inode(&fds_a[1]), inode(&fds_b[1])), (inode(&fds_b[3]), inode(&fds_a[3])));
     assert_ne!(inode(&fds_a[1]), inode(&theirs.fds[3]));
     // Rings go through a socket, whose ends are not the same file: nobody can make the other one wait.
@@ -54,33 +54,33 @@ fn users_that_may_talk_have_boards_of_their_own_and_no_grants() {
     assert_ne!(inode(&fds_a[2]), inode(&fds_b[4]));
     let memory = local::memory(RegionSize(4096)).unwrap();
     let grant = Grant { peer: theirs.id(), region: RegionId(1), start: 0, bytes: 4096 };
-    assert_eq!(a.ask(grant, &[memory.as_fd()]).err(), Some(Reason::OtherOwner));
+    assert_eq!(a.request(grant, &[memory.as_fd()]).err(), Some(Reason::DifferentOwner));
     let why: isthmus_control::schema::Why = a.report(Topic::Why, &["a", "b"]).unwrap();
-    assert_eq!((why.path.as_str(), why.large.unwrap().reason.as_str()), ("channel", "other-owner"));
-    // The daemon's board is another one for each of them.
+    assert_eq!((why.path.as_str(), why.large.unwrap().reason.as_str()), ("channel", "different-owner"));
+    // The daemon's ready map is another one for each of them.
     assert_ne!(inode(&ours.fds[1]), inode(&theirs.fds[1]));
-    b.hears_nothing();
+    b.expect_no_message();
 }
 
 #[test]
-fn a_second_channel_between_the_same_users_uses_the_same_board() {
-    let bed = Bed::with(&format!("{USERS}talk = \"all\"\n"));
+fn a_second_channel_between_the_same_users_uses_the_same_ready_map() {
+    let bed = Testbed::with(&format!("{USERS}talk = \"all\"\n"));
     let Some([(mut a, _), (mut b, first)]) = two(&bed) else { return };
     let mut c = bed.greeted_as(70002).unwrap();
     let second = c.attach(Some("c")).unwrap();
     let [(one, fds), _] = channel(&mut a, &mut b, first.id());
     let [(two, _), (_, at_c)] = channel(&mut a, &mut c, second.id());
-    assert_eq!((two.board, two.new_board), (one.board, false));
-    assert_ne!(two.place, one.place);
+    assert_eq!((two.ready_map, two.new_ready_map), (one.ready_map, false));
+    assert_ne!(two.ready_bit, one.ready_bit);
     assert_eq!(inode(&at_c[1]), inode(&fds[3]));
 }
 
 #[test]
-fn another_user_cannot_come_back_as_somebody() {
-    let mut bed = Bed::with(USERS);
+fn rejects_a_ticket_of_another_user() {
+    let mut bed = Testbed::with(USERS);
     let Some([(_a, ours), (_b, _)]) = two(&bed) else { return };
     bed.stop();
-    bed.start(USERS, Spoken::CURRENT);
+    bed.start(USERS, VersionRange::CURRENT);
     let mut thief = bed.greeted_as(70002).unwrap();
     let Welcome { domain, ticket, name, .. } = ours.message;
     let attach = Attach { name: Some(name), resume: Some(Resume { domain, ticket }) };
@@ -90,7 +90,7 @@ fn another_user_cannot_come_back_as_somebody() {
 
 #[test]
 fn one_user_cannot_take_all_domains() {
-    let bed = Bed::with(&format!("{USERS}[limits]\ndomains_max = 3\ndomains_per_user_max = 2\n"));
+    let bed = Testbed::with(&format!("{USERS}[limits]\ndomains_max = 3\ndomains_per_user_max = 2\n"));
     let Some([(_a, _), (_b, _)]) = two(&bed) else { return };
     let (mut more, mut too_many) = (bed.greeted_as(70001).unwrap(), bed.greeted_as(70001).unwrap());
     more.attach(None).unwrap();

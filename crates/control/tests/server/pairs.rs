@@ -1,26 +1,26 @@
-//! Windows that two guests have in common: made by their monitors at the first message, and gone when they have to be.
+//! Pair windows: made by their monitors at the first message, and gone when they have to be.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use isthmus_control::schema::Why;
 use isthmus_layout::RegionSize;
-use isthmus_layout::border::{FrameKind, Handed, WindowNumber};
 use isthmus_layout::control::*;
 use isthmus_layout::ids::{ChannelId, DomainId};
+use isthmus_layout::proxy::{ProxyFrameKind, ResourceRef, WindowId};
 use isthmus_layout::reason::Reason;
 use isthmus_platform::{Doorbell, Listen as _, Ring as _, seqpacket};
-use isthmus_shm::{Access, Mapping, Payload as _, Window};
+use isthmus_shm::{Access, Mapping, Payload as _, SharedMapping};
 
-use crate::bed::Bed;
 use crate::guest::Guest;
-use crate::monitor::{Manner, Monitor};
+use crate::monitor::{Monitor, MonitorBehaviour};
+use crate::testbed::Testbed;
 
 /// Two guests, with a domain each, whose monitors behave so; None: the daemon is not given one.
-struct Two {
-    bed: Bed,
+struct TwoGuests {
+    bed: Testbed,
     guests: [Guest; 2],
-    told: [Receiver<Told>; 2],
+    received: [Receiver<QemuMessage>; 2],
     monitors: [Option<Monitor>; 2],
     domains: [DomainId; 2],
     folder: tempfile::TempDir,
@@ -28,34 +28,34 @@ struct Two {
 
 const NAMES: [&str; 2] = ["web", "base"];
 
-impl Two {
-    fn start(manners: [Option<Manner>; 2], more: &str) -> Self {
+impl TwoGuests {
+    fn start(behaviours: [Option<MonitorBehaviour>; 2], more: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let user = rustix::process::geteuid().as_raw();
         let mut config = format!("[kvm]\n{more}\n");
-        for (called, manner) in NAMES.iter().zip(manners) {
+        for (called, behaviour) in NAMES.iter().zip(behaviours) {
             config += &format!("[[kvm.guest]]\nname = \"{called}\"\nuser = {user}\nwindow_mib = 32\nvectors = 4\n");
-            if manner.is_some() {
+            if behaviour.is_some() {
                 config += &format!("monitor = \"{}\"\n", folder.path().join(called).display());
             }
         }
-        let monitors = [0, 1].map(|at| Some(Monitor::listen(&folder.path().join(NAMES[at]), manners[at]?)));
-        let bed = Bed::with(&config);
+        let monitors = [0, 1].map(|at| Some(Monitor::listen(&folder.path().join(NAMES[at]), behaviours[at]?)));
+        let bed = Testbed::with(&config);
         let mut guests = NAMES.map(|called| Guest::start_as(&bed, called));
-        let told = [0, 1].map(|at| listens(&guests[at]));
+        let received = [0, 1].map(|at| receive_qemu_messages(&guests[at]));
         let [web, base] = &mut guests;
         let domains = [web.attach(1, "web1").unwrap().0.domain, base.attach(1, "base1").unwrap().0.domain];
-        Self { bed, guests, told, monitors, domains, folder }
+        Self { bed, guests, received, monitors, domains, folder }
     }
 
     /// The first guest's domain asks for a channel with the other one's.
-    fn ask(&mut self) {
-        self.guests[0].say(1, RequestChannel { peer: self.domains[1], attempt: 1 });
+    fn request(&mut self) {
+        self.guests[0].send(1, RequestChannel { peer: self.domains[1], attempt: 1 });
     }
 
     /// Why the first one's request was refused.
     fn refused(&mut self) -> Reason {
-        match self.guests[0].hear(1).0 {
+        match self.guests[0].receive_message(1).0 {
             ToClient::ChannelRefused(refused) => {
                 assert_eq!(refused.peer, self.domains[1]);
                 refused.reason
@@ -64,7 +64,7 @@ impl Two {
         }
     }
 
-    /// The reason that a person is told.
+    /// The reason that `isthmus why` reports.
     fn why(&self) -> Option<String> {
         let why: Why = self.bed.greeted().report(Topic::Why, &["web1", "base1"]).unwrap();
         why.reason.map(|reason| reason.reason)
@@ -79,35 +79,35 @@ impl Two {
     }
 
     /// Both guests show the window that is plugged into them; its memory as each of them has it.
-    fn show(&mut self) -> (WindowNumber, [Window; 2]) {
-        let shown = [0, 1].map(|at| self.monitors[at].as_ref().unwrap().plugged());
-        assert_eq!(shown[0].peer, shown[1].peer);
-        let window = WindowNumber(u16::try_from(shown[0].peer - 1).unwrap());
+    fn show(&mut self) -> (WindowId, [SharedMapping; 2]) {
+        let plugged = [0, 1].map(|at| self.monitors[at].as_ref().unwrap().plugged());
+        assert_eq!(plugged[0].peer, plugged[1].peer);
+        let window = WindowId(u16::try_from(plugged[0].peer - 1).unwrap());
         for guest in &mut self.guests {
-            guest.frame(FrameKind::Plugged, 0, &window.emit());
+            guest.frame(ProxyFrameKind::WindowAttached, 0, &window.emit());
         }
         let map = |memory| {
             let bytes = rustix::fs::fstat(&memory).unwrap().st_size.unsigned_abs();
-            Window::new(Mapping::window(memory, 0, RegionSize(bytes), Access::ReadWrite).unwrap())
+            SharedMapping::new(Mapping::window(memory, 0, RegionSize(bytes), Access::ReadWrite).unwrap())
         };
-        (window, shown.map(|shown| map(shown.memory)))
+        (window, plugged.map(|plugged| map(plugged.memory)))
     }
 
     /// What each is offered.
-    fn offered(&mut self) -> [(ChannelOffer, Vec<Handed>); 2] {
-        [0, 1].map(|at| match self.guests[at].hear(1) {
+    fn offered(&mut self) -> [(ChannelOffer, Vec<ResourceRef>); 2] {
+        [0, 1].map(|at| match self.guests[at].receive_message(1) {
             (ToClient::ChannelOffer(offer), handed) => (offer, handed),
             other => panic!("{other:?}"),
         })
     }
 
     /// A channel is there; what the first one was handed.
-    fn channel(&mut self) -> (ChannelId, WindowNumber, Vec<Handed>) {
-        self.ask();
+    fn channel(&mut self) -> (ChannelId, WindowId, Vec<ResourceRef>) {
+        self.request();
         let (window, _) = self.show();
         let [(offer, handed), _] = self.offered();
-        self.guests[1].say(1, AcceptChannel { channel: offer.channel });
-        assert!(matches!(self.guests[0].hear(1).0, ToClient::ChannelOpen(_)));
+        self.guests[1].send(1, AcceptChannel { channel: offer.channel });
+        assert!(matches!(self.guests[0].receive_message(1).0, ToClient::ChannelOpen(_)));
         (offer.channel, window, handed)
     }
 
@@ -121,46 +121,46 @@ impl Two {
     }
 }
 
-/// What QEMU is told of other guests: a bell of one, or that it is gone.
-type Told = (i64, Option<Doorbell>);
+/// What QEMU receives about other guests: a doorbell of one, or that it is gone.
+type QemuMessage = (i64, Option<Doorbell>);
 
-/// Reads what QEMU is told, as soon as it is.
-fn listens(guest: &Guest) -> Receiver<Told> {
-    let (tells, told) = channel();
+/// Reads what QEMU receives, as soon as it does.
+fn receive_qemu_messages(guest: &Guest) -> Receiver<QemuMessage> {
+    let (sender, received) = channel();
     let socket = guest.qemu.try_clone().unwrap();
     std::thread::spawn(move || {
         let (mut number, mut fds) = ([0; 8], Vec::new());
         while let Ok(8) = seqpacket::receive(&socket, &mut number, &mut fds, true) {
-            let _ = tells.send((i64::from_le_bytes(number), fds.pop().map(Doorbell::from))); // A test may not care.
+            let _ = sender.send((i64::from_le_bytes(number), fds.pop().map(Doorbell::from))); // A test may not care.
         }
     });
-    told
+    received
 }
 
-fn peers(told: &Receiver<Told>, bells: usize) -> Vec<Told> {
-    (0..bells).map(|_| told.recv_timeout(Duration::from_secs(20)).expect("QEMU is told of a peer")).collect()
+fn peers(received: &Receiver<QemuMessage>, doorbells: usize) -> Vec<QemuMessage> {
+    (0..doorbells).map(|_| received.recv_timeout(Duration::from_secs(20)).expect("QEMU receives a peer")).collect()
 }
 
 #[test]
 fn programs_of_two_guests_get_a_channel_in_a_window_that_only_these_two_share() {
-    let mut two = Two::start([Some(Manner::Honest), Some(Manner::Ports)], "");
-    assert_eq!(two.why().as_deref(), Some("channel-not-asked"));
-    two.ask();
-    // The machines know one another's bells before their windows are plugged in.
-    let bells = [0, 1].map(|at| peers(&two.told[at], 4));
+    let mut two = TwoGuests::start([Some(MonitorBehaviour::Honest), Some(MonitorBehaviour::Ports)], "");
+    assert_eq!(two.why().as_deref(), Some("channel-not-requested"));
+    two.request();
+    // The machines know one another's doorbells before their windows are plugged in.
+    let doorbells = [0, 1].map(|at| peers(&two.received[at], 4));
     let (window, memory) = {
-        two.until_why("window-pending");
+        two.until_why("pair-window-pending");
         two.show()
     };
     let offers = two.offered();
     for (at, (offer, handed)) in offers.iter().enumerate() {
-        assert_eq!((offer.peer, offer.new_board), (two.domains[1 - at], true));
+        assert_eq!((offer.peer, offer.new_ready_map), (two.domains[1 - at], true));
         let [
-            Handed::Piece { window: channel, offset, .. },
-            Handed::Piece { window: board, .. },
-            Handed::Ringer { peer, vector: 1 },
-            Handed::Piece { window: own, .. },
-            Handed::Listener { vector: 1 },
+            ResourceRef::Extent { window: channel, offset, .. },
+            ResourceRef::Extent { window: board, .. },
+            ResourceRef::Doorbell { peer, vector: 1 },
+            ResourceRef::Extent { window: own, .. },
+            ResourceRef::VectorEvents { vector: 1 },
         ] = handed[..]
         else {
             panic!("{handed:?}")
@@ -173,29 +173,29 @@ fn programs_of_two_guests_get_a_channel_in_a_window_that_only_these_two_share() 
         memory[at].copy_in(offset + 64 * (1 + at as u64), b"in comm.");
         memory[1 - at].copy_out(offset + 64 * (1 + at as u64), &mut seen);
         assert_eq!(&seen, b"in comm.");
-        // What it rings is heard in the other guest; the crossing of that one is rung by nobody.
-        let (known, bell) = &bells[at][1];
+        // What it rings is heard in the other guest; the proxy ring of that one is not rung.
+        let (known, doorbell) = &doorbells[at][1];
         assert_eq!(*known, i64::from(peer));
-        let heard = |vector: usize| Doorbell::from(two.guests[1 - at].inward[vector].try_clone().unwrap());
+        let heard = |vector: usize| Doorbell::from(two.guests[1 - at].from_host[vector].try_clone().unwrap());
         heard(1).clear();
-        bell.as_ref().unwrap().ring();
+        doorbell.as_ref().unwrap().ring();
         assert!(heard(1).wait(Duration::ZERO));
         heard(0).clear();
-        bells[at][0].1.as_ref().unwrap().ring();
+        doorbells[at][0].1.as_ref().unwrap().ring();
         assert!(!heard(0).wait(Duration::ZERO));
     }
     let channel = offers[0].0.channel;
-    two.guests[1].say(1, AcceptChannel { channel });
-    assert!(matches!(two.guests[0].hear(1).0, ToClient::ChannelOpen(_)));
+    two.guests[1].send(1, AcceptChannel { channel });
+    assert!(matches!(two.guests[0].receive_message(1).0, ToClient::ChannelOpen(_)));
     let why: Why = two.bed.greeted().report(Topic::Why, &["web1", "base1"]).unwrap();
     assert_eq!((why.path.as_str(), why.reason.map(|reason| reason.reason)), ("channel", None));
     // A second pair of programs finds the window there.
     let other = two.guests[1].attach(2, "base2").unwrap().0.domain;
-    two.guests[0].say(1, RequestChannel { peer: other, attempt: 1 });
-    match two.guests[0].hear(1) {
+    two.guests[0].send(1, RequestChannel { peer: other, attempt: 1 });
+    match two.guests[0].receive_message(1) {
         (ToClient::ChannelOffer(offer), handed) => {
-            assert!(!offer.new_board);
-            assert!(matches!(handed[0], Handed::Piece { window: of, .. } if of == window), "{handed:?}");
+            assert!(!offer.new_ready_map);
+            assert!(matches!(handed[0], ResourceRef::Extent { window: of, .. } if of == window), "{handed:?}");
         }
         other => panic!("{other:?}"),
     }
@@ -203,97 +203,100 @@ fn programs_of_two_guests_get_a_channel_in_a_window_that_only_these_two_share() 
 
 #[test]
 fn a_region_between_two_guests_lies_in_their_window_and_ends_with_it() {
-    let mut two = Two::start([Some(Manner::Honest), Some(Manner::Honest)], "common_idle_s = 1");
+    let mut two =
+        TwoGuests::start([Some(MonitorBehaviour::Honest), Some(MonitorBehaviour::Honest)], "pair_window_idle_s = 1");
     let (channel, window, _) = two.channel();
     let region = isthmus_layout::ids::RegionId(3);
-    two.guests[0].say(1, MakeRegion { peer: two.domains[1], region, bytes: 8192 });
-    let (made, home) = two.guests[0].hear(1);
-    let (granted, view) = two.guests[1].hear(1);
-    assert!(matches!(made, ToClient::RegionMade(made) if made.region == region));
+    two.guests[0].send(1, CreateRegion { peer: two.domains[1], region, bytes: 8192 });
+    let (made, home) = two.guests[0].receive_message(1);
+    let (granted, view) = two.guests[1].receive_message(1);
+    assert!(matches!(made, ToClient::RegionCreated(made) if made.region == region));
     assert!(matches!(granted, ToClient::Granted(granted) if granted.region == region && granted.bytes == 8192));
-    let [Handed::Home { window: ours, offset, .. }] = home[..] else { panic!("{home:?}") };
-    let [Handed::View { window: theirs, offset: there, .. }] = view[..] else { panic!("{view:?}") };
+    let [ResourceRef::PrivateExtent { window: ours, offset, .. }] = home[..] else { panic!("{home:?}") };
+    let [ResourceRef::ReadOnlyExtent { window: theirs, offset: there, .. }] = view[..] else { panic!("{view:?}") };
     assert_eq!(([ours, theirs], offset), ([window; 2], there));
     // A program of the owner's guest has no part in that window.
     let other = two.guests[0].attach(2, "web2").unwrap().0.domain;
-    two.guests[0].say(1, MakeRegion { peer: other, region, bytes: 8192 });
-    assert!(matches!(two.guests[0].hear(1).0, ToClient::Refused(refused) if refused.reason == Reason::NoCommonMemory));
+    two.guests[0].send(1, CreateRegion { peer: other, region, bytes: 8192 });
+    assert!(
+        matches!(two.guests[0].receive_message(1).0, ToClient::Refused(refused) if refused.reason == Reason::NoSharedMemory)
+    );
     // A region alone does not keep the window.
-    two.guests[0].say(1, CloseChannel { channel, reason: Reason::ClosedHere });
-    assert!(matches!(two.guests[1].hear(1).0, ToClient::ChannelClosed(_)));
-    two.guests[1].say(1, CloseChannel { channel, reason: Reason::ClosedHere });
-    assert!(matches!(two.guests[1].hear(1).0, ToClient::Revoked(revoked) if revoked.region == region));
+    two.guests[0].send(1, CloseChannel { channel, reason: Reason::ClosedLocally });
+    assert!(matches!(two.guests[1].receive_message(1).0, ToClient::ChannelClosed(_)));
+    two.guests[1].send(1, CloseChannel { channel, reason: Reason::ClosedLocally });
+    assert!(matches!(two.guests[1].receive_message(1).0, ToClient::Revoked(revoked) if revoked.region == region));
 }
 
 #[test]
-fn without_both_monitors_there_is_no_window_but_a_reason() {
-    let mut two = Two::start([Some(Manner::Honest), None], "");
-    assert_eq!(two.why().as_deref(), Some("no-monitor"));
-    two.ask();
-    assert_eq!(two.refused(), Reason::NoMonitor);
+fn refuses_a_pair_window_without_both_monitors() {
+    let mut two = TwoGuests::start([Some(MonitorBehaviour::Honest), None], "");
+    assert_eq!(two.why().as_deref(), Some("monitor-missing"));
+    two.request();
+    assert_eq!(two.refused(), Reason::MonitorMissing);
 }
 
 #[test]
 fn a_monitor_that_refuses_leaves_the_pair_where_it_was_with_the_reason() {
     for command in ["qmp_capabilities", "getfd", "chardev-add", "device_add"] {
-        let mut two = Two::start([Some(Manner::Honest), Some(Manner::Refuses(command))], "");
-        two.ask();
-        assert_eq!(two.refused(), Reason::WindowRefused, "{command}");
-        assert_eq!(two.why().as_deref(), Some("window-refused"));
+        let mut two = TwoGuests::start([Some(MonitorBehaviour::Honest), Some(MonitorBehaviour::Refuses(command))], "");
+        two.request();
+        assert_eq!(two.refused(), Reason::PairWindowRefused, "{command}");
+        assert_eq!(two.why().as_deref(), Some("pair-window-refused"));
         // What the other one has got already is taken from it.
         two.until_devices(0, 0);
         // Nobody is asked again at once.
-        two.ask();
-        assert_eq!(two.refused(), Reason::WindowRefused);
+        two.request();
+        assert_eq!(two.refused(), Reason::PairWindowRefused);
     }
 }
 
 #[test]
-fn a_monitor_that_hangs_or_lies_holds_nobody_up() {
-    for manner in [Manner::Hangs, Manner::Lies] {
-        let mut two = Two::start([Some(manner), Some(Manner::Honest)], "plug_timeout_s = 1");
-        two.ask();
-        two.until_why("window-pending");
+fn hanging_or_lying_monitor_blocks_no_other_guest() {
+    for behaviour in [MonitorBehaviour::Hangs, MonitorBehaviour::Lies] {
+        let mut two = TwoGuests::start([Some(behaviour), Some(MonitorBehaviour::Honest)], "pair_window_timeout_s = 1");
+        two.request();
+        two.until_why("pair-window-pending");
         let (_local, _) = two.bed.attached("local");
         two.guests[1].attach(2, "another").unwrap();
-        assert_eq!(two.refused(), Reason::WindowRefused, "{manner:?}");
+        assert_eq!(two.refused(), Reason::PairWindowRefused, "{behaviour:?}");
     }
 }
 
 #[test]
-fn a_monitor_that_is_not_there_is_a_refusal() {
-    let mut two = Two::start([Some(Manner::Honest), Some(Manner::Honest)], "");
+fn refuses_a_pair_window_when_a_monitor_is_missing() {
+    let mut two = TwoGuests::start([Some(MonitorBehaviour::Honest), Some(MonitorBehaviour::Honest)], "");
     std::fs::remove_file(two.folder.path().join(NAMES[1])).unwrap();
-    two.ask();
-    assert_eq!(two.refused(), Reason::WindowRefused);
+    two.request();
+    assert_eq!(two.refused(), Reason::PairWindowRefused);
 }
 
 #[test]
-fn a_guest_that_does_not_take_its_window_is_a_refusal_and_one_that_says_it_has_others_is_not_heard() {
-    let mut two = Two::start([Some(Manner::Honest); 2], "plug_timeout_s = 1");
-    two.ask();
-    let shown = two.monitors[0].as_ref().unwrap().plugged();
-    let number = u16::try_from(shown.peer - 1).unwrap();
+fn refuses_a_pair_window_that_a_guest_does_not_attach() {
+    let mut two = TwoGuests::start([Some(MonitorBehaviour::Honest); 2], "pair_window_timeout_s = 1");
+    two.request();
+    let plugged = two.monitors[0].as_ref().unwrap().plugged();
+    let number = u16::try_from(plugged.peer - 1).unwrap();
     for other in [0, number + 1, u16::MAX] {
-        two.guests[0].frame(FrameKind::Plugged, 0, &WindowNumber(other).emit());
+        two.guests[0].frame(ProxyFrameKind::WindowAttached, 0, &WindowId(other).emit());
     }
-    two.guests[0].frame(FrameKind::Plugged, 0, &WindowNumber(number).emit());
-    assert_eq!(two.refused(), Reason::WindowRefused);
+    two.guests[0].frame(ProxyFrameKind::WindowAttached, 0, &WindowId(number).emit());
+    assert_eq!(two.refused(), Reason::PairWindowRefused);
     two.until_devices(0, 0);
     two.until_devices(1, 0);
 }
 
 #[test]
-fn when_a_guest_is_switched_off_the_other_one_loses_the_window_and_goes_on() {
-    let mut two = Two::start([Some(Manner::Honest); 2], "");
+fn peer_loses_the_pair_window_when_a_guest_ends() {
+    let mut two = TwoGuests::start([Some(MonitorBehaviour::Honest); 2], "");
     let (channel, ..) = two.channel();
-    let Two { bed, guests, told, monitors, .. } = two;
-    let [mut survivor, gone] = guests;
+    let TwoGuests { bed, guests, received, monitors, .. } = two;
+    let [mut remaining, gone] = guests;
     let [monitor, _] = monitors;
     rustix::net::shutdown(&gone.qemu, rustix::net::Shutdown::Both).unwrap();
     let mut ends = Vec::new();
     while ends.len() < 2 {
-        match survivor.hear(1).0 {
+        match remaining.receive_message(1).0 {
             ToClient::ChannelClosed(closed) => {
                 assert_eq!(closed.channel, channel);
                 ends.push("channel");
@@ -308,46 +311,46 @@ fn when_a_guest_is_switched_off_the_other_one_loses_the_window_and_goes_on() {
         assert!(begun.elapsed().as_secs() < 20);
         std::thread::yield_now();
     }
-    // Its machine knows the other one's bells no more.
-    assert!(peers(&told[0], 5).last().unwrap().1.is_none());
-    survivor.attach(2, "next").unwrap();
+    // Its machine knows the other one's doorbells no more.
+    assert!(peers(&received[0], 5).last().unwrap().1.is_none());
+    remaining.attach(2, "next").unwrap();
     let (_local, _) = bed.attached("local");
 }
 
 #[test]
 fn a_window_that_a_guest_loses_ends_the_channels_in_it() {
-    let mut two = Two::start([Some(Manner::Honest); 2], "plug_timeout_s = 1");
+    let mut two = TwoGuests::start([Some(MonitorBehaviour::Honest); 2], "pair_window_timeout_s = 1");
     let (channel, window, _) = two.channel();
-    two.guests[1].frame(FrameKind::Unplugged, 0, &window.emit());
+    two.guests[1].frame(ProxyFrameKind::WindowDetached, 0, &window.emit());
     for guest in &mut two.guests {
-        match guest.hear(1).0 {
+        match guest.receive_message(1).0 {
             ToClient::ChannelClosed(closed) => {
-                assert_eq!((closed.channel, closed.reason), (channel, Reason::WindowGone));
+                assert_eq!((closed.channel, closed.reason), (channel, Reason::PairWindowClosed));
             }
             other => panic!("{other:?}"),
         }
     }
     two.until_devices(0, 0);
     two.until_devices(1, 0);
-    // The next one is another one, on boards of its own.
-    two.ask();
+    // The next one is another one, with ready maps of its own.
+    two.request();
     let (next, _) = two.show();
     assert_ne!(next, window);
     let [(offer, handed), _] = two.offered();
-    assert!(offer.new_board && offer.board.number() == 2, "{offer:?}");
-    assert!(matches!(handed[0], Handed::Piece { window: of, .. } if of == next), "{handed:?}");
+    assert!(offer.new_ready_map && offer.ready_map.number() == 2, "{offer:?}");
+    assert!(matches!(handed[0], ResourceRef::Extent { window: of, .. } if of == next), "{handed:?}");
 }
 
 #[test]
-fn a_window_that_nobody_uses_goes_after_a_while() {
-    let mut two = Two::start([Some(Manner::Honest); 2], "common_idle_s = 1");
+fn removes_an_idle_pair_window() {
+    let mut two = TwoGuests::start([Some(MonitorBehaviour::Honest); 2], "pair_window_idle_s = 1");
     let (_, _, _) = two.channel();
-    two.guests[0].frame(FrameKind::Closed, 1, &[]);
+    two.guests[0].frame(ProxyFrameKind::Closed, 1, &[]);
     two.until_devices(0, 1);
     // The domain that is left says that it has taken what lay in the channel.
     loop {
-        if let ToClient::ChannelClosed(closed) = two.guests[1].hear(1).0 {
-            two.guests[1].say(1, CloseChannel { channel: closed.channel, reason: Reason::ClosedHere });
+        if let ToClient::ChannelClosed(closed) = two.guests[1].receive_message(1).0 {
+            two.guests[1].send(1, CloseChannel { channel: closed.channel, reason: Reason::ClosedLocally });
             break;
         }
     }

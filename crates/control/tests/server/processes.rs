@@ -8,7 +8,7 @@ use isthmus_layout::control::*;
 use isthmus_layout::reason::Reason;
 use isthmus_platform::seqpacket;
 
-use crate::bed::{Bed, Client, name};
+use crate::testbed::{Client, Testbed, name};
 
 /// Not a test: what the other processes run. It attaches, starts a child that inherits the connection, says so, and waits.
 #[test]
@@ -29,7 +29,7 @@ fn act_as_a_domain() {
 }
 
 /// The process, and the number of its child.
-fn start(bed: &Bed) -> (Child, u32) {
+fn start(bed: &Testbed) -> (Child, u32) {
     let mut process = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "processes::act_as_a_domain", "--ignored", "--nocapture"])
         .env("TEST_SOCKET", bed.socket())
@@ -46,7 +46,7 @@ fn start(bed: &Bed) -> (Child, u32) {
 #[ignore = "run by the test below"]
 fn act_as_a_poor_daemon() {
     use rustix::process::{Resource, Rlimit, setrlimit};
-    let bed = Bed::new();
+    let bed = Testbed::new();
     let open = std::fs::read_dir("/proc/self/fd")
         .unwrap()
         .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
@@ -90,11 +90,11 @@ fn refuses_and_goes_on(room: u32) {
     assert!(domains.len() >= 5, "only {}", domains.len());
     // Those that are there are served, and when one goes there is room again.
     let peer = domains[1].1.id();
-    domains[0].0.ask(Lookup { name: name("domain-1") }, &[]).unwrap();
+    domains[0].0.request(Lookup { name: name("domain-1") }, &[]).unwrap();
     domains.pop();
     domains.pop();
     let (client, _) = &mut domains[0];
-    client.say(RequestChannel { peer, attempt: 1 }, &[]);
+    client.send(RequestChannel { peer, attempt: 1 }, &[]);
     client.offered();
     process.kill().unwrap();
     process.wait().unwrap();
@@ -108,43 +108,43 @@ fn kill(pid: u32) {
 
 #[test]
 fn a_child_that_inherited_the_connection_does_not_keep_the_domain_alive() {
-    let bed = Bed::new();
+    let bed = Testbed::new();
     let (mut watcher, _) = bed.attached("watcher");
     let (mut victim, child) = start(&bed);
-    let found = watcher.ask(Lookup { name: name("victim") }, &[]).unwrap().message;
+    let found = watcher.request(Lookup { name: name("victim") }, &[]).unwrap().message;
     let ToClient::Found(Found { domain, .. }) = found else { panic!("{found:?}") };
     victim.kill().unwrap();
     victim.wait().unwrap();
-    let gone = watcher.hear();
+    let gone = watcher.receive_message();
     kill(child);
-    assert_eq!(gone.message, PeerGone { peer: domain, reason: Reason::PeerVanished }.into());
+    assert_eq!(gone.message, PeerGone { peer: domain, reason: Reason::PeerConnectionLost }.into());
 }
 
 #[test]
-fn a_restarted_daemon_hears_of_the_death_of_those_it_waits_for() {
-    let mut bed = Bed::new();
+fn restarted_daemon_notices_dead_resumable_domains() {
+    let mut bed = Testbed::new();
     let (mut a, ours) = bed.attached("a");
     let (mut victim, child) = start(&bed);
     kill(child);
-    let found = a.ask(Lookup { name: name("victim") }, &[]).unwrap().message;
+    let found = a.request(Lookup { name: name("victim") }, &[]).unwrap().message;
     let ToClient::Found(Found { domain: peer, .. }) = found else { panic!("{found:?}") };
-    a.say(RequestChannel { peer, attempt: 1 }, &[]);
+    a.send(RequestChannel { peer, attempt: 1 }, &[]);
     let (offer, fds) = a.offered();
     bed.stop();
-    bed.start("", Spoken::CURRENT);
+    bed.start("", VersionRange::CURRENT);
     let mut a = bed.greeted();
     let Welcome { domain, ticket, name, .. } = ours.message;
     let attach = Attach { name: Some(name), resume: Some(Resume { domain, ticket }) };
     let back = [&ours.fds[3], &ours.fds[4]].map(std::os::fd::AsFd::as_fd);
     a.attach_with(attach, &back).unwrap();
-    let ChannelOffer { channel, direction, slab, board, place, peer_place, .. } = offer;
-    let adopt = Adopt { channel, peer, direction, slab, board, place, peer_place };
+    let ChannelOffer { channel, direction, slab, ready_map, ready_bit, peer_ready_bit, .. } = offer;
+    let adopt = AdoptChannel { channel, peer, direction, slab, ready_map, ready_bit, peer_ready_bit };
     let memory = [std::os::fd::AsFd::as_fd(&fds[0])];
     // The other end's process lives, so it is waited for, and no longer than that.
-    a.ask(adopt, &memory).unwrap();
+    a.request(adopt, &memory).unwrap();
     victim.kill().unwrap();
     victim.wait().unwrap();
-    let reason = Reason::PeerVanished;
-    assert_eq!(a.hear().message, ChannelClosed { channel, reason }.into());
-    assert_eq!(a.hear().message, PeerGone { peer, reason }.into());
+    let reason = Reason::PeerConnectionLost;
+    assert_eq!(a.receive_message().message, ChannelClosed { channel, reason }.into());
+    assert_eq!(a.receive_message().message, PeerGone { peer, reason }.into());
 }

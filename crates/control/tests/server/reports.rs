@@ -1,10 +1,10 @@
 //! What the daemon says about itself and its domains.
 
-use isthmus_control::schema::{Channels, Doctor, Domains, Endpoints, MetricsText, SCHEMA, Status, Why};
+use isthmus_control::schema::{Channels, Doctor, Domains, Endpoints, MetricsText, SCHEMA, StatusReport, Why};
 use isthmus_layout::control::*;
 use isthmus_layout::reason::Reason;
 
-use crate::bed::{Bed, Client, channel, name};
+use crate::testbed::{Client, Testbed, channel, name};
 
 fn why(client: &mut Client, a: &str, b: &str) -> (String, Option<String>, Why) {
     let why: Why = client.report(Topic::Why, &[a, b]).unwrap();
@@ -13,11 +13,11 @@ fn why(client: &mut Client, a: &str, b: &str) -> (String, Option<String>, Why) {
 
 #[test]
 fn status_and_lists_name_what_there_is() {
-    let bed = Bed::new();
+    let bed = Testbed::new();
     let ((mut a, ours), (mut b, theirs)) = (bed.attached("a"), bed.attached("b"));
-    b.ask(OpenEndpoint { index: None, label: Some(name("mpi")) }, &[]).unwrap();
+    b.request(OpenEndpoint { index: None, label: Some(name("mpi")) }, &[]).unwrap();
     channel(&mut a, &mut b, theirs.id());
-    let status: Status = a.report(Topic::Status, &[]).unwrap();
+    let status: StatusReport = a.report(Topic::Status, &[]).unwrap();
     assert_eq!((status.schema, status.domains, status.endpoints, status.channels), (SCHEMA, 2, 1, 1));
     assert_eq!((status.socket.as_str(), status.workers.len()), (bed.socket().to_str().unwrap(), 1));
     let domains: Domains = a.report(Topic::Domains, &[]).unwrap();
@@ -34,24 +34,24 @@ fn status_and_lists_name_what_there_is() {
 
 #[test]
 fn why_names_path_reason_and_remedy_from_both_ends() {
-    let bed = Bed::with("[policy]\nrules = [{ from = \"x\", allow = false }, { from = \"o\", channel = false }]\n");
+    let bed = Testbed::with("[policy]\nrules = [{ from = \"x\", allow = false }, { from = \"o\", channel = false }]\n");
     let ((mut a, _), (mut b, theirs)) = (bed.attached("a"), bed.attached("b"));
     let (_x, _o) = (bed.attached("x"), bed.attached("o"));
     let (path, reason, _) = why(&mut a, "a", "b");
-    assert_eq!((path.as_str(), reason.as_deref()), ("ordinary", Some("channel-not-asked")));
-    a.say(RequestChannel { peer: theirs.id(), attempt: 1 }, &[]);
+    assert_eq!((path.as_str(), reason.as_deref()), ("daemon", Some("channel-not-requested")));
+    a.send(RequestChannel { peer: theirs.id(), attempt: 1 }, &[]);
     let (offer, _) = b.offered();
     assert_eq!(why(&mut a, "a", "b").1.as_deref(), Some("channel-pending"));
-    b.say(RefuseChannel { channel: offer.channel, reason: Reason::OutOfFds }, &[]);
+    b.send(RefuseChannel { channel: offer.channel, reason: Reason::OutOfFds }, &[]);
     let (path, reason, told) = why(&mut b, "b", "a");
-    assert_eq!((path.as_str(), reason.as_deref()), ("ordinary", Some("out-of-fds")));
+    assert_eq!((path.as_str(), reason.as_deref()), ("daemon", Some("out-of-fds")));
     assert!(told.reason.unwrap().remedy.contains("ulimit -n"));
     channel(&mut a, &mut b, theirs.id());
     let (path, reason, told) = why(&mut a, "a", "d2");
     assert_eq!((path.as_str(), reason, told.large), ("channel", None, None));
     assert_eq!((told.from_a.channels, told.from_b.channels), (1, 1));
     let (path, reason, told) = why(&mut a, "o", "a");
-    assert_eq!((path.as_str(), reason.as_deref()), ("ordinary", Some("channels-forbidden")));
+    assert_eq!((path.as_str(), reason.as_deref()), ("daemon", Some("channels-forbidden")));
     assert_eq!((told.from_a.may_channel, told.from_a.rule, told.from_b.may_channel), (false, Some(1), true));
     let (path, reason, told) = why(&mut a, "x", "a");
     assert_eq!((path.as_str(), reason.as_deref()), ("none", Some("talk-forbidden")));
@@ -63,17 +63,17 @@ fn why_names_path_reason_and_remedy_from_both_ends() {
 
 #[test]
 fn reports_need_no_domain_and_may_be_long() {
-    let bed = Bed::new();
+    let bed = Testbed::new();
     let held: Vec<_> =
         (0..100).map(|number| bed.attached(&format!("a-domain-with-quite-a-long-name-{number}"))).collect();
     let domains: Domains = bed.greeted().report(Topic::Domains, &[]).unwrap();
     assert_eq!(domains.domains.len(), held.len());
-    assert!(serde_json::to_vec(&domains).unwrap().len() > 2 * ANSWER_BYTES_MAX);
+    assert!(serde_json::to_vec(&domains).unwrap().len() > 2 * QUERY_REPLY_BYTES_MAX);
 }
 
 #[test]
 fn counters_configuration_and_surroundings_are_shown() {
-    let bed = Bed::with("[limits]\nslab_kib = 64\n");
+    let bed = Testbed::with("[limits]\nslab_kib = 64\n");
     let (_a, _) = bed.attached("a");
     let mut client = bed.greeted();
     let metrics: MetricsText = client.report(Topic::Metrics, &[]).unwrap();
@@ -93,7 +93,7 @@ fn prometheus_reads_the_counters_from_a_socket() {
     use std::io::{Read as _, Write as _};
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("metrics.sock");
-    let mut bed = Bed::with(&format!("[metrics]\nlisten = \"{}\"\n", path.display()));
+    let mut bed = Testbed::with(&format!("[metrics]\nlisten = \"{}\"\n", path.display()));
     let mut stream = std::os::unix::net::UnixStream::connect(&path).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let mut answer = String::new();

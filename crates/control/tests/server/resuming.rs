@@ -7,9 +7,9 @@ use isthmus_layout::control::*;
 use isthmus_layout::reason::Reason;
 use isthmus_platform::{Doorbell, local};
 
-use crate::bed::{Bed, Client, Welcomed, channel, name};
+use crate::testbed::{AttachedDomain, Client, Testbed, channel, name};
 
-pub(crate) fn come_back(bed: &Bed, before: &Welcomed) -> (Client, Result<Welcomed, Reason>) {
+pub(crate) fn come_back(bed: &Testbed, before: &AttachedDomain) -> (Client, Result<AttachedDomain, Reason>) {
     let Welcome { domain, ticket, name, .. } = before.message.clone();
     let mut client = bed.greeted();
     let attach = Attach { name: Some(name), resume: Some(Resume { domain, ticket }) };
@@ -17,19 +17,24 @@ pub(crate) fn come_back(bed: &Bed, before: &Welcomed) -> (Client, Result<Welcome
     (client, back)
 }
 
-fn restart(bed: &mut Bed) {
+fn restart(bed: &mut Testbed) {
     bed.stop();
-    bed.start("", Spoken::CURRENT);
+    bed.start("", VersionRange::CURRENT);
 }
 
 fn show(client: &mut Client, offer: &ChannelOffer, memory: &OwnedFd) -> Result<(), Reason> {
-    let ChannelOffer { channel, peer, direction, slab, board, place, peer_place, .. } = *offer;
-    client.ask(Adopt { channel, peer, direction, slab, board, place, peer_place }, &[memory.as_fd()]).map(drop)
+    let ChannelOffer { channel, peer, direction, slab, ready_map, ready_bit, peer_ready_bit, .. } = *offer;
+    client
+        .request(
+            AdoptChannel { channel, peer, direction, slab, ready_map, ready_bit, peer_ready_bit },
+            &[memory.as_fd()],
+        )
+        .map(drop)
 }
 
 #[test]
 fn domains_and_channels_come_back() {
-    let mut bed = Bed::new();
+    let mut bed = Testbed::new();
     let ((mut a, ours), (mut b, theirs)) = (bed.attached("a"), bed.attached("b"));
     let [(at_a, fds_a), (at_b, fds_b)] = channel(&mut a, &mut b, theirs.id());
     restart(&mut bed);
@@ -43,9 +48,12 @@ fn domains_and_channels_come_back() {
     show(&mut b, &at_b, &fds_b[0]).unwrap();
     let channels: isthmus_control::schema::Channels = a.report(Topic::Channels, &[]).unwrap();
     assert_eq!(channels.pairs[0].channel.as_ref().unwrap().id, at_a.channel.to_string());
-    b.say(CloseChannel { channel: at_b.channel, reason: Reason::ClosedHere }, &[]);
-    assert_eq!(a.hear().message, ChannelClosed { channel: at_a.channel, reason: Reason::ClosedByPeer }.into());
-    // Places are free again, and new domains have new numbers.
+    b.send(CloseChannel { channel: at_b.channel, reason: Reason::ClosedLocally }, &[]);
+    assert_eq!(
+        a.receive_message().message,
+        ChannelClosed { channel: at_a.channel, reason: Reason::ClosedByPeer }.into()
+    );
+    // Ready bits are free again, and new domains have new numbers.
     channel(&mut a, &mut b, theirs.id());
     let (_c, new) = bed.attached("c");
     assert!(new.id() > theirs.id());
@@ -53,26 +61,26 @@ fn domains_and_channels_come_back() {
 
 #[test]
 fn a_channel_whose_other_end_is_dead_ends() {
-    let mut bed = Bed::new();
+    let mut bed = Testbed::new();
     let (mut a, ours) = bed.attached("a");
     let (mut b, theirs) = bed.attached("b");
     let [(at_a, fds_a), _] = channel(&mut a, &mut b, theirs.id());
-    b.ask(Close {}, &[]).unwrap();
+    b.request(Detach {}, &[]).unwrap();
     restart(&mut bed);
     let (mut a, again) = come_back(&bed, &ours);
     again.unwrap();
-    assert_eq!(show(&mut a, &at_a, &fds_a[0]), Err(Reason::PeerVanished));
+    assert_eq!(show(&mut a, &at_a, &fds_a[0]), Err(Reason::PeerConnectionLost));
 }
 
 #[test]
 fn only_the_true_domain_comes_back() {
-    let mut bed = Bed::new();
+    let mut bed = Testbed::new();
     let (_a, ours) = bed.attached("a");
     let (again, twice) = come_back(&bed, &ours);
     assert_eq!(twice.err(), Some(Reason::NameTaken));
     drop(again);
     restart(&mut bed);
-    let mut forged = Welcomed { message: ours.message.clone(), fds: Vec::new() };
+    let mut forged = AttachedDomain { message: ours.message.clone(), fds: Vec::new() };
     forged.fds.extend(ours.fds.iter().map(|fd| fd.try_clone().unwrap()));
     forged.message.ticket = Ticket([7; 32]);
     assert_eq!(come_back(&bed, &forged).1.err(), Some(Reason::TicketInvalid));
@@ -84,27 +92,27 @@ fn only_the_true_domain_comes_back() {
 }
 
 #[test]
-fn what_comes_back_is_looked_at() {
-    let mut bed = Bed::new();
+fn rejects_an_invalid_ready_map_on_resume() {
+    let mut bed = Testbed::new();
     let (_a, ours) = bed.attached("a");
     restart(&mut bed);
-    let with = |memory: OwnedFd, bell: OwnedFd| {
-        let mut changed = Welcomed { message: ours.message.clone(), fds: Vec::new() };
+    let with = |memory: OwnedFd, doorbell: OwnedFd| {
+        let mut changed = AttachedDomain { message: ours.message.clone(), fds: Vec::new() };
         changed.fds.extend(ours.fds[..3].iter().map(|fd| fd.try_clone().unwrap()));
-        changed.fds.extend([memory, bell]);
+        changed.fds.extend([memory, doorbell]);
         come_back(&bed, &changed).1.err()
     };
-    let bell = || Doorbell::new().unwrap().as_fd().try_clone_to_owned().unwrap();
+    let doorbell = || Doorbell::new().unwrap().as_fd().try_clone_to_owned().unwrap();
     let board = || local::memory(RegionSize(4096)).unwrap();
     assert_eq!(with(board(), board()), Some(Reason::DoorbellInvalid));
-    assert_eq!(with(local::memory(RegionSize(64)).unwrap(), bell()), Some(Reason::RegionTooSmall));
-    assert_eq!(with(tempfile::tempfile().unwrap().into(), bell()), Some(Reason::RegionNotSealed));
-    assert_eq!(with(board(), bell()), None);
+    assert_eq!(with(local::memory(RegionSize(64)).unwrap(), doorbell()), Some(Reason::RegionTooSmall));
+    assert_eq!(with(tempfile::tempfile().unwrap().into(), doorbell()), Some(Reason::RegionNotSealed));
+    assert_eq!(with(board(), doorbell()), None);
 }
 
 #[test]
 fn ends_that_do_not_fit_are_no_channel() {
-    let mut bed = Bed::new();
+    let mut bed = Testbed::new();
     let ((mut a, ours), (mut b, theirs)) = (bed.attached("a"), bed.attached("b"));
     let [(at_a, fds_a), (at_b, _)] = channel(&mut a, &mut b, theirs.id());
     restart(&mut bed);
@@ -115,6 +123,6 @@ fn ends_that_do_not_fit_are_no_channel() {
     assert_eq!(show(&mut a, &at_a, &fds_a[0]), Err(Reason::RequestInvalid), "once is enough");
     let other = local::memory(RegionSize(20480 + 2 * u64::from(at_b.slab.bytes()))).unwrap();
     assert_eq!(show(&mut b, &at_b, &other), Err(Reason::RequestInvalid));
-    let closed = a.hear_that(|heard| matches!(heard.message, ToClient::ChannelClosed(_)));
+    let closed = a.receive_matching(|heard| matches!(heard.message, ToClient::ChannelClosed(_)));
     assert_eq!(closed.message, ChannelClosed { channel: at_a.channel, reason: Reason::RequestInvalid }.into());
 }

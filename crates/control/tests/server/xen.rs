@@ -6,21 +6,21 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use isthmus_control::config::{self, ConfigFile, Inputs, Role};
-use isthmus_control::daemon::{Daemon, Options, Way};
-use isthmus_control::schema::{Domains, Status};
+use isthmus_control::daemon::{Daemon, DaemonOptions, HostAccess};
+use isthmus_control::schema::{Domains, StatusReport};
 use isthmus_control::server::{Ended, Stop};
 use isthmus_layout::control::*;
 use isthmus_layout::reason::Reason;
-use isthmus_layout::{RegionSize, board};
+use isthmus_layout::{RegionSize, ready_map};
 use isthmus_platform::seqpacket;
-use isthmus_platform_xen::fake::{self, FakeWire, Host};
+use isthmus_platform_xen::fake::{self, FakeHost, FakeStoreTransport};
 use isthmus_platform_xen::kernel::{Kernel as _, Pages as _, Port as _};
-use isthmus_platform_xen::presence::{Announcement, NODE, node_of};
-use isthmus_platform_xen::{Domid, EvtchnPort, Grant, GrantRef, Names, Offer, Store, admission};
+use isthmus_platform_xen::presence::{NODE, PresenceAnnouncer, node_of};
+use isthmus_platform_xen::{Domid, EvtchnPort, GrantRef, GrantRefs, Offer, Store, XenGrant, admission};
 use isthmus_shm::{Access, Mapping};
 use tempfile::TempDir;
 
-use crate::bed::{Client, Heard, channel};
+use crate::testbed::{Client, ReceivedMessage, channel};
 
 /// Longer than anything takes.
 pub(crate) const LONG: Duration = Duration::from_secs(40);
@@ -31,11 +31,11 @@ pub(crate) fn domid(number: u16) -> Domid {
     Domid::new(number).unwrap()
 }
 
-fn store(domain: &fake::Domain) -> Store<FakeWire> {
+fn store(domain: &fake::FakeDomain) -> Store<FakeStoreTransport> {
     Store::new(domain.store().unwrap())
 }
 
-fn store_of_zero(host: &Host) -> Store<FakeWire> {
+fn store_of_zero(host: &FakeHost) -> Store<FakeStoreTransport> {
     store(&host.domain(Domid::ZERO))
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(crate) fn start(kernel: fake::Domain, more: &str, way: Option<Way>) -> Self {
+    pub(crate) fn start(kernel: fake::FakeDomain, more: &str, host_access: Option<HostAccess>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let run = folder.path().display();
         let text = format!(
@@ -70,35 +70,37 @@ impl Running {
         let loaded = loaded.unwrap_or_else(|error| panic!("{error}"));
         let (told, ready) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let daemon = Daemon::open(Options { guest: way, signals: false, ..Options::new(loaded) }).unwrap();
+            let daemon =
+                Daemon::open(DaemonOptions { guest: host_access, signals: false, ..DaemonOptions::new(loaded) })
+                    .unwrap();
             let stop = daemon.stop();
-            daemon.run_in(kernel, move || told.send(stop).unwrap()).unwrap()
+            daemon.run_with_kernel(kernel, move || told.send(stop).unwrap()).unwrap()
         });
         Self { folder, daemon: Some((ready.recv_timeout(LONG).unwrap(), thread)) }
     }
 
     /// In domain 0, for a guest of that name, or of more.
-    pub(crate) fn backend(host: &Host, names: &[&str], more: &str) -> Self {
+    pub(crate) fn backend(host: &FakeHost, names: &[&str], more: &str) -> Self {
         Self::backend_in(host.domain(Domid::ZERO), names, more)
     }
 
     /// The same in any domain.
-    pub(crate) fn backend_in(domain: fake::Domain, names: &[&str], more: &str) -> Self {
+    pub(crate) fn backend_in(domain: fake::FakeDomain, names: &[&str], more: &str) -> Self {
         let user = rustix::process::geteuid().as_raw();
         let guest = |name: &&str| format!("[[xen.guest]]\nname = \"{name}\"\nuser = {user}\n{more}");
         Self::start(domain, &names.iter().map(guest).collect::<String>(), None)
     }
 
     /// In domain 0, with settings of each guest, and of all of them.
-    pub(crate) fn backend_of(host: &Host, guests: &[(&str, &str)], xen: &str) -> Self {
+    pub(crate) fn backend_of(host: &FakeHost, guests: &[(&str, &str)], xen: &str) -> Self {
         let user = rustix::process::geteuid().as_raw();
         let guest = |(name, own): &(&str, &str)| format!("[[xen.guest]]\nname = \"{name}\"\nuser = {user}\n{own}\n");
         let guests = guests.iter().map(guest).collect::<String>();
         Self::start(host.domain(Domid::ZERO), &format!("[xen]\n{xen}\n{guests}"), None)
     }
 
-    pub(crate) fn frontend(domain: &fake::Domain) -> Self {
-        Self::start(domain.clone(), "", Some(Way::Xen))
+    pub(crate) fn frontend(domain: &fake::FakeDomain) -> Self {
+        Self::start(domain.clone(), "", Some(HostAccess::Xen))
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -113,26 +115,26 @@ impl Running {
 
     /// A program's connection, once the host's daemon is there.
     pub(crate) fn served(&self) -> Client {
-        self.served_as(Spoken::CURRENT)
+        self.served_as(VersionRange::CURRENT)
     }
 
     /// The same of a program that speaks this.
-    pub(crate) fn served_as(&self, spoken: Spoken) -> Client {
+    pub(crate) fn served_as(&self, versions: VersionRange) -> Client {
         until("the host is silent", || {
             let mut client = Client::new(seqpacket::connect(&self.socket()).unwrap());
-            let hello = Hello { magic: Magic, spoken, library: Name::new("test 1").unwrap() };
-            match client.ask_anyway(hello)? {
-                ToClient::HelloBack(_) => Some(client),
-                ToClient::Refused(refused) if refused.reason == Reason::HostSilent => None,
+            let hello = Hello { magic: Magic, versions, library: Name::new("test 1").unwrap() };
+            match client.try_request(hello)? {
+                ToClient::HelloReply(_) => Some(client),
+                ToClient::Refused(refused) if refused.reason == Reason::HostDaemonUnreachable => None,
                 other => panic!("{other:?}"),
             }
         })
     }
 
     /// What a program that speaks this is answered.
-    pub(crate) fn greeted_by(&self, spoken: Spoken) -> Heard {
+    pub(crate) fn greeted_by(&self, versions: VersionRange) -> ReceivedMessage {
         let mut client = Client::new(seqpacket::connect(&self.socket()).unwrap());
-        client.say(Hello { magic: Magic, spoken, library: Name::new("test 1").unwrap() }, &[]);
+        client.send(Hello { magic: Magic, versions, library: Name::new("test 1").unwrap() }, &[]);
         client.receive().unwrap()
     }
 
@@ -144,7 +146,7 @@ impl Running {
         client
     }
 
-    pub(crate) fn status(&self) -> Status {
+    pub(crate) fn status(&self) -> StatusReport {
         self.greeted().report(Topic::Status, &[]).unwrap()
     }
 
@@ -167,7 +169,7 @@ impl Drop for Running {
 }
 
 /// A guest that domain 0 has named and lets attach to domain 0.
-pub(crate) fn admitted(host: &Host, number: u16, name: &str) -> fake::Domain {
+pub(crate) fn admitted(host: &FakeHost, number: u16, name: &str) -> fake::FakeDomain {
     let guest = host.start(domid(number));
     store_of_zero(host).write(&format!("/local/domain/{number}/name"), name.as_bytes()).unwrap();
     allow(host, number, name, &[Domid::ZERO]);
@@ -175,29 +177,29 @@ pub(crate) fn admitted(host: &Host, number: u16, name: &str) -> fake::Domain {
 }
 
 /// What `isthmus guest allow` does.
-pub(crate) fn allow(host: &Host, number: u16, name: &str, backends: &[Domid]) {
+pub(crate) fn allow(host: &FakeHost, number: u16, name: &str, backends: &[Domid]) {
     let mut zero = store_of_zero(host);
     let mut steps = admission::allow(domid(number), name, backends).unwrap();
-    steps.extend(admission::outdated(&mut zero, domid(number), backends).unwrap());
-    admission::carry_out(&mut zero, &steps).unwrap();
+    steps.extend(admission::stale_nodes(&mut zero, domid(number), backends).unwrap());
+    admission::apply(&mut zero, &steps).unwrap();
 }
 
 /// Waits until the backend has no domain, and nothing is granted to anybody.
 #[track_caller]
-fn until_nothing_is_left(host: &Host, backend: &Running) {
+fn until_nothing_is_left(host: &FakeHost, backend: &Running) {
     until("its program stays", || backend.domains().domains.is_empty().then_some(()));
     until("its pages stay", || (host.grants() == 0).then_some(()));
 }
 
 /// A host with a guest called web, the guest's daemon, and the backend's, with these settings of the guest.
-fn web(more: &str) -> (Host, Running, Running) {
-    let host = Host::new();
+fn web(more: &str) -> (FakeHost, Running, Running) {
+    let host = FakeHost::new();
     let guest = admitted(&host, WEB, "web");
     let (frontend, backend) = (Running::frontend(&guest), Running::backend(&host, &["web"], more));
     (host, frontend, backend)
 }
 
-pub(crate) fn attached(client: &mut Client, name: &str) -> crate::bed::Welcomed {
+pub(crate) fn attached(client: &mut Client, name: &str) -> crate::testbed::AttachedDomain {
     client.attach(Some(name)).unwrap()
 }
 
@@ -209,7 +211,7 @@ fn programs_of_a_guest_attach_and_meet() {
     assert_eq!(ours.fds.len(), 5);
     // Each descriptor of memory maps what it is for.
     for fd in [&theirs.fds[0], &theirs.fds[1], &theirs.fds[3]] {
-        Mapping::new(fd, board::SIZE, Access::ReadWrite).unwrap();
+        Mapping::new(fd, ready_map::SIZE, Access::ReadWrite).unwrap();
     }
     let [(offer, fds), _] = channel(&mut a, &mut b, theirs.id());
     assert_eq!(offer.peer, theirs.id());
@@ -219,32 +221,32 @@ fn programs_of_a_guest_attach_and_meet() {
     let shown = backend.status().guests.unwrap();
     assert!(shown[0].daemon && shown[0].domains == 2 && shown[0].used_bytes.is_some(), "{shown:?}");
     assert_eq!(shown[0].socket, node_of(domid(WEB)));
-    // A peer of the host has no memory in common with them.
+    // A peer of the host shares no memory with them.
     let mut outside = backend.greeted();
     let outside_id = attached(&mut outside, "outside").id();
-    a.say(RequestChannel { peer: outside_id, attempt: 1 }, &[]);
-    let heard = a.hear_that(|heard| matches!(heard.message, ToClient::ChannelRefused(_)));
-    assert!(matches!(heard.message, ToClient::ChannelRefused(refused) if refused.reason == Reason::NoCommonMemory));
-    // A program that goes takes its pieces with it; the next one finds others.
+    a.send(RequestChannel { peer: outside_id, attempt: 1 }, &[]);
+    let heard = a.receive_matching(|heard| matches!(heard.message, ToClient::ChannelRefused(_)));
+    assert!(matches!(heard.message, ToClient::ChannelRefused(refused) if refused.reason == Reason::NoSharedMemory));
+    // A program that goes takes its extents with it; the next one finds others.
     drop(b);
     until("b stays", || (backend.domains().domains.len() == 2).then_some(()));
     attached(&mut frontend.served(), "b");
 }
 
 #[test]
-fn more_programs_than_are_in_stock_attach_at_once() {
+fn attaches_more_programs_than_the_pool_holds() {
     let (_host, frontend, _backend) = web("");
     let mut clients: Vec<Client> = (0..12).map(|_| frontend.served()).collect();
     let serials: Vec<RequestSerial> =
-        clients.iter_mut().map(|client| client.say(Attach { name: None, resume: None }, &[])).collect();
+        clients.iter_mut().map(|client| client.send(Attach { name: None, resume: None }, &[])).collect();
     for (client, serial) in clients.iter_mut().zip(serials) {
-        let heard = client.hear_that(|heard| heard.serial == Some(serial));
+        let heard = client.receive_matching(|heard| heard.serial == Some(serial));
         assert!(matches!(heard.message, ToClient::Welcome(_)), "{heard:?}");
     }
 }
 
 #[test]
-fn a_window_has_no_more_than_it_may_have() {
+fn limits_the_window_to_window_mib() {
     let (_host, frontend, _backend) = web("window_mib = 1\n");
     let (first, mut second) = (frontend.program("first"), frontend.served());
     assert_eq!(second.attach(Some("second")).err(), Some(Reason::OutOfMemory));
@@ -254,7 +256,7 @@ fn a_window_has_no_more_than_it_may_have() {
 
 #[test]
 fn a_guest_that_is_destroyed_leaves_nothing() {
-    let host = Host::new();
+    let host = FakeHost::new();
     let (web, other) = (admitted(&host, WEB, "web"), admitted(&host, 8, "other"));
     let backend = Running::backend(&host, &["web", "other"], "");
     let (frontend, beside) = (Running::frontend(&web), Running::frontend(&other));
@@ -265,7 +267,7 @@ fn a_guest_that_is_destroyed_leaves_nothing() {
         backend.status().guests.unwrap().iter().all(|row| row.name != "web" || row.used_bytes.is_none()).then_some(())
     });
     until("its pages stay", || (host.grants_of(domid(WEB)) == 0).then_some(()));
-    b.hears_nothing();
+    b.expect_no_message();
     // Its number is another one's: who has it is not let in for it.
     let next = host.start(domid(WEB));
     drop(frontend);
@@ -277,8 +279,8 @@ fn a_guest_that_is_destroyed_leaves_nothing() {
 }
 
 #[test]
-fn a_guests_daemon_comes_back_and_so_does_the_backend() {
-    let host = Host::new();
+fn guest_daemon_and_backend_reconnect_after_a_restart() {
+    let host = FakeHost::new();
     let guest = admitted(&host, WEB, "web");
     let mut backend = Running::backend(&host, &["web"], "");
     let mut frontend = Running::frontend(&guest);
@@ -295,18 +297,18 @@ fn a_guests_daemon_comes_back_and_so_does_the_backend() {
 }
 
 #[test]
-fn who_is_forbidden_is_gone() {
+fn guest_ends_when_its_permission_is_removed() {
     let (host, frontend, backend) = web("");
     let mut a = frontend.program("a");
     let mut zero = store_of_zero(&host);
-    admission::carry_out(&mut zero, &admission::forbid(domid(WEB), &[Domid::ZERO])).unwrap();
+    admission::apply(&mut zero, &admission::deny(domid(WEB), &[Domid::ZERO])).unwrap();
     a.ended();
     until_nothing_is_left(&host, &backend);
 }
 
 /// As one that was restored on another host, where its number was free: what it had said is not there.
 #[test]
-fn a_guest_whose_words_are_gone_begins_anew() {
+fn reattaches_after_a_restore() {
     let (host, frontend, backend) = web("");
     let mut a = frontend.program("a");
     let mut zero = store_of_zero(&host);
@@ -321,22 +323,22 @@ fn a_guest_whose_words_are_gone_begins_anew() {
 
 /// A request of a guest that is saved may be answered by a store that knows nothing of it.
 #[test]
-fn a_guest_whose_connection_breaks_as_its_words_go_begins_anew() {
+fn reattaches_when_the_store_breaks_during_a_restore() {
     let (host, frontend, backend) = web("");
     let mut a = frontend.program("a");
     store_of_zero(&host).remove(&node_of(domid(WEB))).unwrap();
-    host.break_store(domid(WEB));
+    host.disconnect_store(domid(WEB));
     a.ended();
     until("its program stays", || backend.domains().domains.is_empty().then_some(()));
     attached(&mut frontend.served(), "a");
 }
 
 #[test]
-fn who_loses_its_connection_to_the_store_loses_nothing_else() {
+fn survives_a_lost_xenstore_connection() {
     let (host, frontend, backend) = web("");
     let (mut a, mut zero) = (frontend.program("a"), store_of_zero(&host));
-    let mut beats = |host: &Host, domain: Domid| {
-        host.break_store(domain);
+    let mut beats = |host: &FakeHost, domain: Domid| {
+        host.disconnect_store(domain);
         if domain == Domid::ZERO {
             zero = store_of_zero(host);
         }
@@ -346,25 +348,25 @@ fn who_loses_its_connection_to_the_store_loses_nothing_else() {
     };
     beats(&host, domid(WEB));
     beats(&host, Domid::ZERO);
-    a.hears_nothing();
+    a.expect_no_message();
     drop(a);
     let mut b = frontend.program("b");
     // What is missed is heard afterwards.
-    host.break_store(domid(WEB));
+    host.disconnect_store(domid(WEB));
     let mut zero = store_of_zero(&host);
-    admission::carry_out(&mut zero, &admission::forbid(domid(WEB), &[Domid::ZERO])).unwrap();
+    admission::apply(&mut zero, &admission::deny(domid(WEB), &[Domid::ZERO])).unwrap();
     b.ended();
     until_nothing_is_left(&host, &backend);
     allow(&host, WEB, "web", &[Domid::ZERO]);
     let _c = frontend.program("c");
-    host.break_store(Domid::ZERO);
+    host.disconnect_store(Domid::ZERO);
     host.destroy(domid(WEB));
     until("its program stays", || backend.domains().domains.is_empty().then_some(()));
 }
 
 #[test]
-fn whatever_a_guest_offers_the_backend_goes_on() {
-    let host = Host::new();
+fn backend_survives_hostile_offers() {
+    let host = FakeHost::new();
     let (liar, honest) = (admitted(&host, 8, "liar"), admitted(&host, WEB, "web"));
     let backend = Running::backend(&host, &["liar", "web"], "");
     let mut zero = store_of_zero(&host);
@@ -374,28 +376,35 @@ fn whatever_a_guest_offers_the_backend_goes_on() {
     });
     let from = domid(8);
     let pages = |count| liar.offer(Domid::ZERO, count, Access::ReadWrite).unwrap();
-    let inline = |refs: &[GrantRef]| Grant {
+    let inline = |refs: &[GrantRef]| XenGrant {
         from,
         access: Access::ReadWrite,
         pages: refs.len() as u32,
-        names: Names::Inline(refs.to_vec()),
+        refs: GrantRefs::Inline(refs.to_vec()),
     };
-    let listed = |pages, first| Grant { from, access: Access::ReadWrite, pages, names: Names::Listed(first) };
+    let listed = |pages, first| XenGrant { from, access: Access::ReadWrite, pages, refs: GrantRefs::Listed(first) };
     let (head, body, port) = (pages(1), pages(16), liar.listen(Domid::ZERO).unwrap());
-    let offer = |head, crossing, port| Offer { backend: Domid::ZERO, incarnation: its, port, head, crossing }.emit();
+    let offer =
+        |head, proxy_ring, port| Offer { backend: Domid::ZERO, incarnation: its, port, head, proxy_ring }.emit();
     let good = inline(head.refs());
     let offers = [
         b"nonsense".to_vec(),
-        offer(good.clone(), inline(body.refs()), port.number()), // A crossing that is too small.
+        offer(good.clone(), inline(body.refs()), port.number()), // A proxy ring that is too small.
         offer(good.clone(), listed(70, body.refs()[0]), port.number()), // A list that is none.
         offer(inline(&[GrantRef(4_000_000)]), good.clone(), port.number()),
         offer(good.clone(), good.clone(), EvtchnPort(4_000_000)),
-        Offer { backend: domid(5), incarnation: its, port: port.number(), head: good.clone(), crossing: good.clone() }
-            .emit(),
+        Offer {
+            backend: domid(5),
+            incarnation: its,
+            port: port.number(),
+            head: good.clone(),
+            proxy_ring: good.clone(),
+        }
+        .emit(),
     ];
     let (mut own, honest) = (store(&liar), Running::frontend(&honest));
     for (incarnation, offer) in (1..).zip(offers) {
-        let mut announcement = Announcement::new(incarnation, offer, &[Domid::ZERO]).unwrap();
+        let mut announcement = PresenceAnnouncer::new(incarnation, offer, &[Domid::ZERO]).unwrap();
         announcement.renew(&mut own, Instant::now()).unwrap();
         attached(&mut honest.served(), "a");
     }

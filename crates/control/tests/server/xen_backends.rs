@@ -1,28 +1,28 @@
 //! Several backends on one host of Xen: domain 0's daemon and a driver domain's, each with guests of its own, which may change.
 
 use isthmus_platform_xen::Domid;
-use isthmus_platform_xen::fake::{self, Host};
+use isthmus_platform_xen::fake::{self, FakeHost};
 
-use crate::bed::{Client, channel};
+use crate::testbed::{Client, channel};
 use crate::xen::{Running, WEB, admitted, allow, attached, domid, until};
 
 const BASE: u16 = 8;
 const DRIVER: u16 = 9;
 
 /// A guest of domain 0's, web, and one of the driver domain's, base. Either backend knows both.
-struct Bed {
-    host: Host,
+struct Testbed {
+    host: FakeHost,
     zero: Running,
     driver: Running,
     web: Running,
     base: Running,
 }
 
-impl Bed {
+impl Testbed {
     fn start() -> Self {
-        let host = Host::new();
+        let host = FakeHost::new();
         let driver = host.start(domid(DRIVER));
-        let [web, base]: [fake::Domain; 2] =
+        let [web, base]: [fake::FakeDomain; 2] =
             [(WEB, "web"), (BASE, "base")].map(|(number, name)| admitted(&host, number, name));
         allow(&host, BASE, "base", &[domid(DRIVER)]);
         let names = ["web", "base"];
@@ -52,7 +52,7 @@ fn meet(guest: &Running) -> [Client; 2] {
 
 #[test]
 fn two_backends_serve_guests_at_once_and_end_by_themselves() {
-    let mut bed = Bed::start();
+    let mut bed = Testbed::start();
     let ([mut a, _b], [mut c, _d]) = (meet(&bed.web), meet(&bed.base));
     assert_eq!(guests_of(&bed.zero), [Some("web".to_owned()), Some("web".to_owned())]);
     assert_eq!(guests_of(&bed.driver), [Some("base".to_owned()), Some("base".to_owned())]);
@@ -60,19 +60,19 @@ fn two_backends_serve_guests_at_once_and_end_by_themselves() {
     bed.host.destroy(domid(DRIVER));
     c.ended();
     until("what was granted to the driver domain is so still", || (bed.granted(BASE)[1] == 0).then_some(()));
-    a.hears_nothing();
+    a.expect_no_message();
     let driver = bed.host.start(domid(DRIVER + 1));
     allow(&bed.host, BASE, "base", &[domid(DRIVER + 1)]);
     bed.driver = Running::backend_in(driver, &["base"], "");
     let [mut c, _d] = meet(&bed.base);
     bed.zero.stop();
     a.ended();
-    c.hears_nothing();
+    c.expect_no_message();
 }
 
 #[test]
 fn a_guest_moves_to_another_backend_and_back() {
-    let bed = Bed::start();
+    let bed = Testbed::start();
     let mut beside = bed.base.program("beside");
     for (backend, pages_of) in [(domid(DRIVER), 0), (Domid::ZERO, 1)] {
         let mut before = bed.web.program("before");
@@ -86,19 +86,19 @@ fn a_guest_moves_to_another_backend_and_back() {
         });
         assert_eq!((of_web[pages_of], of_web[1 - pages_of]), (0, 2));
     }
-    beside.hears_nothing();
+    beside.expect_no_message();
 }
 
 #[test]
 fn a_guest_of_several_backends_has_the_first_that_is_there() {
-    let mut bed = Bed::start();
+    let mut bed = Testbed::start();
     bed.driver.stop();
     allow(&bed.host, WEB, "web", &[domid(DRIVER), Domid::ZERO]);
     let mut a = bed.web.program("a");
     assert_eq!(guests_of(&bed.zero), [Some("web".to_owned())]);
     bed.driver = Running::backend_in(bed.host.domain(domid(DRIVER)), &["web", "base"], "");
     let _base = bed.base.served(); // The other one is there.
-    a.hears_nothing(); // It stays where it is.
+    a.expect_no_message(); // It stays where it is.
     bed.zero.stop();
     a.ended();
     let _a = bed.web.program("a");

@@ -1,6 +1,6 @@
 //! How values stand in a control message: little-endian, one after the other, no padding, nothing optional that is not marked.
 //!
-//! A [`Field`] knows how to `emit` itself, how to `parse` itself out of a [`Reader`], and how the documentation names it.
+//! A [`Field`] knows how to `emit` itself, how to `parse` itself out of a [`FieldReader`], and how the documentation names it.
 //! `parse` is the only way from bytes to values, so whoever holds a value need not check it again.
 
 use alloc::format;
@@ -13,20 +13,20 @@ use super::name::InvalidText;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Width {
     /// At least.
-    pub least: usize,
+    pub min: usize,
     /// At most.
-    pub most: usize,
+    pub max: usize,
 }
 
 impl Width {
     /// Always the same.
     pub const fn fixed(bytes: usize) -> Self {
-        Self { least: bytes, most: bytes }
+        Self { min: bytes, max: bytes }
     }
 
     /// This, and that after it.
     pub const fn then(self, next: Self) -> Self {
-        Self { least: self.least + next.least, most: self.most + next.most }
+        Self { min: self.min + next.min, max: self.max + next.max }
     }
 }
 
@@ -42,7 +42,7 @@ pub trait Field: Sized {
     fn emit(&self, out: &mut Vec<u8>);
 
     /// Takes it from the front.
-    fn parse(from: &mut Reader<'_>) -> Result<Self, MalformedControl>;
+    fn parse(from: &mut FieldReader<'_>) -> Result<Self, MalformedControl>;
 }
 
 /// A field that says whether something else is there.
@@ -86,7 +86,7 @@ pub enum MalformedControl {
     Kind(u16),
     /// A kind that only the other side sends.
     #[error("message kind {0} goes the other way")]
-    WrongWay(u16),
+    WrongDirection(u16),
     /// More or fewer file descriptors than the message asks for.
     #[error("message kind {kind} came with {have} file descriptors, it takes {want}")]
     Descriptors {
@@ -121,23 +121,23 @@ pub enum MalformedControl {
     #[error("text: {0}")]
     Text(InvalidText),
     /// More entries than the list may have.
-    #[error("a list of {have} entries where {most} are allowed")]
+    #[error("a list of {have} entries where {max} are allowed")]
     List {
         /// What it said.
         have: usize,
         /// Its maximum.
-        most: usize,
+        max: usize,
     },
     /// More bytes than the field may have.
-    #[error("a field of {have} bytes where {most} are allowed")]
+    #[error("a field of {have} bytes where {max} are allowed")]
     Bytes {
         /// What it said.
         have: usize,
         /// Its maximum.
-        most: usize,
+        max: usize,
     },
     /// Domain number zero.
-    #[error("domain number zero names nobody")]
+    #[error("domain number zero names no domain")]
     Domain,
     /// Region number zero.
     #[error("region number zero names nothing")]
@@ -145,12 +145,12 @@ pub enum MalformedControl {
     /// An endpoint number at or above the limit.
     #[error("endpoint number {0} is beyond the limit")]
     Endpoint(u8),
-    /// A board number at or above the limit.
-    #[error("board number {0} is beyond the limit")]
-    Board(u8),
-    /// A place that no board has.
-    #[error("place {0} is beyond the board")]
-    Place(u16),
+    /// A ready map number at or above the limit.
+    #[error("ready map number {0} is beyond the limit")]
+    ReadyMap(u8),
+    /// A bit that no ready map has.
+    #[error("bit {0} is beyond the ready map")]
+    ReadyBit(u16),
     /// Neither of the two directions.
     #[error("direction {0} does not exist")]
     Direction(u8),
@@ -167,11 +167,11 @@ pub enum MalformedControl {
 
 /// What is left of a packet.
 #[derive(Debug)]
-pub struct Reader<'a> {
+pub struct FieldReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> FieldReader<'a> {
     /// Begins at the front of `packet`.
     pub fn new(packet: &'a [u8]) -> Self {
         Self { rest: packet }
@@ -217,7 +217,7 @@ macro_rules! numbers {
                 out.extend_from_slice(&self.to_le_bytes());
             }
 
-            fn parse(from: &mut Reader<'_>) -> Result<Self, MalformedControl> {
+            fn parse(from: &mut FieldReader<'_>) -> Result<Self, MalformedControl> {
                 from.array().map(Self::from_le_bytes)
             }
         }
@@ -236,7 +236,7 @@ impl Field for bool {
         out.push(u8::from(*self));
     }
 
-    fn parse(from: &mut Reader<'_>) -> Result<Self, MalformedControl> {
+    fn parse(from: &mut FieldReader<'_>) -> Result<Self, MalformedControl> {
         match u8::parse(from)? {
             0 => Ok(false),
             1 => Ok(true),
@@ -246,7 +246,7 @@ impl Field for bool {
 }
 
 impl<T: Field> Field for Option<T> {
-    const WIDTH: Width = Width { least: 1, most: 1 + T::WIDTH.most };
+    const WIDTH: Width = Width { min: 1, max: 1 + T::WIDTH.max };
 
     fn describe() -> String {
         format!("u8 (0: not there, 1: there), then {}", T::describe())
@@ -259,7 +259,7 @@ impl<T: Field> Field for Option<T> {
         }
     }
 
-    fn parse(from: &mut Reader<'_>) -> Result<Self, MalformedControl> {
+    fn parse(from: &mut FieldReader<'_>) -> Result<Self, MalformedControl> {
         match u8::parse(from)? {
             0 => Ok(None),
             1 => T::parse(from).map(Some),
@@ -268,18 +268,18 @@ impl<T: Field> Field for Option<T> {
     }
 }
 
-/// At most `MOST` values of one kind.
+/// At most `MAX` values of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct List<T, const MOST: usize>(Vec<T>);
+pub struct List<T, const MAX: usize>(Vec<T>);
 
-impl<T, const MOST: usize> List<T, MOST> {
+impl<T, const MAX: usize> List<T, MAX> {
     /// None where there are too many.
     pub fn new(values: Vec<T>) -> Option<Self> {
-        (values.len() <= MOST).then_some(Self(values))
+        (values.len() <= MAX).then_some(Self(values))
     }
 }
 
-impl<T, const MOST: usize> core::ops::Deref for List<T, MOST> {
+impl<T, const MAX: usize> core::ops::Deref for List<T, MAX> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -287,11 +287,11 @@ impl<T, const MOST: usize> core::ops::Deref for List<T, MOST> {
     }
 }
 
-impl<T: Field, const MOST: usize> Field for List<T, MOST> {
-    const WIDTH: Width = Width { least: 2, most: 2 + MOST * T::WIDTH.most };
+impl<T: Field, const MAX: usize> Field for List<T, MAX> {
+    const WIDTH: Width = Width { min: 2, max: 2 + MAX * T::WIDTH.max };
 
     fn describe() -> String {
-        format!("u16 count (at most {MOST}), then so many: {}", T::describe())
+        format!("u16 count (at most {MAX}), then so many: {}", T::describe())
     }
 
     fn emit(&self, out: &mut Vec<u8>) {
@@ -301,10 +301,10 @@ impl<T: Field, const MOST: usize> Field for List<T, MOST> {
         }
     }
 
-    fn parse(from: &mut Reader<'_>) -> Result<Self, MalformedControl> {
+    fn parse(from: &mut FieldReader<'_>) -> Result<Self, MalformedControl> {
         let have = usize::from(u16::parse(from)?);
-        if have > MOST {
-            return Err(MalformedControl::List { have, most: MOST });
+        if have > MAX {
+            return Err(MalformedControl::List { have, max: MAX });
         }
         let mut values = Vec::new();
         for _ in 0..have {
@@ -314,18 +314,18 @@ impl<T: Field, const MOST: usize> Field for List<T, MOST> {
     }
 }
 
-/// At most `MOST` bytes.
+/// At most `MAX` bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bytes<const MOST: usize>(Vec<u8>);
+pub struct BoundedBytes<const MAX: usize>(Vec<u8>);
 
-impl<const MOST: usize> Bytes<MOST> {
+impl<const MAX: usize> BoundedBytes<MAX> {
     /// None where there are too many.
     pub fn new(bytes: Vec<u8>) -> Option<Self> {
-        (bytes.len() <= MOST).then_some(Self(bytes))
+        (bytes.len() <= MAX).then_some(Self(bytes))
     }
 }
 
-impl<const MOST: usize> core::ops::Deref for Bytes<MOST> {
+impl<const MAX: usize> core::ops::Deref for BoundedBytes<MAX> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -333,11 +333,11 @@ impl<const MOST: usize> core::ops::Deref for Bytes<MOST> {
     }
 }
 
-impl<const MOST: usize> Field for Bytes<MOST> {
-    const WIDTH: Width = Width { least: 2, most: 2 + MOST };
+impl<const MAX: usize> Field for BoundedBytes<MAX> {
+    const WIDTH: Width = Width { min: 2, max: 2 + MAX };
 
     fn describe() -> String {
-        format!("u16 length (at most {MOST}), then so many bytes")
+        format!("u16 length (at most {MAX}), then so many bytes")
     }
 
     fn emit(&self, out: &mut Vec<u8>) {
@@ -345,10 +345,10 @@ impl<const MOST: usize> Field for Bytes<MOST> {
         out.extend_from_slice(&self.0);
     }
 
-    fn parse(from: &mut Reader<'_>) -> Result<Self, MalformedControl> {
+    fn parse(from: &mut FieldReader<'_>) -> Result<Self, MalformedControl> {
         let have = usize::from(u16::parse(from)?);
-        if have > MOST {
-            return Err(MalformedControl::Bytes { have, most: MOST });
+        if have > MAX {
+            return Err(MalformedControl::Bytes { have, max: MAX });
         }
         Ok(Self(from.bytes(have)?.to_vec()))
     }

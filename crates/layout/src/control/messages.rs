@@ -3,20 +3,20 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::codec::{Bytes, Field, Flag, List, MalformedControl, Reader, Width};
+use super::codec::{BoundedBytes, Field, FieldReader, Flag, List, MalformedControl, Width};
 use super::name::{Name, Text};
-use super::table::{FieldInfo, MessageInfo, MoreDescriptors, messages, record};
-use super::values::{BoardIndex, Magic, Owner, Ticket, Topic};
-use super::version::Spoken;
+use super::table::{FieldInfo, MessageInfo, OptionalDescriptors, messages, record};
+use super::values::{Magic, Owner, ReadyMapIndex, Ticket, Topic};
+use super::version::VersionRange;
 use super::{Header, RequestSerial};
-use crate::board::Place;
 use crate::channel::{Direction, SlabSize};
 use crate::ids::{ChannelId, DomainId, EndpointIndex, RegionId};
 use crate::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX};
+use crate::ready_map::ReadyBit;
 use crate::reason::Reason;
 
-/// Bytes of JSON in one [`Answer`].
-pub const ANSWER_BYTES_MAX: usize = 12 << 10;
+/// Bytes of JSON in one [`QueryReply`].
+pub const QUERY_REPLY_BYTES_MAX: usize = 12 << 10;
 
 record! {
     /// A domain that comes back after its daemon was restarted.
@@ -40,11 +40,11 @@ record! {
 
 record! {
     /// A descriptor of memory that begins somewhere within its file.
-    PlacedMemory {
+    DescriptorOffset {
         /// Which of its message's.
         descriptor: u8,
         /// Its first byte in the file.
-        at: u64,
+        offset: u64,
     }
 }
 
@@ -53,34 +53,34 @@ messages! {
     ToDaemon, the other way ToClient;
 
     /// The first message of a connection. Its bytes never change.
-    1 Hello since 0, reply "`HelloBack`", descriptors [] {
+    1 Hello since 0, reply "`HelloReply`", descriptors [] {
         /// Says what this is.
         magic: Magic,
         /// What the library speaks.
-        spoken: Spoken,
+        versions: VersionRange,
         /// What it calls itself: its own name and version, for the log.
         library: Name,
     }
 
     /// Makes the connection a domain. It stays one until the connection ends.
     2 Attach since 0, reply "`Welcome`",
-    descriptors [] if resume ["own board's memory", "own doorbell"] {
+    descriptors [] if resume ["own ready map's memory", "own doorbell"] {
         /// What the domain is to be called; without, the daemon makes a name of the program's and the process number.
         name: Option<Name>,
         /// Says that it was attached to a daemon before this one.
         resume: Option<Resume>,
     }
 
-    /// After a resumption: one of the boards it has beside the daemon's, so that the daemon can offer it to further peers.
-    3 AdoptBoard since 0, reply "`Done`", descriptors ["the board's memory", "the board's doorbell"] {
-        /// Which board.
-        board: BoardIndex,
-        /// Whose domains mark it.
+    /// After a resumption: one of the ready maps it has beside the daemon's, so that the daemon can offer it to further peers.
+    3 AdoptReadyMap since 0, reply "`Done`", descriptors ["the ready map's memory", "the ready map's doorbell"] {
+        /// Which ready map.
+        ready_map: ReadyMapIndex,
+        /// The owner of the domains that set bits in it.
         owner: Owner,
     }
 
     /// After a resumption: a channel it has, so that the daemon lists it again and closes it in time.
-    4 Adopt since 0, reply "`Done`", descriptors ["the channel's memory"] {
+    4 AdoptChannel since 0, reply "`Done`", descriptors ["the channel's memory"] {
         /// Which channel.
         channel: ChannelId,
         /// The domain at the other end.
@@ -89,12 +89,12 @@ messages! {
         direction: Direction,
         /// Bytes of each slab.
         slab: SlabSize,
-        /// Which of its boards the peer marks.
-        board: BoardIndex,
-        /// The channel's place on that board.
-        place: Place,
-        /// The channel's place on the peer's board.
-        peer_place: Place,
+        /// The ready map of its own in which the peer sets a bit.
+        ready_map: ReadyMapIndex,
+        /// The channel's bit in that ready map.
+        ready_bit: ReadyBit,
+        /// The channel's bit in the peer's ready map.
+        peer_ready_bit: ReadyBit,
     }
 
     /// Opens an endpoint.
@@ -148,7 +148,7 @@ messages! {
     }
 
     /// Offers memory to one peer, who may map it for reading. It is sealed against shrinking and against writing by others. An arena, which
-    /// is region 2⁶³, may be written too, and of it only the front is said to be there.
+    /// is region 2⁶³, may be written too, and of it only the header is said to be there.
     12 Grant since 0, reply "`Done`", descriptors ["the region, opened for reading, or an arena"] {
         /// To whom.
         peer: DomainId,
@@ -169,7 +169,7 @@ messages! {
     }
 
     /// Asks for a report. No need to be attached.
-    14 Query since 0, reply "`Answer`, several until the last", descriptors [] {
+    14 Query since 0, reply "`QueryReply`, several until the last", descriptors [] {
         /// About what.
         topic: Topic,
         /// What narrows it.
@@ -177,11 +177,11 @@ messages! {
     }
 
     /// Leaves in order. Peers are told that it was no accident.
-    15 Close since 0, reply "`Done`, then the end of the connection", descriptors [] {}
+    15 Detach since 0, reply "`Done`, then the end of the connection", descriptors [] {}
 
     /// Claims an MX endpoint number for an open endpoint: a place where MX programs find it. It is given back when the endpoint is
-    /// closed, and with the domain. Where both numbers are left open, the lowest endpoint number that any board has free is taken,
-    /// on the lowest such board.
+    /// closed, and with the domain. Where both numbers are left open, the lowest endpoint number that any MX board has free is taken,
+    /// on the lowest such MX board.
     16 MxOpen since 2, reply "`MxOpened`", descriptors [] {
         /// On which MX board; without, on any.
         board: Option<u32>,
@@ -190,12 +190,12 @@ messages! {
         /// What those who connect have to show.
         key: u32,
         /// The endpoint that is meant.
-        at: EndpointIndex,
+        index: EndpointIndex,
     }
 
     /// Asks who has an MX endpoint number.
     17 MxConnect since 2, reply "`MxFound`", descriptors [] {
-        /// The board's nic id.
+        /// The MX board's nic id.
         nic: u64,
         /// The number there.
         endpoint: u32,
@@ -204,7 +204,7 @@ messages! {
     }
 
     /// Asks which MX endpoint number an endpoint has, or had if its domain left lately.
-    18 MxWho since 2, reply "`MxIs`", descriptors [] {
+    18 MxResolve since 2, reply "`MxResolved`", descriptors [] {
         /// The endpoint's domain.
         domain: DomainId,
         /// Which of its endpoints.
@@ -222,9 +222,9 @@ messages! {
         snap_bytes: u32,
     }
 
-    /// In a guest: asks for memory of a region, which a peer in this guest, or in one that has a window in common with it, may map for
+    /// In a guest: asks for memory of a region, which a peer in this guest, or in one that has a pair window with it, may map for
     /// reading; or, of a region that is there, that a further peer may. It is revoked as any other, and gone when no peer has it.
-    20 MakeRegion since 3, reply "`RegionMade`", descriptors [] {
+    20 CreateRegion since 3, reply "`RegionCreated`", descriptors [] {
         /// Who may map it. `Granted` tells it.
         peer: DomainId,
         /// What the sender calls it. Never used twice for another one.
@@ -239,7 +239,7 @@ messages! {
     ToClient, the other way ToDaemon;
 
     /// The versions get along. Its bytes never change.
-    129 HelloBack since 0, reply "", descriptors [] {
+    129 HelloReply since 0, reply "", descriptors [] {
         /// Says what this is.
         magic: Magic,
         /// The version both speak from now on.
@@ -263,8 +263,8 @@ messages! {
 
     /// The connection is a domain now.
     132 Welcome since 0, reply "",
-    descriptors ["domain ring's memory", "daemon's board's memory", "daemon's doorbell"]
-    if fresh ["own board's memory", "own doorbell"] {
+    descriptors ["domain ring's memory", "daemon's ready map's memory", "daemon's doorbell"]
+    if fresh ["own ready map's memory", "own doorbell"] {
         /// Its number.
         domain: DomainId,
         /// Shown to a later daemon, proves that it was this domain.
@@ -277,13 +277,13 @@ messages! {
         epoch: u64,
         /// Bytes of each slab of the domain ring.
         slab: SlabSize,
-        /// Its place on the daemon's board.
-        daemon_place: Place,
-        /// Message bytes that it may have under way to one peer on the ordinary path.
+        /// Its bit in the daemon's ready map.
+        daemon_ready_bit: ReadyBit,
+        /// Message bytes that it may have under way to one peer on the daemon path.
         credit_bytes: u32,
-        /// False where the policy keeps all its messages on the ordinary path.
+        /// False where the policy keeps all its messages on the daemon path.
         channels: bool,
-        /// True for a new domain. False for one that was resumed: it keeps the board and the doorbell it has. The domain ring is
+        /// True for a new domain. False for one that was resumed: it keeps the ready map and the doorbell it has. The domain ring is
         /// a new one each time, since nobody else knows how far the old daemon had come in the old one.
         fresh: bool,
     }
@@ -306,8 +306,8 @@ messages! {
 
     /// A channel, half made: the listener (who sends on direction 1) maps it first and accepts; the connector waits for `ChannelOpen`.
     135 ChannelOffer since 0, reply "`AcceptChannel` or `RefuseChannel`, from the listener",
-    descriptors ["the channel's memory", "peer's board's memory", "peer's doorbell"]
-    if new_board ["new own board's memory", "new own doorbell"] {
+    descriptors ["the channel's memory", "peer's ready map's memory", "peer's doorbell"]
+    if new_ready_map ["new own ready map's memory", "new own doorbell"] {
         /// Which.
         channel: ChannelId,
         /// The domain at the other end.
@@ -320,14 +320,14 @@ messages! {
         direction: Direction,
         /// Bytes of each slab.
         slab: SlabSize,
-        /// Which of the receiver's own boards the peer marks.
-        board: BoardIndex,
-        /// The channel's place on that board.
-        place: Place,
-        /// The channel's place on the peer's board.
-        peer_place: Place,
-        /// True where that board is new and comes with the message.
-        new_board: bool,
+        /// The receiver's own ready map in which the peer sets a bit.
+        ready_map: ReadyMapIndex,
+        /// The channel's bit in that ready map.
+        ready_bit: ReadyBit,
+        /// The channel's bit in the peer's ready map.
+        peer_ready_bit: ReadyBit,
+        /// True where that ready map is new and comes with the message.
+        new_ready_map: bool,
     }
 
     /// The listener has accepted: the connector may use the channel.
@@ -342,8 +342,8 @@ messages! {
         peer: DomainId,
         /// Why.
         reason: Reason,
-        /// True where asking again makes no sense: stay on the ordinary path.
-        last: bool,
+        /// True where asking again makes no sense: stay on the daemon path.
+        permanent: bool,
     }
 
     /// A channel is over.
@@ -383,23 +383,23 @@ messages! {
     }
 
     /// Wakes the domain to look at its ring: the daemon rings no doorbell that a domain could make it wait at.
-    143 Nudge since 0, reply "", descriptors [] {}
+    143 Wakeup since 0, reply "", descriptors [] {}
 
     /// A part of a report.
-    142 Answer since 0, reply "", descriptors [] {
+    142 QueryReply since 0, reply "", descriptors [] {
         /// True for the last part.
         last: bool,
         /// JSON; the parts are put together before it is read.
-        json: Bytes<ANSWER_BYTES_MAX>,
+        json: BoundedBytes<QUERY_REPLY_BYTES_MAX>,
     }
 
     /// The MX endpoint number is the endpoint's.
     144 MxOpened since 2, reply "", descriptors [] {
-        /// On which board.
+        /// On which MX board.
         board: u32,
         /// Which number.
         endpoint: u32,
-        /// The board's nic id: six octets, the first in bits 47 to 40.
+        /// The MX board's nic id: six octets, the first in bits 47 to 40.
         nic: u64,
     }
 
@@ -412,15 +412,15 @@ messages! {
     }
 
     /// Which MX endpoint number an endpoint has or had.
-    146 MxIs since 2, reply "", descriptors [] {
-        /// The board's nic id.
+    146 MxResolved since 2, reply "", descriptors [] {
+        /// The MX board's nic id.
         nic: u64,
         /// The number there.
         endpoint: u32,
     }
 
     /// The region's memory. Its bytes stay when it is taken away from the region.
-    147 RegionMade since 3, reply "", descriptors ["the region, opened for reading and writing"] {
+    147 RegionCreated since 3, reply "", descriptors ["the region, opened for reading and writing"] {
         /// Which.
         region: RegionId,
     }
@@ -433,9 +433,9 @@ messages! {
     }
 
     /// In a guest without the driver: which descriptors of the next message show all of the window, and where in it their memory begins.
-    149 Placed since 4, reply "", descriptors [] {
+    149 DescriptorOffsets since 4, reply "", descriptors [] {
         /// Those.
-        memory: List<PlacedMemory, CONTROL_FDS_MAX>,
+        memory: List<DescriptorOffset, CONTROL_FDS_MAX>,
     }
 }
 
@@ -443,11 +443,11 @@ messages! {
 const fn fits(table: &[MessageInfo]) -> bool {
     let mut index = 0;
     while index < table.len() {
-        let more = match table[index].more {
+        let more = match table[index].optional {
             Some(more) => more.what.len(),
             None => 0,
         };
-        let bytes = super::HEADER_BYTES + table[index].width.most;
+        let bytes = super::HEADER_BYTES + table[index].width.max;
         if bytes > CONTROL_BYTES_MAX || table[index].descriptors.len() + more > CONTROL_FDS_MAX {
             return false;
         }

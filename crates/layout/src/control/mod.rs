@@ -3,9 +3,9 @@
 //! ```text
 //!   library                                        daemon
 //!     │  Hello ──────────────────────────────────►   │   versions, nothing else
-//!     │  ◄────────────────────────────── HelloBack   │
+//!     │  ◄───────────────────────────── HelloReply   │
 //!     │  Attach ─────────────────────────────────►   │
-//!     │  ◄──────────────────────────────── Welcome   │   domain ring, boards, doorbells (file descriptors)
+//!     │  ◄──────────────────────────────── Welcome   │   domain ring, ready maps, doorbells (file descriptors)
 //!     │  RequestChannel ─────────────────────────►   │ ── ChannelOffer ──► listener
 //!     │  ◄─────────────────────────── ChannelOffer   │ ◄─ AcceptChannel ──
 //!     │  ◄──────────────────────────── ChannelOpen   │
@@ -38,12 +38,12 @@ pub mod version;
 #[cfg(test)]
 mod tests;
 
-pub use codec::{Bytes, Field, List, MalformedControl, Reader, Width};
+pub use codec::{BoundedBytes, Field, FieldReader, List, MalformedControl, Width};
 pub use messages::*;
 pub use name::{InvalidText, Name, TEXT_BYTES_MAX, Text};
-pub use table::{FieldInfo, MessageInfo, MoreDescriptors};
-pub use values::{BoardIndex, Magic, Owner, Ticket, Topic};
-pub use version::{Spoken, Version, VersionRefused};
+pub use table::{FieldInfo, MessageInfo, OptionalDescriptors};
+pub use values::{Magic, Owner, ReadyMapIndex, Ticket, Topic};
+pub use version::{Version, VersionRange, VersionRefused};
 
 /// Bytes before a message's fields.
 pub const HEADER_BYTES: usize = 8;
@@ -89,7 +89,7 @@ impl Header {
         self.serial.map_or(0, RequestSerial::number).emit(out);
     }
 
-    fn parse(from: &mut Reader<'_>) -> Result<Self, MalformedControl> {
+    fn parse(from: &mut FieldReader<'_>) -> Result<Self, MalformedControl> {
         let kind = u16::parse(from)?;
         match u16::parse(from)? {
             0 => Ok(Self { kind, serial: RequestSerial::new(u32::parse(from)?) }),
@@ -100,5 +100,5 @@ impl Header {
 
 /// The serial of a packet that does not parse, so that its refusal can name the request all the same.
 pub fn serial_of(packet: &[u8]) -> Option<RequestSerial> {
-    Header::parse(&mut Reader::new(packet)).ok()?.serial
+    Header::parse(&mut FieldReader::new(packet)).ok()?.serial
 }

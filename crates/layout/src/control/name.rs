@@ -5,7 +5,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::codec::{Field, MalformedControl, Reader, Width};
+use super::codec::{Field, FieldReader, MalformedControl, Width};
 use crate::ids::DomainId;
 use crate::limits::NAME_BYTES_MAX;
 
@@ -19,12 +19,12 @@ pub enum InvalidText {
     #[error("it is empty")]
     Empty,
     /// More bytes than allowed.
-    #[error("it has {have} bytes where {most} are allowed")]
+    #[error("it has {have} bytes where {max} are allowed")]
     TooLong {
         /// What it has.
         have: usize,
         /// The maximum.
-        most: usize,
+        max: usize,
     },
     /// Not UTF-8.
     #[error("byte {at} is not UTF-8")]
@@ -38,7 +38,7 @@ pub enum InvalidText {
     Character(char),
     /// A name begins or ends with a space.
     #[error("it begins or ends with a space")]
-    Edge,
+    SurroundingSpace,
 }
 
 /// What a domain, an endpoint or a program is called: 1 to 64 bytes of printable UTF-8 without `/`.
@@ -56,7 +56,7 @@ impl Name {
             return Err(InvalidText::Character('/'));
         }
         if name.starts_with(' ') || name.ends_with(' ') {
-            return Err(InvalidText::Edge);
+            return Err(InvalidText::SurroundingSpace);
         }
         Ok(Self(String::from(name)))
     }
@@ -129,9 +129,9 @@ impl fmt::Debug for Text {
     }
 }
 
-fn check(text: &str, most: usize) -> Result<(), InvalidText> {
-    if text.len() > most {
-        return Err(InvalidText::TooLong { have: text.len(), most });
+fn check(text: &str, max: usize) -> Result<(), InvalidText> {
+    if text.len() > max {
+        return Err(InvalidText::TooLong { have: text.len(), max });
     }
     match text.chars().find(|&character| !printable(character)) {
         Some(character) => Err(InvalidText::Character(character)),
@@ -148,10 +148,10 @@ fn printable(character: char) -> bool {
             | '\u{e0000}'..='\u{e0fff}')
 }
 
-fn utf8<'a>(from: &mut Reader<'a>, most: usize) -> Result<&'a str, TextFault> {
+fn utf8<'a>(from: &mut FieldReader<'a>, max: usize) -> Result<&'a str, TextFault> {
     let have = usize::from(u16::parse(from).map_err(TextFault::Packet)?);
-    if have > most {
-        return Err(TextFault::Text(InvalidText::TooLong { have, most }));
+    if have > max {
+        return Err(TextFault::Text(InvalidText::TooLong { have, max }));
     }
     let bytes = from.bytes(have).map_err(TextFault::Packet)?;
     core::str::from_utf8(bytes).map_err(|error| TextFault::Text(InvalidText::Encoding { at: error.valid_up_to() }))
@@ -163,7 +163,7 @@ enum TextFault {
 }
 
 impl Field for Name {
-    const WIDTH: Width = Width { least: 3, most: 2 + NAME_BYTES_MAX };
+    const WIDTH: Width = Width { min: 3, max: 2 + NAME_BYTES_MAX };
 
     fn describe() -> String {
         format!("Name: u16 length (1 to {NAME_BYTES_MAX}), then so many bytes of UTF-8")
@@ -174,7 +174,7 @@ impl Field for Name {
         out.extend_from_slice(self.0.as_bytes());
     }
 
-    fn parse(from: &mut Reader<'_>) -> Result<Self, MalformedControl> {
+    fn parse(from: &mut FieldReader<'_>) -> Result<Self, MalformedControl> {
         match utf8(from, NAME_BYTES_MAX) {
             Ok(name) => Self::new(name).map_err(MalformedControl::Name),
             Err(TextFault::Text(invalid)) => Err(MalformedControl::Name(invalid)),
@@ -184,7 +184,7 @@ impl Field for Name {
 }
 
 impl Field for Text {
-    const WIDTH: Width = Width { least: 2, most: 2 + TEXT_BYTES_MAX };
+    const WIDTH: Width = Width { min: 2, max: 2 + TEXT_BYTES_MAX };
 
     fn describe() -> String {
         format!("Text: u16 length (at most {TEXT_BYTES_MAX}), then so many bytes of UTF-8")
@@ -195,7 +195,7 @@ impl Field for Text {
         out.extend_from_slice(self.0.as_bytes());
     }
 
-    fn parse(from: &mut Reader<'_>) -> Result<Self, MalformedControl> {
+    fn parse(from: &mut FieldReader<'_>) -> Result<Self, MalformedControl> {
         match utf8(from, TEXT_BYTES_MAX) {
             Ok(text) => Self::new(text).map_err(MalformedControl::Text),
             Err(TextFault::Text(invalid)) => Err(MalformedControl::Text(invalid)),
@@ -215,8 +215,8 @@ mod tests {
         assert_eq!(Name::new("a/b"), Err(InvalidText::Character('/')));
         assert_eq!(Name::new("a\u{1b}[2J"), Err(InvalidText::Character('\u{1b}')));
         assert_eq!(Name::new("a\u{202e}b"), Err(InvalidText::Character('\u{202e}')));
-        assert_eq!(Name::new(" a"), Err(InvalidText::Edge));
-        assert_eq!(Name::new(&"é".repeat(33)), Err(InvalidText::TooLong { have: 66, most: 64 }));
+        assert_eq!(Name::new(" a"), Err(InvalidText::SurroundingSpace));
+        assert_eq!(Name::new(&"é".repeat(33)), Err(InvalidText::TooLong { have: 66, max: 64 }));
     }
 
     #[test]

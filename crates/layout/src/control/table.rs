@@ -20,7 +20,7 @@ pub struct FieldInfo {
 
 /// File descriptors that go with a message only if one of its fields is set.
 #[derive(Clone, Copy, Debug)]
-pub struct MoreDescriptors {
+pub struct OptionalDescriptors {
     /// The field.
     pub field: &'static str,
     /// What they are.
@@ -43,7 +43,7 @@ pub struct MessageInfo {
     /// File descriptors that go with it.
     pub descriptors: &'static [&'static str],
     /// And those that go with it sometimes.
-    pub more: Option<MoreDescriptors>,
+    pub optional: Option<OptionalDescriptors>,
     /// Its fields in order.
     pub fields: &'static [FieldInfo],
     /// Bytes it takes, without the header.
@@ -82,7 +82,7 @@ macro_rules! record {
                 $( self.$field.emit(_out); )*
             }
 
-            fn parse(_from: &mut Reader<'_>) -> Result<Self, MalformedControl> {
+            fn parse(_from: &mut FieldReader<'_>) -> Result<Self, MalformedControl> {
                 Ok(Self { $( $field: Field::parse(_from)?, )* })
             }
         }
@@ -130,7 +130,7 @@ macro_rules! messages {
                     since: $since,
                     reply: $reply,
                     descriptors: &[$($descriptor),*],
-                    more: [$( Some(MoreDescriptors { field: stringify!($flag), what: &[$($more),*] }), )? None][0],
+                    optional: [$( Some(OptionalDescriptors { field: stringify!($flag), what: &[$($more),*] }), )? None][0],
                     fields: $name::FIELDS,
                     width: <$name as Field>::WIDTH,
                 }, )*
@@ -182,11 +182,11 @@ macro_rules! messages {
                 if packet.len() > CONTROL_BYTES_MAX {
                     return Err(MalformedControl::TooLong(packet.len()));
                 }
-                let mut from = Reader::new(packet);
+                let mut from = FieldReader::new(packet);
                 let Header { kind, serial } = Header::parse(&mut from)?;
                 let message = match kind {
                     $( $kind => Self::$name(Field::parse(&mut from)?), )*
-                    _ if $other::TABLE.iter().any(|info| info.kind == kind) => return Err(MalformedControl::WrongWay(kind)),
+                    _ if $other::TABLE.iter().any(|info| info.kind == kind) => return Err(MalformedControl::WrongDirection(kind)),
                     _ => return Err(MalformedControl::Kind(kind)),
                 };
                 from.end()?;

@@ -19,7 +19,7 @@ fn name(name: &str) -> Name {
 
 #[test]
 fn hello_stands_as_documented() {
-    let packet = request(Hello { magic: Magic, spoken: Spoken::CURRENT, library: name("x 1") });
+    let packet = request(Hello { magic: Magic, versions: VersionRange::CURRENT, library: name("x 1") });
     assert_eq!(packet, *b"\x01\0\0\0\x09\0\0\0ISTH\x02\0\x04\0\x03\0\x03\0x 1");
 }
 
@@ -48,8 +48,8 @@ fn each_malformed_message_is_named() {
     assert_eq!(with(2, &[1, 0]), MalformedControl::Reserved(1));
     assert_eq!(with(0, &[0]), MalformedControl::Kind(0));
     assert_eq!(with(0, &[99]), MalformedControl::Kind(99));
-    assert_eq!(with(0, &[131]), MalformedControl::WrongWay(131));
-    assert_eq!(with(8, &[65]), MalformedControl::Name(InvalidText::TooLong { have: 65, most: 64 }));
+    assert_eq!(with(0, &[131]), MalformedControl::WrongDirection(131));
+    assert_eq!(with(8, &[65]), MalformedControl::Name(InvalidText::TooLong { have: 65, max: 64 }));
     assert_eq!(with(10, &[0xff]), MalformedControl::Name(InvalidText::Encoding { at: 0 }));
     assert_eq!(with(11, b"/"), MalformedControl::Name(InvalidText::Character('/')));
 }
@@ -61,29 +61,29 @@ fn each_value_that_cannot_be_is_named() {
     assert_eq!(body(1, b"MQTT\0\0\0\0\0\0", 0), MalformedControl::Magic(*b"MQTT"));
     assert_eq!(body(1, b"ISTH\x01\0\x01\0\x02\0\x01\0x", 0), MalformedControl::Versions { minor: 1, oldest: 2 });
     assert_eq!(body(2, &[2], 0), MalformedControl::Option(2));
-    assert_eq!(body(3, &[16], 2), MalformedControl::Board(16));
+    assert_eq!(body(3, &[16], 2), MalformedControl::ReadyMap(16));
     assert_eq!(body(6, &[32], 0), MalformedControl::Endpoint(32));
     assert_eq!(body(8, &[0; 5], 0), MalformedControl::Domain);
     assert_eq!(body(10, &[0; 10], 0), MalformedControl::Reason(0));
     assert_eq!(body(13, &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0), MalformedControl::Region);
     assert_eq!(body(14, &[0, 0, 0], 0), MalformedControl::Topic(0));
     assert_eq!(body(14, &[10, 0, 0], 0), MalformedControl::Topic(10));
-    assert_eq!(body(14, &[1, 5, 0], 0), MalformedControl::List { have: 5, most: 4 });
-    let adopt = |direction: u8, slab: u32, place: u16| {
+    assert_eq!(body(14, &[1, 5, 0], 0), MalformedControl::List { have: 5, max: 4 });
+    let adopt = |direction: u8, slab: u32, ready_bit: u16| {
         let head = [&[1; 12][..], &[direction], &slab.to_le_bytes(), &[1]].concat();
-        body(4, &[&head[..], &place.to_le_bytes(), &[3, 0]].concat(), 1)
+        body(4, &[&head[..], &ready_bit.to_le_bytes(), &[3, 0]].concat(), 1)
     };
     assert_eq!(adopt(2, 1 << 18, 3), MalformedControl::Direction(2));
     assert_eq!(adopt(1, (1 << 18) + 1, 3), MalformedControl::SlabSize((1 << 18) + 1));
-    assert_eq!(adopt(1, 1 << 18, 4096), MalformedControl::Place(4096));
+    assert_eq!(adopt(1, 1 << 18, 4096), MalformedControl::ReadyBit(4096));
 }
 
 #[test]
 fn the_other_way_refuses_its_own() {
     let body = |kind: u8, body: &[u8]| ToClient::parse(&[&[kind, 0, 0, 0, 0, 0, 0, 0], body].concat(), 0).unwrap_err();
-    assert_eq!(body(1, &[]), MalformedControl::WrongWay(1));
+    assert_eq!(body(1, &[]), MalformedControl::WrongDirection(1));
     assert_eq!(body(137, &[1, 0, 0, 0, 20, 0, 2]), MalformedControl::Bool(2));
-    assert_eq!(body(142, &[1, 1, 48]), MalformedControl::Bytes { have: 12289, most: 12288 });
+    assert_eq!(body(142, &[1, 1, 48]), MalformedControl::Bytes { have: 12289, max: 12288 });
     assert_eq!(body(130, b"\x14\0\x01\0\n"), MalformedControl::Text(InvalidText::Character('\n')));
 }
 
@@ -96,7 +96,7 @@ fn a_ticket_does_not_show_in_logs() {
 fn a_refusal_can_name_the_request_that_did_not_parse() {
     let grant = Grant { peer: DomainId::new(1).unwrap(), region: RegionId(1), start: 0, bytes: 1 };
     assert_eq!(serial_of(&request(grant)[..12]), RequestSerial::new(9));
-    let close = ToDaemon::from(CloseChannel { channel: ChannelId(0), reason: Reason::ClosedHere }).emit(None);
+    let close = ToDaemon::from(CloseChannel { channel: ChannelId(0), reason: Reason::ClosedLocally }).emit(None);
     assert_eq!(serial_of(&close), None);
     assert_eq!(serial_of(&request(CloseEndpoint { index: EndpointIndex::new(0).unwrap() })[..7]), None);
 }

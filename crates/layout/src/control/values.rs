@@ -4,11 +4,11 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::codec::{Field, MalformedControl, Reader, Width};
-use crate::board::Place;
+use super::codec::{Field, FieldReader, MalformedControl, Width};
 use crate::channel::{Direction, SlabSize};
 use crate::ids::{ChannelId, DomainId, EndpointIndex, RegionId};
-use crate::limits::BOARDS_MAX;
+use crate::limits::READY_MAPS_MAX;
+use crate::ready_map::ReadyBit;
 use crate::reason::Reason;
 
 /// Four letters that a handshake begins with.
@@ -30,17 +30,17 @@ impl fmt::Debug for Ticket {
     }
 }
 
-/// One of a receiver's boards: it has one for each owner among its peers.
+/// One of a receiver's ready maps: it has one for each owner among its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct BoardIndex(u8);
+pub struct ReadyMapIndex(u8);
 
-impl BoardIndex {
-    /// The board that the daemon marks, there from the beginning.
+impl ReadyMapIndex {
+    /// The ready map in which the daemon sets bits, there from the beginning.
     pub const DAEMON: Self = Self(0);
 
     /// None at or above the limit.
     pub const fn new(number: u8) -> Option<Self> {
-        if (number as usize) < BOARDS_MAX { Some(Self(number)) } else { None }
+        if (number as usize) < READY_MAPS_MAX { Some(Self(number)) } else { None }
     }
 
     /// The number as it stands in control messages.
@@ -107,7 +107,7 @@ impl Topic {
 }
 
 /// A value that stands for one number: how it becomes the number and what it takes to be made of one.
-macro_rules! of_number {
+macro_rules! number_field {
     ($($type:ty, $number:ty, $what:literal, $emit:expr, $parse:expr;)*) => {$(
         impl Field for $type {
             const WIDTH: Width = <$number as Field>::WIDTH;
@@ -121,7 +121,7 @@ macro_rules! of_number {
                 emit(*self).emit(out);
             }
 
-            fn parse(from: &mut Reader<'_>) -> Result<Self, MalformedControl> {
+            fn parse(from: &mut FieldReader<'_>) -> Result<Self, MalformedControl> {
                 let parse: fn($number) -> Result<$type, MalformedControl> = $parse;
                 parse(<$number>::parse(from)?)
             }
@@ -129,14 +129,14 @@ macro_rules! of_number {
     )*};
 }
 
-of_number! {
+number_field! {
     DomainId, u32, "a domain, never 0", |id| id.number(), |n| DomainId::new(n).ok_or(MalformedControl::Domain);
     EndpointIndex, u8, "an endpoint", |index| index.number(),
         |n| EndpointIndex::new(n).ok_or(MalformedControl::Endpoint(n));
     ChannelId, u64, "a channel", |id| id.0, |n| Ok(ChannelId(n));
     RegionId, u64, "a region, never 0", |id| id.0, |n| if n == 0 { Err(MalformedControl::Region) } else { Ok(RegionId(n)) };
-    BoardIndex, u8, "a board", |index| index.number(), |n| BoardIndex::new(n).ok_or(MalformedControl::Board(n));
-    Place, u16, "a place on a board", |place| place.number(), |n| Place::new(n).ok_or(MalformedControl::Place(n));
+    ReadyMapIndex, u8, "a ready map", |index| index.number(), |n| ReadyMapIndex::new(n).ok_or(MalformedControl::ReadyMap(n));
+    ReadyBit, u16, "a bit of a ready map", |bit| bit.number(), |n| ReadyBit::new(n).ok_or(MalformedControl::ReadyBit(n));
     Owner, u32, "an owner", |owner| owner.0, |n| Ok(Owner(n));
     SlabSize, u32, "a power of two", |size| size.bytes(), |n| SlabSize::new(n).ok_or(MalformedControl::SlabSize(n));
     Reason, u16, "a reason's code", |reason| reason.code(), |n| Reason::from_code(n).ok_or(MalformedControl::Reason(n));
@@ -159,7 +159,7 @@ impl Field for Magic {
         out.extend_from_slice(&Self::BYTES);
     }
 
-    fn parse(from: &mut Reader<'_>) -> Result<Self, MalformedControl> {
+    fn parse(from: &mut FieldReader<'_>) -> Result<Self, MalformedControl> {
         let bytes = from.array()?;
         if bytes == Self::BYTES { Ok(Self) } else { Err(MalformedControl::Magic(bytes)) }
     }
@@ -176,7 +176,7 @@ impl Field for Ticket {
         out.extend_from_slice(&self.0);
     }
 
-    fn parse(from: &mut Reader<'_>) -> Result<Self, MalformedControl> {
+    fn parse(from: &mut FieldReader<'_>) -> Result<Self, MalformedControl> {
         from.array().map(Self)
     }
 }

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   library ── Hello { its version, the oldest it can speak } ──► daemon
-//!   library ◄── HelloBack { the version both speak from now on } ── daemon      or Refused { reason, text }
+//!   library ◄── HelloReply { the version both speak from now on } ── daemon      or Refused { reason, text }
 //! ```
 //!
 //! The rule: the same major version, and minor versions that differ by at most one. Both then speak the lower of the two. Within
 //! a major version no message changes, and nothing in memory that two domains share; a new minor version adds messages and topics,
-//! which the lower one never sees. The bytes of `Hello`, `HelloBack` and `Refused` never change at all, so that any two versions can
+//! which the lower one never sees. The bytes of `Hello`, `HelloReply` and `Refused` never change at all, so that any two versions can
 //! tell each other that they do not match.
 
 use alloc::format;
@@ -16,8 +16,8 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::RequestSerial;
-use super::codec::{Field, MalformedControl, Reader, Width};
-use super::messages::{HelloBack, Refused, ToClient, ToDaemon};
+use super::codec::{Field, FieldReader, MalformedControl, Width};
+use super::messages::{HelloReply, Refused, ToClient, ToDaemon};
 use super::name::{Name, Text};
 use super::values::Magic;
 use crate::reason::Reason;
@@ -39,12 +39,12 @@ impl fmt::Display for Version {
 
 /// The versions that a program speaks: its own, and older ones of the same major down to some minor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spoken {
+pub struct VersionRange {
     version: Version,
     oldest_minor: u16,
 }
 
-impl Spoken {
+impl VersionRange {
     /// What this tree speaks.
     pub const CURRENT: Self = Self { version: Version { major: 2, minor: 4 }, oldest_minor: 3 };
 
@@ -77,7 +77,7 @@ pub struct VersionRefused {
 }
 
 /// The version that a daemon and a library speak with each other.
-pub fn negotiate(daemon: Spoken, library: Spoken) -> Result<Version, VersionRefused> {
+pub fn negotiate(daemon: VersionRange, library: VersionRange) -> Result<Version, VersionRefused> {
     let refused = |reason| Err(VersionRefused { reason, library: library.version, daemon: daemon.version });
     if daemon.version.major != library.version.major {
         return refused(Reason::VersionOtherMajor);
@@ -93,22 +93,22 @@ pub fn negotiate(daemon: Spoken, library: Spoken) -> Result<Version, VersionRefu
 }
 
 /// What a daemon answers to the first packet of a connection; if they get along, also the version and what the library calls itself.
-pub fn greet(
+pub fn reply_to_hello(
     packet: &[u8],
     descriptors: usize,
-    daemon: Spoken,
+    daemon: VersionRange,
     name: Name,
 ) -> (Option<RequestSerial>, ToClient, Result<(Version, Name), Reason>) {
     let refused = |reason, text: &str| (ToClient::from(Refused { reason, text: Text::clip(text) }), Err(reason));
     let (message, outcome) = match ToDaemon::parse(packet, descriptors) {
-        Ok((_, ToDaemon::Hello(hello))) => match negotiate(daemon, hello.spoken) {
+        Ok((_, ToDaemon::Hello(hello))) => match negotiate(daemon, hello.versions) {
             Ok(version) => {
                 let Version { major, minor } = version;
-                (HelloBack { magic: Magic, major, minor, daemon: name }.into(), Ok((version, hello.library)))
+                (HelloReply { magic: Magic, major, minor, daemon: name }.into(), Ok((version, hello.library)))
             }
             Err(versions) => refused(versions.reason, &format!("{versions}")),
         },
-        Ok(_) => refused(Reason::OutOfTurn, "the first message is Hello"),
+        Ok(_) => refused(Reason::UnexpectedMessageType, "the first message is Hello"),
         Err(malformed @ (MalformedControl::Magic(_) | MalformedControl::Kind(_) | MalformedControl::Reserved(_))) => {
             refused(Reason::NotIsthmus, &format!("{malformed}"))
         }
@@ -117,9 +117,9 @@ pub fn greet(
     (super::serial_of(packet), message, outcome)
 }
 
-/// What a library makes of the daemon's `HelloBack`: the version it chose must be one that the library speaks.
-pub fn accept(library: Spoken, back: &HelloBack) -> Result<Version, VersionRefused> {
-    let daemon = Version { major: back.major, minor: back.minor };
+/// What a library makes of the daemon's `HelloReply`: the version it chose must be one that the library speaks.
+pub fn check_hello_reply(library: VersionRange, reply: &HelloReply) -> Result<Version, VersionRefused> {
+    let daemon = Version { major: reply.major, minor: reply.minor };
     let refused = |reason| Err(VersionRefused { reason, library: library.version, daemon });
     if daemon.major != library.version.major {
         return refused(Reason::VersionOtherMajor);
@@ -131,7 +131,7 @@ pub fn accept(library: Spoken, back: &HelloBack) -> Result<Version, VersionRefus
     }
 }
 
-impl Field for Spoken {
+impl Field for VersionRange {
     const WIDTH: Width = Width::fixed(6);
 
     fn describe() -> String {
@@ -144,7 +144,7 @@ impl Field for Spoken {
         self.oldest_minor.emit(out);
     }
 
-    fn parse(from: &mut Reader<'_>) -> Result<Self, MalformedControl> {
+    fn parse(from: &mut FieldReader<'_>) -> Result<Self, MalformedControl> {
         let version = Version { major: u16::parse(from)?, minor: u16::parse(from)? };
         let oldest = u16::parse(from)?;
         Self::new(version, oldest).ok_or(MalformedControl::Versions { minor: version.minor, oldest })
@@ -155,8 +155,8 @@ impl Field for Spoken {
 mod tests {
     use super::*;
 
-    fn speaks(major: u16, minor: u16) -> Spoken {
-        Spoken::new(Version { major, minor }, minor.saturating_sub(1)).unwrap()
+    fn speaks(major: u16, minor: u16) -> VersionRange {
+        VersionRange::new(Version { major, minor }, minor.saturating_sub(1)).unwrap()
     }
 
     #[test]
@@ -173,11 +173,11 @@ mod tests {
     }
 
     #[test]
-    fn a_range_that_claims_more_does_not_stretch_the_rule() {
-        let wide = Spoken::new(Version { major: 1, minor: 9 }, 0).unwrap();
+    fn negotiate_ignores_ranges_wider_than_one_minor() {
+        let wide = VersionRange::new(Version { major: 1, minor: 9 }, 0).unwrap();
         assert_eq!(negotiate(speaks(1, 1), wide).unwrap_err().reason, Reason::VersionTooNew);
         assert_eq!(negotiate(wide, speaks(1, 1)).unwrap_err().reason, Reason::VersionTooOld);
-        let stubborn = Spoken::new(Version { major: 1, minor: 2 }, 2).unwrap();
+        let stubborn = VersionRange::new(Version { major: 1, minor: 2 }, 2).unwrap();
         assert_eq!(negotiate(speaks(1, 1), stubborn).unwrap_err().reason, Reason::VersionTooNew);
         assert_eq!(negotiate(stubborn, speaks(1, 1)).unwrap_err().reason, Reason::VersionTooOld);
     }
@@ -191,8 +191,9 @@ mod tests {
 
     #[test]
     fn a_library_takes_only_versions_that_it_speaks() {
-        let back = |major, minor| HelloBack { magic: Magic, major, minor, daemon: Name::new("isthmusd").unwrap() };
-        let outcome = |major, minor| accept(speaks(1, 3), &back(major, minor)).map_err(|refused| refused.reason);
+        let back = |major, minor| HelloReply { magic: Magic, major, minor, daemon: Name::new("isthmusd").unwrap() };
+        let outcome =
+            |major, minor| check_hello_reply(speaks(1, 3), &back(major, minor)).map_err(|refused| refused.reason);
         assert_eq!(outcome(1, 3), Ok(Version { major: 1, minor: 3 }));
         assert_eq!(outcome(1, 2), Ok(Version { major: 1, minor: 2 }));
         assert_eq!(outcome(1, 1), Err(Reason::VersionTooNew));

@@ -1,39 +1,39 @@
-//! The table of reasons: code, enum variant, identifier, kind, what happened, what can be done about it.
+//! The table of reasons: code, enum variant, identifier, kind, summary, remedy.
 
-use super::Kind;
+use super::ReasonKind;
 
 reasons! {
     /// Reaching a daemon
     1 DaemonUnreachable, "daemon-unreachable", Refusal:
-    "no daemon answers, and none may be started here";
+    "no daemon answers, and starting one is disabled here";
     "Start `isthmusd`, mount the folder of its socket into the container, set `ISTHMUS_SOCKET`, or unset `ISTHMUS_AUTOSTART`.";
 
     2 DaemonNotStarted, "daemon-not-started", Refusal:
     "no daemon answers, and starting one for this user failed";
-    "Run `isthmusd --user` by hand and read what it says; `isthmusd` has to be in `PATH` or beside the library.";
+    "Run `isthmusd --user` by hand and read its log; `isthmusd` has to be in `PATH` or beside the library.";
 
     3 SocketDenied, "socket-denied", Refusal:
     "the kernel or a security module denies the connection to the daemon's socket";
     "Check the mode and owner of the socket and its folder, and the log of SELinux or AppArmor for a denial of `connectto`.";
 
     4 SocketUntrusted, "socket-untrusted", Refusal:
-    "the folder of the daemon's socket belongs to somebody else, or others can write to it";
-    "Remove the folder, or set `ISTHMUS_SOCKET` to a place that only you can write to.";
+    "the directory of the daemon's socket belongs to another user, or other users can write to it";
+    "Remove the directory, or set `ISTHMUS_SOCKET` to a path in a directory that only you can write to.";
 
-    5 DaemonGone, "daemon-gone", Ended:
-    "the connection to the daemon broke; it is being tried again";
-    "None needed: channels go on, and the domain resumes when a daemon answers. See the daemon's log for why it ended.";
+    5 DaemonConnectionLost, "daemon-connection-lost", Ended:
+    "the connection to the daemon broke; the library is reconnecting";
+    "None needed: channels stay open, and the domain resumes when a daemon answers. The daemon's log shows why it exited.";
 
     6 DaemonShutdown, "daemon-shutdown", Ended:
     "the daemon was told to stop";
-    "Start it again: domains that are still there resume.";
+    "Start it again: running domains resume.";
 
     7 DaemonIdle, "daemon-idle", Ended:
-    "the daemon left because nobody had been attached for `daemon.idle_exit_s`";
+    "the daemon exited because no domain had been attached for `daemon.idle_exit_s` seconds";
     "None needed: the library starts another one when it attaches.";
 
-    8 DaemonSocketTaken, "daemon-socket-taken", Refusal:
-    "another daemon serves this socket";
+    8 DaemonSocketInUse, "daemon-socket-in-use", Refusal:
+    "another daemon is already serving this socket";
     "Stop the other one first, or give this one another socket with `daemon.socket`.";
 
     /// Versions and the control socket
@@ -50,35 +50,35 @@ reasons! {
     "Use a library and a daemon of the same major version.";
 
     23 NotIsthmus, "not-isthmus", Refusal:
-    "what connected does not speak the control protocol";
+    "the connected program does not speak the control protocol";
     "Only Isthmus libraries and tools connect to this socket; see docs/spec/control.md.";
 
     24 HandshakeTimeout, "handshake-timeout", Refusal:
-    "the connection said nothing for too long after it was made";
-    "A library says hello at once: look for a stopped process, or for a tool that only holds the connection open.";
+    "no message arrived on the connection within the handshake timeout";
+    "Libraries send `Hello` immediately: look for a stopped process, or for a tool that only keeps the connection open.";
 
     25 MalformedControl, "malformed-control", Fault:
     "a control message was not well formed";
     "Use the library as it is; if it is unchanged, report it with the text of the log line.";
 
-    26 OutOfTurn, "out-of-turn", Refusal:
-    "the message has no place at this stage of the connection";
-    "Say `Hello` first and once, `Attach` once, and the rest when attached.";
+    26 UnexpectedMessageType, "unexpected-message-type", Refusal:
+    "the message is not allowed in this state of the connection";
+    "Send `Hello` first and once, `Attach` once, and all other requests after attaching.";
 
     27 TooManyRequests, "too-many-requests", Fallback:
-    "the connection asks for more in a second than any program needs, and is read more slowly";
-    "Keep what was answered instead of asking again; if the program is right, report it.";
+    "the connection exceeded its request rate and is read more slowly";
+    "Cache the answers instead of asking again; if the program is correct, report a bug.";
 
-    28 NotReading, "not-reading", Ended:
-    "the domain did not read its control socket, and what was kept for it reached the limit";
+    28 ControlQueueFull, "control-queue-full", Ended:
+    "the domain did not read its control socket and its queue reached the limit";
     "Let the program call the library, or let the library's descriptor wake it; a stopped process attaches again when it continues.";
 
     29 ConnectionsFull, "connections-full", Refusal:
-    "the daemon has as many connections as it takes from one user, or in all";
+    "the limit of connections, per user or in total, is reached";
     "Close connections that are not needed, or raise `limits.domains_max` and `limits.domains_per_user_max`.";
 
-    30 NotInVersion, "not-in-version", Refusal:
-    "the version that the library and the daemon have in common does not know this request";
+    30 UnsupportedRequest, "unsupported-request", Refusal:
+    "the negotiated protocol version does not include this request";
     "Update whichever of the two is older: the request is of a newer minor version.";
 
     /// Policy
@@ -87,23 +87,23 @@ reasons! {
     "Add the user to `policy.attach`, or run a daemon for the user with `isthmusd --user`. In a guest without the driver (`kmod/`) only root may: load it.";
 
     41 TalkForbidden, "talk-forbidden", Refusal:
-    "the policy does not let these two domains talk";
+    "the policy does not allow messages between these two domains";
     "Allow the pair in `policy.rules`, or set `policy.talk`.";
 
     42 ChannelsForbidden, "channels-forbidden", Fallback:
-    "the policy keeps this pair on the ordinary path";
+    "the policy keeps this pair on the daemon path";
     "Set `policy.channels`, or `channel = true` in the rule that matches the pair.";
 
     43 GrantsForbidden, "grants-forbidden", Fallback:
     "the policy does not let regions be granted";
     "Set `policy.grants`.";
 
-    44 OtherOwner, "other-owner", Fallback:
-    "the two domains belong to different users, and between them nothing stays granted";
+    44 DifferentOwner, "different-owner", Fallback:
+    "the two domains belong to different users, and regions do not stay mapped between users";
     "Run both as one user, if each may see what the other one sends later from the same buffer.";
 
     45 CaptureForbidden, "capture-forbidden", Refusal:
-    "frames are those of all users, and only root and the daemon's own user may see them";
+    "captures show frames of all users; only root and the daemon's user may capture";
     "Run `isthmus capture` as root, or as the user that `isthmusd` runs as.";
 
     /// Names and numbers
@@ -112,24 +112,24 @@ reasons! {
     "Attach under another name, or without one.";
 
     61 NameInvalid, "name-invalid", Refusal:
-    "this name cannot be a domain's: a letter d and digits mean a domain by its number";
+    "the name is not a valid domain name: `d` and digits is reserved for domain numbers";
     "Attach under another name.";
 
     62 DomainsFull, "domains-full", Refusal:
-    "the daemon has as many domains as it takes";
+    "the limit of domains is reached";
     "Raise `limits.domains_max`.";
 
-    63 OwnerDomainsFull, "owner-domains-full", Refusal:
-    "this user has as many domains as the daemon takes from one";
+    63 UserDomainsFull, "user-domains-full", Refusal:
+    "the limit of domains of one user is reached";
     "Raise `limits.domains_per_user_max`.";
 
     64 EndpointsFull, "endpoints-full", Refusal:
-    "the domain has as many endpoints open as it may";
+    "the limit of endpoints of one domain is reached";
     "Close endpoints that are not needed (`isthmus endpoint list` shows them), or raise `limits.endpoints_per_domain_max`.";
 
     65 EndpointTaken, "endpoint-taken", Refusal:
     "this endpoint is open already";
-    "Ask for another one, or for any.";
+    "Request another endpoint, or any free one.";
 
     66 EndpointClosed, "endpoint-closed", Refusal:
     "the domain has no such endpoint open";
@@ -144,11 +144,11 @@ reasons! {
     "None needed if the channel was closed a moment ago; otherwise report it.";
 
     69 RequestInvalid, "request-invalid", Refusal:
-    "the request asks for what cannot be, with the details in the text";
+    "the request has an invalid argument; see the text";
     "See the text: a number of arguments, or a value out of its range.";
 
     70 TicketInvalid, "ticket-invalid", Refusal:
-    "the proof that this domain was attached before does not hold";
+    "the ticket of an earlier attachment is not valid";
     "None needed: the library attaches anew. It happens when the daemon's key was removed, or another user shows the ticket.";
 
     71 StillAttached, "still-attached", Refusal:
@@ -157,60 +157,60 @@ reasons! {
 
     /// Coming and going
     80 PeerDetached, "peer-detached", Ended:
-    "the other domain left in order";
+    "the peer detached";
     "None needed.";
 
-    81 PeerVanished, "peer-vanished", Ended:
-    "the other domain's connection broke: it was killed, crashed, or ended without leaving";
-    "See how its process ended; the kernel's log tells of the OOM killer.";
+    81 PeerConnectionLost, "peer-connection-lost", Ended:
+    "the peer's connection broke: it was killed, crashed, or exited without detaching";
+    "Check how its process ended; the kernel's log shows whether the OOM killer ended it.";
 
     82 PeerFault, "peer-fault", Ended:
-    "the other domain was found to break the contract, and what it shared was closed";
+    "the peer violated the protocol, and the channel with it was closed";
     "See the counted fault in `isthmus channel list` and the daemon's log.";
 
     83 ClosedByPeer, "closed-by-peer", Ended:
-    "the other domain closed the channel in order";
+    "the peer closed the channel";
     "None needed.";
 
-    84 Replaced, "replaced", Ended:
-    "the channel gave way to a newer one between the same domains";
+    84 ChannelReplaced, "channel-replaced", Ended:
+    "a newer channel between the same domains replaced this one";
     "None needed.";
 
-    85 ClosedHere, "closed-here", Ended:
-    "this domain closed the channel in order";
+    85 ClosedLocally, "closed-locally", Ended:
+    "this domain closed the channel";
     "None needed.";
 
     /// Making channels
-    100 ChannelNotAsked, "channel-not-asked", Fallback:
-    "nobody has asked for a channel yet: the first message does";
+    100 ChannelNotRequested, "channel-not-requested", Fallback:
+    "no channel was requested yet: the first message requests one";
     "None needed.";
 
     101 ChannelPending, "channel-pending", Fallback:
-    "the channel is being made";
+    "the channel is being set up";
     "None needed: it takes well below a millisecond if the listener is running.";
 
     102 ChannelRefused, "channel-refused", Fallback:
-    "the other domain does not want a channel";
-    "See whether its library was told to do without (`ISTHMUS_CHANNELS=0`).";
+    "the peer refused the channel";
+    "Check whether channels are disabled in its library (`ISTHMUS_CHANNELS=0`).";
 
-    103 ChannelNoAnswer, "channel-no-answer", Fallback:
-    "the other domain did not answer the offer in time";
+    103 ChannelTimeout, "channel-timeout", Fallback:
+    "the peer did not answer the offer in time";
     "Let its program call the library now and then; see whether its process is stopped.";
 
     104 SameDomain, "same-domain", Fallback:
     "both endpoints belong to one domain, and its messages stay in the library";
     "None needed: nothing is faster.";
 
-    105 PlacesFull, "places-full", Fallback:
-    "the receiver's board has no place left for another channel of this owner";
-    "Use fewer domains that talk all-to-all: a board has 4096 places.";
+    105 ReadyMapFull, "ready-map-full", Fallback:
+    "the receiver's ready map has no bit left for another channel of this owner";
+    "Use fewer domains that communicate all-to-all: a ready map has 4096 bits.";
 
-    106 BoardsFull, "boards-full", Fallback:
-    "the receiver has channels with domains of as many owners as it can have boards";
+    106 ReadyMapsFull, "ready-maps-full", Fallback:
+    "the receiver has the maximum number of ready maps, one per owner of its peers";
     "Run fewer different users against one domain.";
 
     107 DaemonOutOfFds, "daemon-out-of-fds", Fallback:
-    "the daemon has no file descriptor left";
+    "the daemon has no file descriptors left";
     "Raise `LimitNOFILE=` of the daemon's unit, or `ulimit -n` of the shell that started it.";
 
     108 OutOfFds, "out-of-fds", Fallback:
@@ -218,64 +218,64 @@ reasons! {
     "Raise `ulimit -n` (RLIMIT_NOFILE) of the program.";
 
     109 OutOfMemory, "out-of-memory", Fallback:
-    "the memory for it could not be had";
-    "Raise the memory limit of the control group of whoever the text names, or use fewer channels.";
+    "the memory could not be allocated";
+    "Raise the memory limit of the control group that the text names, or use fewer channels.";
 
     110 OutOfAddressSpace, "out-of-address-space", Fallback:
     "the process may not map more memory: the limit of its address space (RLIMIT_AS) or of its mappings (vm.max_map_count) is reached";
     "Raise `ulimit -v` (RLIMIT_AS) of the program, or `vm.max_map_count`.";
 
     111 FdsInFlight, "fds-in-flight", Fallback:
-    "too many file descriptors are under way in sockets of this user";
-    "Raise `ulimit -n`: the kernel allows as many under way as a process may have open.";
+    "too many file descriptors are in flight in sockets of this user";
+    "Raise `ulimit -n`: the kernel allows as many in flight as a process may have open.";
 
     112 ChannelsFull, "channels-full", Fallback:
-    "one of the two domains has as many channels as it may";
+    "one of the two domains has reached its limit of channels";
     "Raise `limits.channels_per_domain_max`, or use fewer peers.";
 
     113 KernelRefused, "kernel-refused", Fallback:
-    "the kernel refuses the daemon what it needs for it, with the details in the text";
+    "the kernel refused an operation of the daemon; see the text";
     "See the text: seccomp, a security module or a limit of the system may forbid it.";
 
-    114 ChannelsSwitchedOff, "channels-switched-off", Fallback:
-    "this domain was told to do without channels";
+    114 ChannelsDisabled, "channels-disabled", Fallback:
+    "channels are disabled in this domain";
     "Unset `ISTHMUS_CHANNELS=0`.";
 
-    115 NoCommonMemory, "no-common-memory", Fallback:
-    "the two domains are on different machines, or one of them is in a guest, and have no memory in common";
+    115 NoSharedMemory, "no-shared-memory", Fallback:
+    "the two domains share no memory: they are on different machines, or one of them is in a guest";
     "None needed: the daemon of the host copies between them.";
 
     /// Messages and what peers write into shared memory
     130 MessageTooLong, "message-too-long", Refusal:
-    "the message is longer than any can be";
-    "Send it in parts.";
+    "the message exceeds the maximum length";
+    "Split the message.";
 
     131 MalformedRecord, "malformed-record", Fault:
     "a record in the ring was not well formed";
     "Look for a program that overwrites its memory; otherwise the other domain is hostile.";
 
-    132 StampFault, "stamp-fault", Fault:
-    "a cell of the ring was stamped with a lap that cannot be";
+    132 CellStampInvalid, "cell-stamp-invalid", Fault:
+    "a ring cell has an impossible stamp";
     "Look for a program that overwrites its memory; otherwise the other domain is hostile.";
 
-    133 HeadOverrun, "head-overrun", Fault:
-    "the consumer of the ring claims to have read what was never sent";
+    133 RingHeadInvalid, "ring-head-invalid", Fault:
+    "the ring's consumer index is beyond the producer index";
     "Look for a program that overwrites its memory; otherwise the other domain is hostile.";
 
-    134 SlabOverrun, "slab-overrun", Fault:
-    "the consumer of the slab claims to have freed what was never sent";
+    134 SlabHeadInvalid, "slab-head-invalid", Fault:
+    "the slab's consumer index is beyond the producer index";
     "Look for a program that overwrites its memory; otherwise the other domain is hostile.";
 
-    135 PieceOutside, "piece-outside", Fault:
-    "a record names bytes outside the slab";
+    135 FragmentOutsideSlab, "fragment-outside-slab", Fault:
+    "a record refers to bytes outside the slab";
     "Look for a program that overwrites its memory; otherwise the other domain is hostile.";
 
-    136 RecordOutOfPlace, "record-out-of-place", Fault:
-    "a record was well formed but has no place here: an unknown message, an epoch out of order, a peer that is no one";
+    136 RecordUnexpected, "record-unexpected", Fault:
+    "a well-formed record is not allowed here: unknown message, wrong epoch or unknown peer";
     "Report it with the text of the log line, if both libraries are unchanged.";
 
     137 CreditExceeded, "credit-exceeded", Fault:
-    "a domain sent more on the ordinary path than its credit allows";
+    "a domain sent more on the daemon path than its credit allows";
     "Report it, if its library is unchanged.";
 
     /// Regions and grants
@@ -284,7 +284,7 @@ reasons! {
     "Use the library as it is: it seals its regions.";
 
     151 RegionTooSmall, "region-too-small", Fault:
-    "the region offered is smaller than it says";
+    "the offered region is smaller than declared";
     "Use the library as it is; if it is unchanged, report it.";
 
     152 RegionNotGranted, "region-not-granted", Fallback:
@@ -292,28 +292,28 @@ reasons! {
     "None needed: the message goes through the slab.";
 
     153 RegionsFull, "regions-full", Fallback:
-    "the receiver keeps as many regions of this peer mapped as it may";
-    "None needed: the oldest are let go. Use fewer large buffers to spare the change.";
+    "the receiver has mapped the maximum number of this peer's regions";
+    "None needed: the oldest are unmapped. Use fewer large buffers to avoid remapping.";
 
     154 DoorbellInvalid, "doorbell-invalid", Fault:
-    "the doorbell offered is no event descriptor";
+    "the offered doorbell is not an eventfd";
     "Use the library as it is; if it is unchanged, report it.";
 
     /// Buffers of large messages
-    170 BufferCacheOff, "buffer-cache-off", Fallback:
-    "keeping buffers in shared memory is switched off";
+    170 BufferCacheDisabled, "buffer-cache-disabled", Fallback:
+    "the registration cache is disabled";
     "Unset `ISTHMUS_RCACHE` or `MX_RCACHE`.";
 
-    171 BufferSmall, "buffer-small", Fallback:
+    171 BufferTooSmall, "buffer-too-small", Fallback:
     "the buffer is small or holds no whole page";
     "None needed.";
 
     172 BufferNew, "buffer-new", Fallback:
-    "the buffer was not used often enough yet to be kept in shared memory";
+    "the buffer was not used often enough yet to be migrated to shared memory";
     "Use buffers again instead of allocating new ones.";
 
     173 BufferReplaced, "buffer-replaced", Fallback:
-    "the buffer was kept in shared memory, but other memory was found at its addresses";
+    "the buffer was in shared memory, but its addresses are now mapped to other memory";
     "None needed; buffers that live longer are faster.";
 
     174 BufferNotAnonymous, "buffer-not-anonymous", Fallback:
@@ -332,9 +332,9 @@ reasons! {
     "a part of the buffer is not mapped";
     "Keep buffers until their messages are complete.";
 
-    178 BufferSpecial, "buffer-special", Fallback:
-    "the program has special wishes for this memory (madvise, mlock2, userfaultfd)";
-    "Send from memory without such wishes.";
+    178 BufferHasMemoryAdvice, "buffer-has-memory-advice", Fallback:
+    "the program has set madvise, mlock2 or userfaultfd options on this memory";
+    "Send from memory without such options.";
 
     179 BufferPinned, "buffer-pinned", Fallback:
     "the process has locked pages, or pages pinned for a device";
@@ -345,15 +345,15 @@ reasons! {
     "Wait for the other message to complete.";
 
     181 BufferCacheFull, "buffer-cache-full", Fallback:
-    "as many buffers are kept in shared memory as may be";
+    "the registration cache is full";
     "Use fewer large buffers, or smaller ones.";
 
-    182 BufferNoQuery, "buffer-no-query", Fallback:
-    "this kernel cannot say exactly what memory lies at an address";
+    182 BufferNoProcmapQuery, "buffer-no-procmap-query", Fallback:
+    "the kernel does not support PROCMAP_QUERY";
     "Run Linux 6.11 or later (PROCMAP_QUERY).";
 
     183 BufferNoProc, "buffer-no-proc", Fallback:
-    "the process's own /proc/self/maps is not there";
+    "/proc/self/maps is not available";
     "Mount /proc in the container.";
 
     184 BufferOutOfFds, "buffer-out-of-fds", Fallback:
@@ -369,7 +369,7 @@ reasons! {
     "Raise `ulimit -f` (RLIMIT_FSIZE) of the program.";
 
     187 BufferForked, "buffer-forked", Fallback:
-    "the process is a child of the one that keeps buffers";
+    "the process is a forked child; the registration cache belongs to its parent";
     "Attach in the child anew.";
 
     188 BufferDenied, "buffer-denied", Fallback:
@@ -382,15 +382,15 @@ reasons! {
 
     /// Memory that is registered for others
     190 MemoryReadOnly, "memory-read-only", Fallback:
-    "the memory is registered for reading only, and what peers reach by themselves they may write";
+    "the memory is registered read-only; directly accessible memory is also writable by peers";
     "Register it for remote writes too, if all peers of the same user may write there.";
 
-    191 MemoryCounted, "memory-counted", Fallback:
-    "the program counts what others do in this memory, so they have to ask for it";
+    191 MemoryHasCounter, "memory-has-counter", Fallback:
+    "a counter is bound to remote accesses of this memory, so the owner must perform them";
     "Bind no counter for remote reads or writes to the endpoint or the region, if the count is not needed.";
 
-    192 MemoryEdge, "memory-edge", Fallback:
-    "the bytes share their page with memory that is not registered";
+    192 MemoryPageShared, "memory-page-shared", Fallback:
+    "the bytes share a page with unregistered memory";
     "Register whole pages: memory whose start and length are multiples of 4096.";
 
     193 MemoryForked, "memory-forked", Fallback:
@@ -398,107 +398,107 @@ reasons! {
     "Register it again after the fork, or start programs by `posix_spawn` or `system`, which are no forks.";
 
     194 MemoryThreads, "memory-threads", Fallback:
-    "the process has other threads, and may not have them wait while the memory is moved (userfaultfd)";
+    "the process has other threads and may not use userfaultfd to stop them while memory is migrated";
     "Set `vm.unprivileged_userfaultfd` to 1, give the process CAP_SYS_PTRACE, or register before other threads are made.";
 
-    195 MemoryTurn, "memory-turn", Fallback:
-    "the operation came before the peer had the memory, or after one that was still being asked for, or no processor does it at once";
+    195 MemoryNotReady, "memory-not-ready", Fallback:
+    "the memory was not mapped yet, an earlier request was pending, or the operation is not atomic in hardware";
     "None needed: those that follow are done in the memory itself.";
 
     /// Buffers of large messages, in guests
-    196 BufferGuestOff, "buffer-guest-off", Fallback:
-    "in a guest, buffers are moved into its window only where the program's user asks for that";
+    196 BufferCacheGuestDefault, "buffer-cache-guest-default", Fallback:
+    "in a guest, the registration cache is off unless it is enabled explicitly";
     "Set `ISTHMUS_RCACHE=1` or `MX_RCACHE=1`, unless the program does with its buffers what a device's memory does not allow.";
 
     197 BufferUncached, "buffer-uncached", Fallback:
-    "the guest's window is not cached by its processor, and a buffer there would be slow";
+    "the guest's window is mapped uncached, so a buffer there would be slow";
     "Give the guest a window of 4 GiB (`window_mib = 4096`), or plug its device in while it runs.";
 
     /// The library itself
-    200 LibraryBroken, "library-broken", Ended:
-    "the library met a mistake of its own, and nothing is known of the state of this domain";
+    200 LibraryPanicked, "library-panicked", Ended:
+    "the library panicked, and the state of this domain is unknown";
     "Detach and attach anew; report it with the text of the last error.";
 
     /// MX
-    210 MxNoBoard, "mx-no-board", Refusal:
-    "there is no MX board of this number";
+    210 MxBoardUnknown, "mx-board-unknown", Refusal:
+    "there is no MX board with this number";
     "See the boards with `isthmus board list`, or declare another `[[mx.board]]` in the daemon's configuration.";
 
-    211 MxNoNic, "mx-no-nic", Refusal:
-    "no MX board that can be reached has this nic id";
-    "See who can be reached with `isthmus peer list`.";
+    211 MxNicUnknown, "mx-nic-unknown", Refusal:
+    "no reachable MX board has this NIC ID";
+    "List the reachable boards with `isthmus peer list`.";
 
-    212 MxEndpointBeyond, "mx-endpoint-beyond", Refusal:
-    "the MX board does not have as many endpoint numbers";
+    212 MxEndpointOutOfRange, "mx-endpoint-out-of-range", Refusal:
+    "the endpoint number is beyond the MX board's limit";
     "Use a lower number, or raise `endpoints_max` of the board in the daemon's configuration.";
 
     213 MxEndpointTaken, "mx-endpoint-taken", Refusal:
-    "the MX endpoint number is taken, or all are where any was asked for";
-    "See whose they are with `isthmus endpoint list`; ask for any number, raise `endpoints_max`, or declare another `[[mx.board]]`.";
+    "the MX endpoint number is in use, or all numbers are";
+    "See the owners with `isthmus endpoint list`; request any number, raise `endpoints_max`, or declare another `[[mx.board]]`.";
 
     214 MxEndpointClosed, "mx-endpoint-closed", Refusal:
-    "nobody has this MX endpoint number";
+    "no endpoint has this MX endpoint number";
     "Open the endpoint before it is connected to; `isthmus endpoint list` shows which are open.";
 
     215 MxBadKey, "mx-bad-key", Refusal:
     "the MX endpoint was opened with another key";
     "Give both programs the same key (the filter of `mx_open_endpoint` and `mx_connect`).";
 
-    216 MxNoNumber, "mx-no-number", Refusal:
-    "this endpoint has no MX endpoint number, and had none lately";
-    "Ask while the domain is there: numbers are kept for the 4096 endpoints that left last.";
+    216 MxNumberMissing, "mx-number-missing", Refusal:
+    "the endpoint has no MX endpoint number and had none recently";
+    "Ask while the domain is attached: numbers are kept for the 4096 endpoints that closed last.";
 
-    217 MxOwnerFull, "mx-owner-full", Refusal:
-    "this user has as many MX endpoint numbers as the daemon gives to one";
+    217 MxUserEndpointsFull, "mx-user-endpoints-full", Refusal:
+    "the limit of MX endpoint numbers of one user is reached";
     "Close endpoints that are not needed (`isthmus endpoint list` shows them), or raise `limits.mx_endpoints_per_user_max`.";
 
     /// Other hosts
     230 OtherHost, "other-host", Fallback:
-    "the peer is on another host, so there is no memory to share";
+    "the peer is on another host";
     "None: messages go by the daemons and the network between them.";
 
     231 MxUnreachable, "mx-unreachable", Refusal:
-    "the MX board is known, but did not answer for too long";
-    "See with `isthmus peer list` when it was last heard, and whether a link to it is up; `isthmus capture` shows what is sent.";
+    "the MX board is known but did not answer in time";
+    "See with `isthmus peer list` when the board was last seen and over which link; see the frames with `isthmus capture`.";
 
-    232 MxSevered, "mx-severed", Ended:
-    "the MX endpoint on another host is not the one it was, or did not answer for too long";
-    "Connect again. See with `isthmus peer list` when its host was last heard.";
+    232 MxDisconnected, "mx-disconnected", Ended:
+    "the MX endpoint on the other host was reopened or did not answer in time";
+    "Connect again. `isthmus peer list` shows when its host was last seen.";
 
-    233 MxBroken, "mx-broken", Ended:
-    "the transfer of a long message from another host came to no end";
+    233 MxTransferFailed, "mx-transfer-failed", Ended:
+    "the transfer of a long message from another host failed";
     "Send it again; the log of the daemon there says more.";
 
     234 MxPartnersFull, "mx-partners-full", Refusal:
-    "the MX endpoint knows as many endpoints of other hosts as it may";
+    "the MX endpoint has reached its limit of remote endpoints";
     "Close endpoints that are not needed and open them anew, or spread the work over more endpoints.";
 
     235 MxNoLinks, "mx-no-links", Refusal:
-    "the MX board has no links to other hosts, so no frames pass it";
-    "Give it `links` in the daemon's configuration and start the daemon anew; `isthmus board list` shows which boards have some.";
+    "the MX board has no links to other hosts";
+    "Configure `links` for the board and restart the daemon; `isthmus board list` shows the links of each board.";
 
     /// Guests
-    240 HostSilent, "host-silent", Refusal:
-    "this daemon serves a guest, and its host's daemon does not answer";
-    "Start `isthmusd` on the host; name a guest of QEMU in its configuration, or let a guest of Xen in with `isthmus guest allow`. The log of the guest's daemon says what it sees of its host.";
+    240 HostDaemonUnreachable, "host-daemon-unreachable", Refusal:
+    "this is a guest daemon, and the host daemon does not answer";
+    "Start `isthmusd` on the host; name a guest of QEMU in its configuration, or let a guest of Xen in with `isthmus guest allow`. The log of the guest daemon says what is wrong.";
 
     241 GuestVectorsFull, "guest-vectors-full", Refusal:
-    "the guest's device has no vector left to wake another domain by";
+    "the guest's device has no free interrupt vector";
     "Raise `vectors` of the guest in the host's configuration, or end domains that are not needed.";
 
-    244 NoMonitor, "no-monitor", Fallback:
-    "the two domains are in different guests, and the daemon was not given the monitors of both";
+    244 MonitorMissing, "monitor-missing", Fallback:
+    "the two domains are in different guests, and the monitors of both are not configured";
     "Name the monitor of each guest (`monitor` of `[[kvm.guest]]`); the daemon then plugs a window into both that only these two share.";
 
-    245 WindowPending, "window-pending", Fallback:
-    "the window that the two guests share is being plugged into both";
-    "None needed: messages take the ordinary path until it is there.";
+    245 PairWindowPending, "pair-window-pending", Fallback:
+    "the pair window is being plugged into both guests";
+    "None needed: messages use the daemon path until the window is ready.";
 
-    246 WindowRefused, "window-refused", Fallback:
-    "a monitor did not plug the window that two guests share, or a guest did not take it in time";
+    246 PairWindowRefused, "pair-window-refused", Fallback:
+    "the pair window could not be plugged, or a guest did not map it in time";
     "The daemon's log has the details: the monitor's socket, a free slot that can be plugged into, the driver and the daemon in the guest.";
 
-    247 WindowGone, "window-gone", Ended:
-    "the window that two guests shared is gone";
-    "Send again: messages take the ordinary path, and the next window may be made.";
+    247 PairWindowClosed, "pair-window-closed", Ended:
+    "the pair window was closed";
+    "Send again: messages use the daemon path until the next pair window is set up.";
 }

@@ -49,7 +49,7 @@ fn page() -> String {
          | kind | meaning |\n| --- | --- |\n\
          | refusal | something that was asked for is not done |\n\
          | fallback | it is done, by a slower path |\n\
-         | fault | somebody broke the contract: what they shared is closed, and counted |\n\
+         | fault | a peer violated the protocol: what it shared is closed, and the fault is counted |\n\
          | ended | something that was there is over |\n\n\
          This page is printed from `crates/layout/src/reason/table.rs` by `UPDATE=1 cargo test -p isthmus-layout reason`.\n",
     );

@@ -4,13 +4,15 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use isthmus_layout::border::lots::{FIRST_LOT, Lot, Wanted};
-use isthmus_layout::border::shared::{Lend, Lent, Offer, Share};
-use isthmus_layout::border::{FrameKind, Handed, Open, PIECES_AT, Packet, WindowNumber, Withdrawn};
-use isthmus_layout::control::version::greet;
-use isthmus_layout::control::{Lookup, MessageInfo, Name, RequestSerial, Spoken, ToClient, ToDaemon};
+use isthmus_layout::control::version::reply_to_hello;
+use isthmus_layout::control::{Lookup, MessageInfo, Name, RequestSerial, ToClient, ToDaemon, VersionRange};
 use isthmus_layout::ids::EndpointIndex;
-use isthmus_layout::record::{Outcome, Piece, Record, Route, Serial};
+use isthmus_layout::proxy::grants::{FIRST_GRANT_BATCH, GrantReply, GrantRequest};
+use isthmus_layout::proxy::pair_window::{MapReply, MapRequest, PairInvite, PairOffer};
+use isthmus_layout::proxy::{
+    ClientConnected, ControlPacket, EXTENTS_OFFSET, ProxyFrameKind, ResourceRef, RevokedExtent, WindowId,
+};
+use isthmus_layout::record::{Fragment, ReceiveOutcome, Record, Route, Serial};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;
@@ -59,12 +61,12 @@ fn control_messages_are_all_in_the_corpus() {
         seed("control_message", message.name(), &bytes);
     }
     for message in one_of_each(to_client(), ToClient::TABLE, ToClient::kind) {
-        if !matches!(message, ToClient::Answer(_)) {
+        if !matches!(message, ToClient::QueryReply(_)) {
             let bytes = [&[message.descriptors() as u8], &message.emit(None)[..]].concat();
             seed("control_message", message.name(), &bytes);
         }
     }
-    seed("control_message", "Answer", b"\0\x8e\0\0\0\x01\0\0\0\x01\x02\0{}");
+    seed("control_message", "QueryReply", b"\0\x8e\0\0\0\x01\0\0\0\x01\x02\0{}");
     let mut kinds = BTreeSet::new();
     for input in files("control_message") {
         let Some((&descriptors, packet)) = input.split_first() else { continue };
@@ -96,24 +98,24 @@ fn handshakes_pass_the_corpus() {
     }
     let name = Name::new("isthmusd").unwrap();
     for packet in files("handshake") {
-        let (serial, answer, outcome) = greet(&packet, 0, Spoken::CURRENT, name.clone());
-        assert_eq!(matches!(answer, ToClient::HelloBack(_)), outcome.is_ok());
+        let (serial, answer, outcome) = reply_to_hello(&packet, 0, VersionRange::CURRENT, name.clone());
+        assert_eq!(matches!(answer, ToClient::HelloReply(_)), outcome.is_ok());
         assert_eq!(ToClient::parse(&answer.emit(serial), 0), Ok((serial, answer)));
     }
 }
 
 fn record_seeds() -> [(&'static str, Record<'static>); 10] {
-    let (serial, piece) = (Serial(1), Piece { offset: 0, len: 64 });
+    let (serial, fragment) = (Serial(1), Fragment { offset: 0, len: 64 });
     [
         ("Eager", Record::Eager { tag: 1, len: 5, words: &[1, 2] }),
-        ("Start", Record::Start { tag: 1, len: 4000, serial, piece }),
-        ("More", Record::More { serial, piece }),
+        ("FirstFragment", Record::FirstFragment { tag: 1, len: 4000, serial, fragment }),
+        ("NextFragment", Record::NextFragment { serial, fragment }),
         (
             "Announce",
-            Record::Announce { tag: 1, len: 1 << 20, serial, piece: Piece { offset: 0, len: 0 }, mapped: None },
+            Record::Announce { tag: 1, len: 1 << 20, serial, fragment: Fragment { offset: 0, len: 0 }, mapped: None },
         ),
         ("Pull", Record::Pull { serial, bytes: 1 << 20 }),
-        ("Taken", Record::Taken { serial, outcome: Outcome::Copied, bytes: 1 << 20 }),
+        ("Completed", Record::Completed { serial, outcome: ReceiveOutcome::Copied, bytes: 1 << 20 }),
         ("Switch", Record::Switch),
         ("Credit", Record::Credit { bytes: 8192 }),
         ("Bounce", Record::Bounce { serial, reason: 66 }),
@@ -145,59 +147,65 @@ fn records_are_all_in_the_corpus() {
     assert_eq!(kinds.len(), record_seeds().len());
 }
 
-fn border_seeds() -> Vec<(&'static str, FrameKind, Vec<u8>)> {
-    let open = Open { uid: 1000, pid: 7, program: Name::new("mx_pingpong").unwrap() };
-    let handed = vec![
-        Handed::Piece { window: WindowNumber(3), offset: PIECES_AT, bytes: 4096, age: 70_000 },
-        Handed::Ringer { peer: 0, vector: 2 },
-        Handed::Listener { vector: 9 },
+fn proxy_seeds() -> Vec<(&'static str, ProxyFrameKind, Vec<u8>)> {
+    let connected = ClientConnected { uid: 1000, pid: 7, program: Name::new("mx_pingpong").unwrap() };
+    let resources = vec![
+        ResourceRef::Extent { window: WindowId(3), offset: EXTENTS_OFFSET, bytes: 4096, generation: 70_000 },
+        ResourceRef::Doorbell { peer: 0, vector: 2 },
+        ResourceRef::VectorEvents { vector: 9 },
     ];
-    let hello = ToDaemon::from(Lookup { name: Name::new("web").unwrap() }).emit(RequestSerial::new(1));
-    let (window, place, grant) = (WindowNumber(3), FIRST_LOT, &b"G\x01\x01\0\x01\0\0\0\x0b\0\0\0"[..]);
+    let lookup = ToDaemon::from(Lookup { name: Name::new("web").unwrap() }).emit(RequestSerial::new(1));
+    let (window, offset, grant) = (WindowId(3), FIRST_GRANT_BATCH, &b"G\x01\x01\0\x01\0\0\0\x0b\0\0\0"[..]);
     vec![
-        ("Open", FrameKind::Open, open.emit()),
-        ("Packet", FrameKind::Packet, Packet { handed, message: &hello }.emit()),
-        ("Plain", FrameKind::Packet, Packet { handed: Vec::new(), message: &hello }.emit()),
+        ("ClientConnected", ProxyFrameKind::ClientConnected, connected.emit()),
+        ("ControlPacket", ProxyFrameKind::ControlPacket, ControlPacket { resources, message: &lookup }.emit()),
         (
-            "Withdrawn",
-            FrameKind::Withdrawn,
-            Withdrawn { window: WindowNumber(3), offset: PIECES_AT, age: 70_000 }.emit(),
+            "ControlPacketWithoutResources",
+            ProxyFrameKind::ControlPacket,
+            ControlPacket { resources: Vec::new(), message: &lookup }.emit(),
         ),
-        ("Plugged", FrameKind::Plugged, WindowNumber(3).emit()),
-        ("Unplugged", FrameKind::Unplugged, WindowNumber(3).emit()),
-        ("Wanted", FrameKind::Wanted, Wanted { window, place, bytes: 4096 }.emit()),
-        ("Lot", FrameKind::Lot, Lot { window, place, grant }.emit()),
-        ("Share", FrameKind::Share, Share { window, domain: 7, offer: grant }.emit()),
-        ("Offer", FrameKind::Offer, Offer { window, offer: grant }.emit()),
-        ("Part", FrameKind::Part, window.emit()),
-        ("Lend", FrameKind::Lend, Lend { window, place, bytes: 4096, grant }.emit()),
-        ("Lent", FrameKind::Lent, Lent { window, place, good: true }.emit()),
+        (
+            "RevokedExtent",
+            ProxyFrameKind::RevokedExtent,
+            RevokedExtent { window: WindowId(3), offset: EXTENTS_OFFSET, generation: 70_000 }.emit(),
+        ),
+        ("WindowAttached", ProxyFrameKind::WindowAttached, WindowId(3).emit()),
+        ("WindowDetached", ProxyFrameKind::WindowDetached, WindowId(3).emit()),
+        ("GrantRequest", ProxyFrameKind::GrantRequest, GrantRequest { window, offset, bytes: 4096 }.emit()),
+        ("GrantReply", ProxyFrameKind::GrantReply, GrantReply { window, offset, grant }.emit()),
+        ("PairInvite", ProxyFrameKind::PairInvite, PairInvite { window, domid: 7, offer: grant }.emit()),
+        ("PairOffer", ProxyFrameKind::PairOffer, PairOffer { window, offer: grant }.emit()),
+        ("PairClose", ProxyFrameKind::PairClose, window.emit()),
+        ("MapRequest", ProxyFrameKind::MapRequest, MapRequest { window, offset, bytes: 4096, grant }.emit()),
+        ("MapReply", ProxyFrameKind::MapReply, MapReply { window, offset, mapped: true }.emit()),
     ]
 }
 
 #[test]
 fn contents_of_frames_are_all_in_the_corpus() {
-    for (name, kind, content) in border_seeds() {
-        seed("border", name, &[&[kind.code()], &content[..]].concat());
+    for (name, kind, content) in proxy_seeds() {
+        seed("guest_proxy", name, &[&[kind.code()], &content[..]].concat());
     }
     let mut parsed = BTreeSet::new();
-    for input in files("border") {
+    for input in files("guest_proxy") {
         let Some((&code, content)) = input.split_first() else { continue };
-        let is_whole = match FrameKind::from_code(code) {
-            Some(FrameKind::Open) => Open::parse(content).is_ok(),
-            Some(FrameKind::Packet) => Packet::parse(content).is_ok(),
-            Some(FrameKind::Withdrawn | FrameKind::Away) => Withdrawn::parse(content).is_ok(),
-            Some(FrameKind::Plugged | FrameKind::Unplugged | FrameKind::Part) => WindowNumber::parse(content).is_ok(),
-            Some(FrameKind::Share) => Share::parse(content).is_ok(),
-            Some(FrameKind::Offer) => Offer::parse(content).is_ok(),
-            Some(FrameKind::Lend) => Lend::parse(content).is_ok(),
-            Some(FrameKind::Lent) => Lent::parse(content).is_ok(),
-            Some(FrameKind::Wanted) => Wanted::parse(content).is_ok(),
-            Some(FrameKind::Lot) => Lot::parse(content).is_ok(),
-            Some(FrameKind::Closed | FrameKind::Taken) | None => false,
+        let is_whole = match ProxyFrameKind::from_code(code) {
+            Some(ProxyFrameKind::ClientConnected) => ClientConnected::parse(content).is_ok(),
+            Some(ProxyFrameKind::ControlPacket) => ControlPacket::parse(content).is_ok(),
+            Some(ProxyFrameKind::RevokedExtent | ProxyFrameKind::Reclaimed) => RevokedExtent::parse(content).is_ok(),
+            Some(ProxyFrameKind::WindowAttached | ProxyFrameKind::WindowDetached | ProxyFrameKind::PairClose) => {
+                WindowId::parse(content).is_ok()
+            }
+            Some(ProxyFrameKind::PairInvite) => PairInvite::parse(content).is_ok(),
+            Some(ProxyFrameKind::PairOffer) => PairOffer::parse(content).is_ok(),
+            Some(ProxyFrameKind::MapRequest) => MapRequest::parse(content).is_ok(),
+            Some(ProxyFrameKind::MapReply) => MapReply::parse(content).is_ok(),
+            Some(ProxyFrameKind::GrantRequest) => GrantRequest::parse(content).is_ok(),
+            Some(ProxyFrameKind::GrantReply) => GrantReply::parse(content).is_ok(),
+            Some(ProxyFrameKind::Closed | ProxyFrameKind::Ack) | None => false,
         };
         parsed.extend(is_whole.then_some(code));
     }
-    let all: BTreeSet<u8> = border_seeds().iter().map(|(_, kind, _)| kind.code()).collect();
+    let all: BTreeSet<u8> = proxy_seeds().iter().map(|(_, kind, _)| kind.code()).collect();
     assert_eq!(parsed, all);
 }

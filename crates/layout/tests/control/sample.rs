@@ -1,9 +1,9 @@
 //! Any control message, as a proptest strategy.
 
-use isthmus_layout::board::Place;
 use isthmus_layout::channel::{Direction, SlabSize};
 use isthmus_layout::control::*;
 use isthmus_layout::ids::{ChannelId, DomainId, EndpointIndex, RegionId};
+use isthmus_layout::ready_map::ReadyBit;
 use isthmus_layout::reason::Reason;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -30,16 +30,16 @@ samples! {
     u64: any::<u64>();
     bool: any::<bool>();
     Magic: Just(Magic);
-    Spoken: (any::<u16>(), any::<u16>(), any::<u16>())
-        .prop_map(|(major, a, b)| Spoken::new(Version { major, minor: a.max(b) }, a.min(b)).unwrap());
+    VersionRange: (any::<u16>(), any::<u16>(), any::<u16>())
+        .prop_map(|(major, a, b)| VersionRange::new(Version { major, minor: a.max(b) }, a.min(b)).unwrap());
     Name: "[a-zA-Z0-9._ΩЖ]{1,16}".prop_map(|name| Name::new(&name).unwrap());
     Text: "[ -~é]{0,300}".prop_map(|text| Text::clip(&text));
     DomainId: (1..u32::MAX).prop_map(|n| DomainId::new(n).unwrap());
     EndpointIndex: (0..32_u8).prop_map(|n| EndpointIndex::new(n).unwrap());
     ChannelId: any::<u64>().prop_map(ChannelId);
     RegionId: (1..u64::MAX).prop_map(RegionId);
-    BoardIndex: (0..16_u8).prop_map(|n| BoardIndex::new(n).unwrap());
-    Place: (0..4096_u16).prop_map(|n| Place::new(n).unwrap());
+    ReadyMapIndex: (0..16_u8).prop_map(|n| ReadyMapIndex::new(n).unwrap());
+    ReadyBit: (0..4096_u16).prop_map(|n| ReadyBit::new(n).unwrap());
     Owner: any::<u32>().prop_map(Owner);
     Ticket: any::<[u8; 32]>().prop_map(Ticket);
     SlabSize: (16..23_u32).prop_map(|n| SlabSize::new(1 << n).unwrap());
@@ -48,9 +48,9 @@ samples! {
     Topic: select(&Topic::ALL[..]);
     Resume: (DomainId::sample(), Ticket::sample()).prop_map(|(domain, ticket)| Resume { domain, ticket });
     EventChannelEnd: (any::<u8>(), any::<u32>()).prop_map(|(descriptor, port)| EventChannelEnd { descriptor, port });
-    PlacedMemory: (any::<u8>(), any::<u64>()).prop_map(|(descriptor, at)| PlacedMemory { descriptor, at });
-    Bytes<ANSWER_BYTES_MAX>: proptest::collection::vec(any::<u8>(), 0..ANSWER_BYTES_MAX)
-        .prop_map(|bytes| Bytes::new(bytes).unwrap());
+    DescriptorOffset: (any::<u8>(), any::<u64>()).prop_map(|(descriptor, offset)| DescriptorOffset { descriptor, offset });
+    BoundedBytes<QUERY_REPLY_BYTES_MAX>: proptest::collection::vec(any::<u8>(), 0..QUERY_REPLY_BYTES_MAX)
+        .prop_map(|bytes| BoundedBytes::new(bytes).unwrap());
 }
 
 impl<T: Sample> Sample for Option<T> {
@@ -59,9 +59,9 @@ impl<T: Sample> Sample for Option<T> {
     }
 }
 
-impl<T: Sample, const MOST: usize> Sample for List<T, MOST> {
+impl<T: Sample, const MAX: usize> Sample for List<T, MAX> {
     fn sample() -> BoxedStrategy<Self> {
-        proptest::collection::vec(T::sample(), 0..=MOST).prop_map(|values| List::new(values).unwrap()).boxed()
+        proptest::collection::vec(T::sample(), 0..=MAX).prop_map(|values| List::new(values).unwrap()).boxed()
     }
 }
 
@@ -89,10 +89,10 @@ macro_rules! any_message {
 }
 
 any_message! { to_daemon, ToDaemon:
-    Hello { magic, spoken, library }
+    Hello { magic, versions, library }
     Attach { name, resume }
-    AdoptBoard { board, owner }
-    Adopt { channel, peer, direction, slab, board, place, peer_place }
+    AdoptReadyMap { ready_map, owner }
+    AdoptChannel { channel, peer, direction, slab, ready_map, ready_bit, peer_ready_bit }
     OpenEndpoint { index, label }
     CloseEndpoint { index }
     Lookup { name }
@@ -103,34 +103,34 @@ any_message! { to_daemon, ToDaemon:
     Grant { peer, region, start, bytes }
     Revoke { peer, region }
     Query { topic, arguments }
-    Close {}
-    MxOpen { board, endpoint, key, at }
+    Detach {}
+    MxOpen { board, endpoint, key, index }
     MxConnect { nic, endpoint, key }
-    MxWho { domain, endpoint }
+    MxResolve { domain, endpoint }
     Capture { board, domain, snap_bytes }
-    MakeRegion { peer, region, bytes }
+    CreateRegion { peer, region, bytes }
 }
 
 any_message! { to_client, ToClient:
-    HelloBack { magic, major, minor, daemon }
+    HelloReply { magic, major, minor, daemon }
     Refused { reason, text }
     Done {}
-    Welcome { domain, ticket, name, owner, epoch, slab, daemon_place, credit_bytes, channels, fresh }
+    Welcome { domain, ticket, name, owner, epoch, slab, daemon_ready_bit, credit_bytes, channels, fresh }
     EndpointOpened { index }
     Found { domain, name, owner }
-    ChannelOffer { channel, peer, peer_name, peer_owner, direction, slab, board, place, peer_place, new_board }
+    ChannelOffer { channel, peer, peer_name, peer_owner, direction, slab, ready_map, ready_bit, peer_ready_bit, new_ready_map }
     ChannelOpen { channel }
-    ChannelRefused { peer, reason, last }
+    ChannelRefused { peer, reason, permanent }
     ChannelClosed { channel, reason }
     Granted { peer, region, start, bytes }
     Revoked { peer, region }
     PeerGone { peer, reason }
-    Nudge {}
-    Answer { last, json }
+    Wakeup {}
+    QueryReply { last, json }
     MxOpened { board, endpoint, nic }
     MxFound { domain, endpoint }
-    MxIs { nic, endpoint }
-    RegionMade { region }
+    MxResolved { nic, endpoint }
+    RegionCreated { region }
     EventChannels { ends }
-    Placed { memory }
+    DescriptorOffsets { memory }
 }

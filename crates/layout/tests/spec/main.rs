@@ -5,11 +5,11 @@
 use std::fmt::Write as _;
 
 use isthmus_layout::arena;
-use isthmus_layout::board::{self, Place};
-use isthmus_layout::border::{self, FrameKind, Handed, lots};
-use isthmus_layout::channel::{self, Direction, Geometry, SlabSize};
+use isthmus_layout::channel::{self, ChannelGeometry, Direction, SlabSize};
 use isthmus_layout::control::{FieldInfo, HEADER_BYTES, MessageInfo, Resume, ToClient, ToDaemon};
 use isthmus_layout::limits;
+use isthmus_layout::proxy::{self, ProxyFrameKind, ResourceRef, grants};
+use isthmus_layout::ready_map::{self, ReadyBit};
 
 mod records;
 
@@ -37,7 +37,7 @@ fn fields_table(fields: &[FieldInfo], first: usize) -> String {
     for field in fields {
         let at = offset.map_or_else(|| String::from("then"), |offset| offset.to_string());
         writeln!(table, "| {at} | `{}` | {} | {} |", field.name, (field.describe)(), field.doc.trim()).unwrap();
-        offset = offset.filter(|_| field.width.least == field.width.most).map(|offset| offset + field.width.most);
+        offset = offset.filter(|_| field.width.min == field.width.max).map(|offset| offset + field.width.max);
     }
     table
 }
@@ -52,14 +52,14 @@ fn message_section(info: &MessageInfo) -> String {
     if !info.descriptors.is_empty() {
         facts.push(format!("File descriptors: {}.", info.descriptors.join(", ")));
     }
-    if let Some(more) = info.more {
+    if let Some(more) = info.optional {
         let also = if info.descriptors.is_empty() { "File descriptors" } else { "And" };
         facts.push(format!("{also}, if `{}` is set: {}.", more.field, more.what.join(", ")));
     }
     if !info.reply.is_empty() {
         facts.push(format!("Answer: {}.", info.reply));
     }
-    facts.push(format!("Since minor version {}; at most {} bytes.", info.since, HEADER_BYTES + info.width.most));
+    facts.push(format!("Since minor version {}; at most {} bytes.", info.since, HEADER_BYTES + info.width.max));
     section + &facts.join(" ") + "\n"
 }
 
@@ -83,7 +83,7 @@ fn rows(head: &str, rows: &[(u64, u64, &str)]) -> String {
 
 #[test]
 fn a_channel_stands_as_documented() {
-    let geometry = Geometry { slab: SlabSize::new(limits::SLAB_BYTES_DEFAULT).unwrap() };
+    let geometry = ChannelGeometry { slab: SlabSize::new(limits::SLAB_BYTES_DEFAULT).unwrap() };
     let word = 4_u64;
     let ring_bytes = u64::from(limits::RING_CELLS * limits::CELL_BYTES);
     let mut region = Vec::new();
@@ -103,8 +103,8 @@ fn a_channel_stands_as_documented() {
     ];
     for (direction, names) in [Direction::Zero, Direction::One].into_iter().zip(names) {
         let at = geometry.direction(direction);
-        region.push((word * u64::from(at.consumer), u64::from(limits::APART_BYTES), names[0]));
-        region.push((word * u64::from(at.producer), u64::from(limits::APART_BYTES), names[1]));
+        region.push((word * u64::from(at.consumer), u64::from(limits::DESTRUCTIVE_INTERFERENCE_BYTES), names[0]));
+        region.push((word * u64::from(at.producer), u64::from(limits::DESTRUCTIVE_INTERFERENCE_BYTES), names[1]));
         region.push((word * u64::from(at.ring), ring_bytes, names[2]));
         region.push((at.slab, u64::from(geometry.slab.bytes()), names[3]));
     }
@@ -123,26 +123,26 @@ fn a_channel_stands_as_documented() {
         (
             channel::PARKED,
             1,
-            "`PARKED`: 1 while the consumer wants its board marked instead of looking at this ring, 2 while it looks here and will use a barrier before it stops",
+            "`PARKED`: 1 while the consumer wants its bit set in the ready map instead of polling this ring, 2 while it polls here and will use a heavy fence before it stops",
         ),
     ]);
     let producer = block(&[
         (channel::BLOCKED, 1, "`BLOCKED`: 1 while the producer sleeps until the consumer has given something back"),
         (
-            channel::SLOWER,
+            channel::SLOW_PATH_REASONS,
             1,
-            "`SLOWER`: for display only: the reasons why its last long message went in pieces (bits 0 to 15) and why the consumer had to ask for what it last wanted of memory registered here (bits 16 to 31); 0 for none",
+            "`SLOW_PATH_REASONS`: for display only: the reasons why its last long message was sent in fragments (bits 0 to 15) and why the consumer had to ask for what it last wanted of memory registered here (bits 16 to 31); 0 for none",
         ),
         (channel::MESSAGES, 2, "`MESSAGES`: messages sent, for display only, low half first"),
         (channel::BYTES, 2, "`BYTES`: message bytes sent, for display only, low half first"),
-        (channel::RINGS, 2, "`RINGS`: doorbells rung, for display only, low half first"),
+        (channel::DOORBELLS, 2, "`DOORBELLS`: doorbells rung, for display only, low half first"),
     ]);
     let cell = block(&[
         (channel::STAMP, 1, "stamp: written last"),
         (
-            channel::RECORD_HEAD,
+            channel::RECORD_HEADER,
             1,
-            "in a record's first cell, its head: kind in bits 0 to 7, zero, body bytes in bits 16 to 31",
+            "in a record's first cell, its header: kind in bits 0 to 7, zero, body bytes in bits 16 to 31",
         ),
         (2, u64::from(channel::FIRST_BODY_WORDS), "body (in further cells of a record it begins at offset 4)"),
     ]);
@@ -151,39 +151,39 @@ fn a_channel_stands_as_documented() {
 }
 
 #[test]
-fn a_board_stands_as_documented() {
+fn ready_map_layout_matches_its_document() {
     let at = |word: u32| 4 * u64::from(word);
     let words = rows(
         "offset | bytes | meaning",
         &[
             (
-                at(board::ANY),
+                at(ready_map::SUMMARY),
                 4,
-                "`ANY`: where a place was marked since the receiver looked last: bit 0 anywhere, bit 1 + *n* in the 256 places from 256 *n* on",
+                "`SUMMARY`: where a bit was set since the receiver looked last: bit 0 anywhere, bit 1 + *n* in the 256 ready bits from 256 *n* on",
             ),
             (
-                at(board::SLEEPING),
+                at(ready_map::SLEEPING),
                 4,
-                "`SLEEPING`: 1 while the receiver sleeps: whoever marks a place rings the doorbell",
+                "`SLEEPING`: 1 while the receiver sleeps: the peer that sets a bit rings the doorbell",
             ),
-            (at(board::MARKS), at(board::MARK_WORDS), "`MARKS`: one bit for each place"),
+            (at(ready_map::READY_BITS), at(ready_map::READY_BIT_WORDS), "`READY_BITS`: one bit for each channel"),
         ],
     );
-    let mut places = String::from("| place | byte | bit | what |\n| --- | --- | --- | --- |\n");
-    let last = Place::new(limits::BOARD_PLACES as u16 - 1).unwrap();
-    let first = Place::new(Place::FIRST).unwrap();
+    let mut bits = String::from("| ready bit | byte | bit | what |\n| --- | --- | --- | --- |\n");
+    let last = ReadyBit::new(limits::READY_MAP_BITS as u16 - 1).unwrap();
+    let first = ReadyBit::new(ReadyBit::FIRST_CHANNEL).unwrap();
     let known = [
-        (Place::CONTROL, "the daemon: look at the control socket"),
-        (Place::DOMAIN_RING, "the domain ring"),
+        (ReadyBit::CONTROL, "the daemon: look at the control socket"),
+        (ReadyBit::DOMAIN_RING, "the domain ring"),
         (first, "the first channel with a peer"),
         (last, "the last"),
     ];
-    for (place, what) in known {
-        let bit = place.bit().trailing_zeros();
-        let byte = at(place.word()) + u64::from(bit / 8);
-        writeln!(places, "| {} | {byte} | {} | {what} |", place.number(), bit % 8).unwrap();
+    for (ready_bit, what) in known {
+        let bit = ready_bit.bit().trailing_zeros();
+        let byte = at(ready_bit.word()) + u64::from(bit / 8);
+        writeln!(bits, "| {} | {byte} | {} | {what} |", ready_bit.number(), bit % 8).unwrap();
     }
-    holds("board.md", &[("words", words), ("places", places)]);
+    holds("ready-map.md", &[("words", words), ("bits", bits)]);
 }
 
 #[test]
@@ -194,14 +194,14 @@ fn an_arena_stands_as_documented() {
         rows("offset | bytes | meaning", &words.iter().map(rows_of).collect::<Vec<_>>())
     };
     let file = [
-        (0, word(arena::ENTRIES_AT), "the front page"),
+        (0, word(arena::ENTRIES_AT), "the header page"),
         (word(arena::ENTRIES_AT), word(arena::ENTRIES * arena::ENTRY_WORDS), "1024 entries"),
-        (word(arena::VISITORS_AT), word(arena::VISITORS * arena::VISITOR_WORDS), "1024 visitors"),
+        (word(arena::WRITERS_AT), word(arena::WRITERS * arena::WRITER_WORDS), "1024 writer slots"),
     ];
-    assert_eq!((arena::ENTRIES, arena::VISITORS), (1024, 1024));
+    assert_eq!((arena::ENTRIES, arena::WRITERS), (1024, 1024));
     let mut file = rows("offset | bytes | part", &file);
-    writeln!(file, "| {} | to the end | memory, where entries say; holes |", arena::FRONT.0).unwrap();
-    let front = table(&[
+    writeln!(file, "| {} | to the end | memory, where entries say; holes |", arena::HEADER.0).unwrap();
+    let header = table(&[
         (arena::MAGIC, 1, "`MAGIC`: the bytes `ISA1`"),
         (arena::CHANGES, 1, "`CHANGES`: how often an entry was opened or shut, free-running"),
     ]);
@@ -213,183 +213,204 @@ fn an_arena_stands_as_documented() {
         (arena::BODY, 2, "`BODY`: bytes of its body"),
         (arena::START, 2, "`START`: where the body begins in the file"),
     ]);
-    let visitor = table(&[
-        (arena::DOMAIN, 1, "`DOMAIN`: its number, 0 for nobody"),
+    let writer = table(&[
+        (arena::DOMAIN, 1, "`DOMAIN`: its number, 0 for none"),
         (
-            arena::INSIDE,
+            arena::WRITING_ENTRY,
             1,
-            "`INSIDE`: the entry it changes something in just now, counted from 1; 0 for none; 0xffffffff is `EVICTED`",
+            "`WRITING_ENTRY`: the entry it changes something in just now, counted from 1; 0 for none; 0xffffffff is `EVICTED`",
         ),
     ]);
     assert_eq!((arena::READ, arena::WRITE, arena::EVICTED), (1, 2, u32::MAX));
-    holds("arena.md", &[("file", file), ("front", front), ("entry", entry), ("visitor", visitor)]);
+    holds("arena.md", &[("file", file), ("header", header), ("entry", entry), ("writer", writer)]);
 }
 
 #[test]
-fn a_border_stands_as_documented() {
+fn proxy_layout_matches_its_document() {
     let page = u64::from(limits::PAGE_BYTES);
     let window = rows(
         "offset | bytes | part",
         &[
             (0, page, "the head page"),
-            (border::CROSSING_AT, border::CROSSING.size().0, "the crossing"),
+            (proxy::PROXY_RING_OFFSET, proxy::PROXY_RING.size().0, "the proxy ring"),
             (
-                border::PIECES_AT,
-                border::WINDOW_BYTES_MIN - border::PIECES_AT,
-                "pieces, to the end: at least so many bytes",
+                proxy::EXTENTS_OFFSET,
+                proxy::WINDOW_BYTES_MIN - proxy::EXTENTS_OFFSET,
+                "extents, to the end: at least so many bytes",
             ),
         ],
     );
     let at = |word: u32| 4 * u64::from(word);
-    let magic = format!("magic: {:#x}, then {:#x}", border::MAGIC[0], border::MAGIC[1]);
-    let version = format!("version: {}", border::VERSION);
+    let magic = format!("magic: {:#x}, then {:#x}", proxy::MAGIC[0], proxy::MAGIC[1]);
+    let version = format!("version: {}", proxy::VERSION);
     let head = rows(
         "offset | bytes | meaning",
         &[
-            (at(border::MAGIC_WORD), 8, &magic),
-            (at(border::VERSION_WORD), 4, &version),
-            (at(border::CALL_WORD), 4, "the call; the guest writes it"),
-            (at(border::ANSWER_WORD), 4, "the answer; the host writes it"),
-            (at(border::HOST_BEAT_WORD), 4, "the host's beat; 0: it has none"),
-            (at(border::GUEST_BEAT_WORD), 4, "the guest's beat; 0: it has none"),
+            (at(proxy::MAGIC_WORD), 8, &magic),
+            (at(proxy::VERSION_WORD), 4, &version),
+            (at(proxy::SESSION_REQUEST_WORD), 4, "the session request; the guest writes it"),
+            (at(proxy::SESSION_REPLY_WORD), 4, "the session reply; the host writes it"),
+            (at(proxy::HOST_HEARTBEAT_WORD), 4, "the host's heartbeat; 0: it has none"),
+            (at(proxy::GUEST_HEARTBEAT_WORD), 4, "the guest's heartbeat; 0: it has none"),
         ],
     );
     let mut frames = format!(
         "| kind | frame | from | content |\n| --- | --- | --- | --- |\n\
          Slabs have {} bytes, and a content at most {}.\n",
-        border::CROSSING.slab.bytes(),
-        border::FRAME_BYTES_MAX
+        proxy::PROXY_RING.slab.bytes(),
+        proxy::PROXY_FRAME_BYTES_MAX
     );
     let rest = frames.split_off(frames.find("Slabs").unwrap());
     for (kind, from, content) in [
-        (FrameKind::Open, "guest", "who has connected"),
-        (FrameKind::Packet, "both", "a control message, and what it hands"),
-        (FrameKind::Closed, "both", "none: the connection is over"),
-        (FrameKind::Taken, "host", "none: 8 more messages of the connection were taken"),
-        (FrameKind::Withdrawn, "host", "a piece; of no connection"),
-        (FrameKind::Plugged, "guest", "a common window that the guest has now; of no connection"),
-        (FrameKind::Unplugged, "guest", "one that it has no longer; of no connection"),
-        (FrameKind::Away, "guest", "the same: nobody in the guest sees it any more; of no connection"),
-        (FrameKind::Wanted, "host", "a lot that the guest is to make; of no connection"),
-        (FrameKind::Lot, "guest", "a lot that was made, or was not; of no connection"),
-        (FrameKind::Share, "host", "a window that the guest is to have in common with another one; of no connection"),
-        (FrameKind::Offer, "guest", "what the other one needs for that; of no connection"),
-        (FrameKind::Part, "host", "such a window that is over; of no connection"),
-        (FrameKind::Lend, "host", "a lot of the other guest's; of no connection"),
-        (FrameKind::Lent, "guest", "whether it can be mapped; of no connection"),
+        (ProxyFrameKind::ClientConnected, "guest", "who has connected"),
+        (ProxyFrameKind::ControlPacket, "both", "a control message, and the resources that it passes"),
+        (ProxyFrameKind::Closed, "both", "none: the connection is over"),
+        (ProxyFrameKind::Ack, "host", "none: 8 more messages of the connection are acknowledged"),
+        (ProxyFrameKind::RevokedExtent, "host", "a revoked extent; of no connection"),
+        (ProxyFrameKind::WindowAttached, "guest", "a pair window that the guest has now; of no connection"),
+        (ProxyFrameKind::WindowDetached, "guest", "one that it has no longer; of no connection"),
+        (
+            ProxyFrameKind::Reclaimed,
+            "guest",
+            "a revoked extent that no program of the guest maps any more; of no connection",
+        ),
+        (ProxyFrameKind::GrantRequest, "host", "a grant batch that the guest is to make; of no connection"),
+        (ProxyFrameKind::GrantReply, "guest", "a grant batch that was made, or was not; of no connection"),
+        (
+            ProxyFrameKind::PairInvite,
+            "host",
+            "a pair window that the guest is to have with another one; of no connection",
+        ),
+        (ProxyFrameKind::PairOffer, "guest", "what the other one needs for that; of no connection"),
+        (ProxyFrameKind::PairClose, "host", "such a window that is over; of no connection"),
+        (ProxyFrameKind::MapRequest, "host", "a grant batch of the other guest; of no connection"),
+        (ProxyFrameKind::MapReply, "guest", "whether it can be mapped; of no connection"),
     ] {
-        assert_eq!(FrameKind::from_code(kind.code()), Some(kind));
+        assert_eq!(ProxyFrameKind::from_code(kind.code()), Some(kind));
         writeln!(frames, "| {} | `{kind:?}` | {from} | {content} |", kind.code()).unwrap();
     }
     write!(frames, "\n{rest}").unwrap();
-    let handed = handed();
-    let all = [("window", window), ("head", head), ("frames", frames), ("handed", handed), ("lots", made())];
-    holds("border.md", &[&all[..], &[("shared", shared())]].concat());
+    let resources = resource_refs();
+    let all =
+        [("window", window), ("head", head), ("frames", frames), ("resources", resources), ("grants", grant_batches())];
+    holds("guest-proxy.md", &[&all[..], &[("pair-window", pair_window())]].concat());
 }
 
-/// What is handed: each number is looked for where the table says.
-fn handed() -> String {
-    let bytes = |handed| border::Packet { handed: vec![handed], message: &[] }.emit()[1..].to_vec();
-    let piece = bytes(Handed::Piece {
-        window: border::WindowNumber(0x0605),
+/// References to resources: each number is looked for where the table says.
+fn resource_refs() -> String {
+    let bytes = |resource| proxy::ControlPacket { resources: vec![resource], message: &[] }.emit()[1..].to_vec();
+    let extent = bytes(ResourceRef::Extent {
+        window: proxy::WindowId(0x0605),
         offset: 0x0807_0605_0403_0201,
         bytes: 0x1817_1615_1413_1211,
-        age: 0x2423_2221,
+        generation: 0x2423_2221,
     });
-    let (ringer, listener) = (Handed::Ringer { peer: 0x0201, vector: 0x1211 }, Handed::Listener { vector: 0x1211 });
-    assert_eq!((&piece[..4], &piece[4..8]), (&[1, 0, 5, 6][..], &[0x21, 0x22, 0x23, 0x24][..]));
-    assert_eq!((piece[8], piece[16], piece.len()), (1, 0x11, 24));
-    let (window, offset, bytes_there, age) = (border::WindowNumber(1), 0, 0, 0);
-    assert_eq!(bytes(Handed::Home { window, offset, bytes: bytes_there, age })[..4], [4, 0, 1, 0]);
-    assert_eq!(bytes(Handed::View { window, offset, bytes: bytes_there, age })[..4], [5, 0, 1, 0]);
-    assert_eq!(bytes(ringer)[..8], [2, 0, 1, 2, 0x11, 0x12, 0, 0]);
-    assert_eq!(bytes(listener)[..8], [3, 0, 0, 0, 0x11, 0x12, 0, 0]);
+    let (doorbell, events) =
+        (ResourceRef::Doorbell { peer: 0x0201, vector: 0x1211 }, ResourceRef::VectorEvents { vector: 0x1211 });
+    assert_eq!((&extent[..4], &extent[4..8]), (&[1, 0, 5, 6][..], &[0x21, 0x22, 0x23, 0x24][..]));
+    assert_eq!((extent[8], extent[16], extent.len()), (1, 0x11, 24));
+    let (window, offset, bytes_there, generation) = (proxy::WindowId(1), 0, 0, 0);
+    assert_eq!(bytes(ResourceRef::PrivateExtent { window, offset, bytes: bytes_there, generation })[..4], [4, 0, 1, 0]);
+    assert_eq!(
+        bytes(ResourceRef::ReadOnlyExtent { window, offset, bytes: bytes_there, generation })[..4],
+        [5, 0, 1, 0]
+    );
+    assert_eq!(bytes(doorbell)[..8], [2, 0, 1, 2, 0x11, 0x12, 0, 0]);
+    assert_eq!(bytes(events)[..8], [3, 0, 0, 0, 0x11, 0x12, 0, 0]);
     rows(
         "offset | bytes | meaning",
         &[
             (
                 0,
                 2,
-                "1: a piece; 2: what rings a vector of a peer; 3: where rings of a vector of the guest's are heard; 4: a piece that is a home; 5: a piece, for reading only",
+                "1: an extent; 2: a doorbell, which rings a vector of a peer; 3: the events of a vector of the guest; 4: a private extent; 5: an extent, for reading only",
             ),
             (
                 2,
                 2,
                 "of 1, 4 and 5: the window: 0 is the guest's own; of 2: the peer: 0 is the host, 1 the guest itself, others are other guests",
             ),
-            (4, 4, "of 1, 4 and 5: its age, which tells uses of the same bytes apart; of 2 and 3: the vector"),
+            (4, 4, "of 1, 4 and 5: its generation, which tells uses of the same bytes apart; of 2 and 3: the vector"),
             (8, 8, "of 1, 4 and 5: its first byte in the window"),
             (16, 8, "of 1, 4 and 5: its bytes"),
         ],
     )
 }
 
-/// What stands in the head page, and in frames, of a window that is made of lots.
-fn made() -> String {
+/// What stands in the head page, and in frames, of a window that is made of grant batches.
+fn grant_batches() -> String {
     let at = |word: u32| 4 * u64::from(word);
-    let words = u64::from(4 * lots::RANG_WORDS);
+    let words = u64::from(4 * grants::PENDING_WORDS);
     let head = rows(
         "offset in the head page | bytes | meaning",
         &[
-            (at(lots::HOST_RANG_WORD), words, "vectors of the guest that the host has rung, a bit each"),
-            (at(lots::GUEST_RANG_WORD), words, "vectors of the host that the guest has rung, a bit each"),
-            (at(lots::GUEST_THERE_WORD), 4, "1 while the guest's daemon is there"),
-            (at(lots::HOST_THERE_WORD), 4, "1 while the host's daemon maps the window"),
+            (at(grants::HOST_PENDING_WORD), words, "vectors of the guest that the host has rung, a bit each"),
+            (at(grants::GUEST_PENDING_WORD), words, "vectors of the host that the guest has rung, a bit each"),
+            (at(grants::GUEST_PRESENT_WORD), 4, "1 while the guest's daemon is there"),
+            (at(grants::HOST_PRESENT_WORD), 4, "1 while the host's daemon maps the window"),
         ],
     );
-    let (window, place) = (border::WindowNumber(0x2221), 0x0807_0605_0403_0201);
-    let wanted = lots::Wanted { window, place, bytes: 0x1817_1615_1413_1211 }.emit();
-    let lot = lots::Lot { window, place, grant: b"G" }.emit();
-    assert_eq!((wanted[0], wanted[8], wanted[16], wanted.len()), (1, 0x11, 0x21, 18));
-    assert_eq!((lot[0], lot[8], lot[10], lot.len()), (1, 0x21, b'G', 11));
+    let (window, offset) = (proxy::WindowId(0x2221), 0x0807_0605_0403_0201);
+    let request = grants::GrantRequest { window, offset, bytes: 0x1817_1615_1413_1211 }.emit();
+    let reply = grants::GrantReply { window, offset, grant: b"G" }.emit();
+    assert_eq!((request[0], request[8], request[16], request.len()), (1, 0x11, 0x21, 18));
+    assert_eq!((reply[0], reply[8], reply[10], reply.len()), (1, 0x21, b'G', 11));
     let frames = rows(
-        "offset in `Wanted` or `Lot` | bytes | meaning",
+        "offset in `GrantRequest` or `GrantReply` | bytes | meaning",
         &[
-            (0, 8, "the place of the lot; the host chooses it, and none twice"),
-            (8, 8, "in `Wanted`: its bytes, in whole pages"),
-            (16, 2, "in `Wanted`: the window; 0 is the guest's own"),
-            (8, 2, "in `Lot`: the window"),
-            (10, lots::GRANT_BYTES_MAX as u64, "in `Lot`: so many at most: the grant, or nothing if the guest cannot"),
+            (0, 8, "the offset of the grant batch; the host chooses it, and none twice"),
+            (8, 8, "in `GrantRequest`: its bytes, in whole pages"),
+            (16, 2, "in `GrantRequest`: the window; 0 is the guest's own"),
+            (8, 2, "in `GrantReply`: the window"),
+            (
+                10,
+                grants::GRANT_DESCRIPTION_BYTES_MAX as u64,
+                "in `GrantReply`: so many at most: the grant, or nothing if the guest cannot",
+            ),
         ],
     );
     format!("{head}\n{frames}")
 }
 
-/// What is said of a window that one guest grants to the other.
-fn shared() -> String {
-    let (window, place) = (border::WindowNumber(0x2221), 0x0807_0605_0403_0201);
-    let share = border::shared::Share { window, domain: 0x3231, offer: b"N" }.emit();
-    assert_eq!((share[0], share[2], share[4], share.len()), (0x21, 0x31, b'N', 5));
-    let offer = border::shared::Offer { window, offer: b"N" }.emit();
+/// The frames about a window that one guest grants to the other.
+fn pair_window() -> String {
+    let (window, offset) = (proxy::WindowId(0x2221), 0x0807_0605_0403_0201);
+    let invite = proxy::pair_window::PairInvite { window, domid: 0x3231, offer: b"N" }.emit();
+    assert_eq!((invite[0], invite[2], invite[4], invite.len()), (0x21, 0x31, b'N', 5));
+    let offer = proxy::pair_window::PairOffer { window, offer: b"N" }.emit();
     assert_eq!((offer[0], offer[2], offer.len()), (0x21, b'N', 3));
-    let lend = border::shared::Lend { window, place, bytes: 0x1817_1615_1413_1211, grant: b"G" }.emit();
-    assert_eq!((lend[0], lend[8], lend[16], lend[18], lend.len()), (1, 0x11, 0x21, b'G', 19));
-    let lent = border::shared::Lent { window, place, good: true }.emit();
-    assert_eq!((lent[0], lent[8], lent[10], lent.len()), (1, 0x21, 1, 11));
-    let most = lots::GRANT_BYTES_MAX as u64;
+    let request = proxy::pair_window::MapRequest { window, offset, bytes: 0x1817_1615_1413_1211, grant: b"G" }.emit();
+    assert_eq!((request[0], request[8], request[16], request[18], request.len()), (1, 0x11, 0x21, b'G', 19));
+    let reply = proxy::pair_window::MapReply { window, offset, mapped: true }.emit();
+    assert_eq!((reply[0], reply[8], reply[10], reply.len()), (1, 0x21, 1, 11));
+    let max = grants::GRANT_DESCRIPTION_BYTES_MAX as u64;
     let of = |frame: &str, fields: &[(u64, u64, &str)]| rows(&format!("offset in `{frame}` | bytes | meaning"), fields);
     [
         of(
-            "Share",
+            "PairInvite",
             &[
                 (0, 2, "the window"),
-                (2, 2, "the other guest's domain"),
-                (4, most, "so many at most: what that one offers; nothing for the guest that is to offer it"),
+                (2, 2, "the other guest's domid"),
+                (4, max, "so many at most: what that one offers; nothing for the guest that is to offer it"),
             ],
         ),
-        of("Offer", &[(0, 2, "the window"), (2, most, "so many at most: the offer; nothing if there is none")]),
+        of("PairOffer", &[(0, 2, "the window"), (2, max, "so many at most: the offer; nothing if there is none")]),
         of(
-            "Lend",
+            "MapRequest",
             &[
-                (0, 8, "the place of the lot"),
+                (0, 8, "the offset of the grant batch"),
                 (8, 8, "its bytes, in whole pages"),
                 (16, 2, "the window"),
-                (18, most, "so many at most: the grant"),
+                (18, max, "so many at most: the grant"),
             ],
         ),
         of(
-            "Lent",
-            &[(0, 8, "the place of the lot"), (8, 2, "the window"), (10, 1, "1: it can be mapped; 0: it cannot")],
+            "MapReply",
+            &[
+                (0, 8, "the offset of the grant batch"),
+                (8, 2, "the window"),
+                (10, 1, "1: it can be mapped; 0: it cannot"),
+            ],
         ),
     ]
     .join("\n")

@@ -29,9 +29,9 @@ pub(super) fn open_socket(address: SocketAddr) -> Result<OwnedFd, OpenError> {
         v4.map_err(refused)?;
     }
     bind(&socket, &address).map_err(|source| match source {
-        Errno::ADDRINUSE => OpenError::AddressTaken { address },
-        Errno::ADDRNOTAVAIL => OpenError::AddressForeign { address },
-        source => OpenError::at("binding a UDP socket", "CAP_NET_BIND_SERVICE", source),
+        Errno::ADDRINUSE => OpenError::AddressInUse { address },
+        Errno::ADDRNOTAVAIL => OpenError::AddressNotLocal { address },
+        source => OpenError::from_errno("binding a UDP socket", "CAP_NET_BIND_SERVICE", source),
     })?;
     Ok(socket)
 }

@@ -192,13 +192,13 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_called_like_a_group() {
+    fn multicast_addresses_are_never_learned() {
         let mut peers = peers(&[(1, &[])]);
         assert_eq!(peers.admit(0, ALL, nic(9)), Err(Doubt::Forged));
     }
 
     #[test]
-    fn what_was_announced_survives_another_configuration() {
+    fn learned_names_survive_reconfiguration() {
         let mut peers = peers(&[(1, &[11]), (2, &[])]);
         peers.admit(1, nic(22), ALL).unwrap();
         peers.set(&[peer(3, &[]), peer(2, &[])]);

@@ -29,7 +29,7 @@ pub(super) const OUTGOING: u32 = 1024;
 /// A piece of a frame (`struct xdp_desc`).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Piece {
+pub(super) struct XdpDesc {
     pub(super) at: u64,
     pub(super) len: u32,
     pub(super) options: u32,
@@ -43,10 +43,10 @@ pub(super) const GOES_ON: u32 = libc::XDP_PKT_CONTD;
 pub(super) struct Socket {
     pub(super) fill: Ring<u64>,
     pub(super) completion: Ring<u64>,
-    pub(super) receive: Ring<Piece>,
-    pub(super) transmit: Ring<Piece>,
+    pub(super) receive: Ring<XdpDesc>,
+    pub(super) transmit: Ring<XdpDesc>,
     /// Whether frames may lie in several chunks.
-    pub(super) in_pieces: bool,
+    pub(super) multi_buffer: bool,
     pub(super) mode: XdpMode,
     _program: Program,
     pub(super) fd: OwnedFd,
@@ -65,8 +65,8 @@ impl Socket {
     ) -> Result<Self, OpenError> {
         let mut last = Errno::OPNOTSUPP;
         for &mode in modes {
-            for in_pieces in [true, false] {
-                match Self::prepare(index, queue, ethertype, mode, in_pieces, zero_copy) {
+            for multi_buffer in [true, false] {
+                match Self::prepare(index, queue, ethertype, mode, multi_buffer, zero_copy) {
                     Ok(socket) => return Ok(socket),
                     Err(Failed::Privilege(error)) => return Err(error),
                     Err(Failed::Step(errno)) => last = errno,
@@ -87,7 +87,7 @@ impl Socket {
         queue: u32,
         ethertype: u16,
         mode: XdpMode,
-        in_pieces: bool,
+        multi_buffer: bool,
         zero_copy: bool,
     ) -> Result<Self, Failed> {
         let fd = new_socket().map_err(Failed::Privilege)?;
@@ -114,15 +114,15 @@ impl Socket {
         (0..INCOMING).for_each(|chunk| fill.push(u64::from(chunk) * CHUNK as u64));
         fill.publish();
         let copy = if zero_copy { 0 } else { libc::XDP_COPY };
-        let pieces = if in_pieces { libc::XDP_USE_SG } else { 0 };
+        let pieces = if multi_buffer { libc::XDP_USE_SG } else { 0 };
         sys::bind_xdp(&fd, index, queue, copy | pieces | libc::XDP_USE_NEED_WAKEUP)?;
         let program = Program::attach(&fd, index, queue, ethertype, mode).map_err(|source| match source {
             Errno::PERM => {
-                Failed::Privilege(OpenError::at("attaching an XDP program", "CAP_BPF CAP_NET_ADMIN", source))
+                Failed::Privilege(OpenError::from_errno("attaching an XDP program", "CAP_BPF CAP_NET_ADMIN", source))
             }
             source => Failed::Step(source),
         })?;
-        Ok(Self { fill, completion, receive, transmit, in_pieces, mode, _program: program, fd, memory })
+        Ok(Self { fill, completion, receive, transmit, multi_buffer, mode, _program: program, fd, memory })
     }
 
     /// What the kernel dropped, for whatever reason.
@@ -152,7 +152,7 @@ fn new_socket() -> Result<OwnedFd, OpenError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     socket_with(AddressFamily::XDP, SocketType::RAW, flags, None).map_err(|source| match source {
         Errno::AFNOSUPPORT => OpenError::NotSupported { operation, what: "it has no CONFIG_XDP_SOCKETS" },
-        source => OpenError::at(operation, "CAP_NET_RAW", source),
+        source => OpenError::from_errno(operation, "CAP_NET_RAW", source),
     })
 }
 

@@ -5,11 +5,11 @@
 //! ```
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod bed;
 mod packet;
 mod pattern;
 mod raw;
 mod suite;
+mod testbed;
 mod udp;
 #[cfg(feature = "af-xdp")]
 mod xdp;

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use isthmus_layout::NicId;
-use isthmus_link::{Frame, Link, Next, Sent, State, octets};
+use isthmus_link::{Frame, Link, LinkState, SendNext, SendOutcome, octets};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::bed::ETHERTYPE;
+use crate::testbed::ETHERTYPE;
 
 /// How long a test waits for what must happen; never a claim about speed.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -40,10 +40,10 @@ pub(crate) fn send_all(link: &mut dyn Link, frames: &[Vec<u8>]) -> usize {
     let frames: Vec<Frame<'_>> = frames.iter().map(|bytes| Frame::whole(bytes)).collect();
     let (mut at, mut refused) = (0, 0);
     while at < frames.len() {
-        let Sent { taken, refused: those, next } = link.send(&frames[at..]).unwrap();
-        at += taken;
+        let SendOutcome { accepted, refused: those, next } = link.send(&frames[at..]).unwrap();
+        at += accepted;
         refused += those.count();
-        if next != Next::Ready {
+        if next != SendNext::Ready {
             assert!(Instant::now() < end, "{next:?} at {at}: {:?}", link.counters());
             pause(link, PollFlags::OUT);
         }
@@ -83,7 +83,7 @@ pub(crate) fn drain(link: &mut dyn Link) -> Vec<Vec<u8>> {
         let came = link.receive().unwrap();
         frames.extend((0..came).map(|n| link.frame(n).to_vec()));
         let after = link.counters();
-        let is_same = |f: fn(&isthmus_link::Counters) -> u64| f(&before) == f(&after);
+        let is_same = |f: fn(&isthmus_link::LinkCounters) -> u64| f(&before) == f(&after);
         if came == 0 && is_same(|c| c.not_for_us) && is_same(|c| c.sender_unknown) && is_same(|c| c.sender_forged) {
             return frames;
         }
@@ -108,7 +108,7 @@ pub(crate) fn passes(from: &mut dyn Link, to: &mut dyn Link, number: u32, len: u
 
 /// Looks at the link until it is in this state.
 #[track_caller]
-pub(crate) fn becomes(link: &mut dyn Link, state: State) {
+pub(crate) fn becomes(link: &mut dyn Link, state: LinkState) {
     let end = Instant::now() + PATIENCE;
     while link.refresh().unwrap() != state {
         assert!(Instant::now() < end, "{} is {}", link.name(), link.state());

@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use isthmus_link::raw::{Plan, RawError, Wait, ping, pong, stream_in, stream_out};
+use isthmus_link::raw::{MeasurementPlan, RawError, RawWait, ping, pong, stream_in, stream_out};
 use isthmus_link::{Link, PacketLink, PacketOptions, Peer, UdpLink, UdpOptions};
 
-use crate::bed::{Bed, ETHERTYPE, WIRE, nic};
+use crate::testbed::{ETHERTYPE, Testbed, WIRE, nic};
 
-fn packet(bed: &Bed) -> [Box<dyn Link>; 2] {
+fn packet(bed: &Testbed) -> [Box<dyn Link>; 2] {
     [&bed.a, &bed.b].map(|host| {
         let open = || PacketLink::open(WIRE, ETHERTYPE, &PacketOptions::default()).unwrap();
         Box::new(host.run(open)) as Box<dyn Link>
     })
 }
 
-fn udp(bed: &Bed) -> [Box<dyn Link>; 2] {
+fn udp(bed: &Testbed) -> [Box<dyn Link>; 2] {
     [(&bed.a, 1), (&bed.b, 2)].map(|(host, number)| {
         let open = move || UdpLink::open(&UdpOptions::new(nic(number))).unwrap();
         let mut link = host.run(open);
@@ -26,7 +26,7 @@ fn udp(bed: &Bed) -> [Box<dyn Link>; 2] {
 }
 
 /// Opens both ends.
-type Open = fn(&Bed) -> [Box<dyn Link>; 2];
+type Open = fn(&Testbed) -> [Box<dyn Link>; 2];
 
 #[cfg(not(feature = "af-xdp"))]
 const ALL: [Open; 2] = [packet, udp];
@@ -34,7 +34,7 @@ const ALL: [Open; 2] = [packet, udp];
 const ALL: [Open; 3] = [packet, udp, xdp];
 
 #[cfg(feature = "af-xdp")]
-fn xdp(bed: &Bed) -> [Box<dyn Link>; 2] {
+fn xdp(bed: &Testbed) -> [Box<dyn Link>; 2] {
     use isthmus_link::{XdpLink, XdpOptions};
     [&bed.a, &bed.b].map(|host| {
         let open = || XdpLink::open(WIRE, ETHERTYPE, &XdpOptions::default()).unwrap();
@@ -45,11 +45,11 @@ fn xdp(bed: &Bed) -> [Box<dyn Link>; 2] {
 /// Both ends of a plan at once.
 fn measure<A: Send, B: Send>(
     [mut a, mut b]: [Box<dyn Link>; 2],
-    plan: &Plan,
-    first: impl FnOnce(&mut dyn Link, &Plan) -> A + Send,
-    second: impl FnOnce(&mut dyn Link, &Plan) -> B + Send,
+    plan: &MeasurementPlan,
+    first: impl FnOnce(&mut dyn Link, &MeasurementPlan) -> A + Send,
+    second: impl FnOnce(&mut dyn Link, &MeasurementPlan) -> B + Send,
 ) -> (A, B) {
-    let back = Plan { to: a.nic(), ..plan.clone() };
+    let back = MeasurementPlan { to: a.nic(), ..plan.clone() };
     std::thread::scope(|scope| {
         let other = scope.spawn(|| second(&mut *b, &back));
         (first(&mut *a, plan), other.join().unwrap())
@@ -59,9 +59,9 @@ fn measure<A: Send, B: Send>(
 #[test]
 fn a_stream_arrives_over_every_link() {
     for open in ALL {
-        for wait in [Wait::Sleep, Wait::Spin] {
-            let Some(bed) = Bed::anywhere(9000) else { return };
-            let plan = Plan::new(nic(2), ETHERTYPE, 8000, 5000).waiting(wait);
+        for wait in [RawWait::Sleep, RawWait::Spin] {
+            let Some(bed) = Testbed::anywhere(9000) else { return };
+            let plan = MeasurementPlan::new(nic(2), ETHERTYPE, 8000, 5000).waiting(wait);
             let (sent, came) = measure(open(&bed), &plan, stream_out, stream_in);
             let (sent, came) = (sent.unwrap(), came.unwrap());
             assert_eq!((sent.frames, sent.bytes), (5000, 40_000_000));
@@ -74,9 +74,9 @@ fn a_stream_arrives_over_every_link() {
 #[test]
 fn every_ping_has_its_pong() {
     for open in ALL {
-        for wait in [Wait::Sleep, Wait::Spin] {
-            let Some(bed) = Bed::anywhere(1500) else { return };
-            let plan = Plan::new(nic(2), ETHERTYPE, 64, 300).waiting(wait);
+        for wait in [RawWait::Sleep, RawWait::Spin] {
+            let Some(bed) = Testbed::anywhere(1500) else { return };
+            let plan = MeasurementPlan::new(nic(2), ETHERTYPE, 64, 300).waiting(wait);
             let mut times = Vec::new();
             let (made, answered) =
                 measure(open(&bed), &plan, |link, plan| ping(link, plan, |took| times.push(took)), pong);
@@ -88,12 +88,12 @@ fn every_ping_has_its_pong() {
 }
 
 #[test]
-fn an_end_alone_says_so() {
-    let Some(bed) = Bed::anywhere(1500) else { return };
+fn measurement_fails_when_the_other_end_is_silent() {
+    let Some(bed) = Testbed::anywhere(1500) else { return };
     let [mut a, mut b] = packet(&bed);
-    let plan = Plan { patience: Duration::ZERO, ..Plan::new(nic(2), ETHERTYPE, 64, 10) };
-    assert!(matches!(stream_in(&mut *b, &plan), Err(RawError::Silent { .. })));
-    assert!(matches!(ping(&mut *a, &plan, drop), Err(RawError::Silent { .. })));
-    let long = Plan::new(nic(2), ETHERTYPE, 2000, 10);
+    let plan = MeasurementPlan { timeout: Duration::ZERO, ..MeasurementPlan::new(nic(2), ETHERTYPE, 64, 10) };
+    assert!(matches!(stream_in(&mut *b, &plan), Err(RawError::Timeout { .. })));
+    assert!(matches!(ping(&mut *a, &plan, drop), Err(RawError::Timeout { .. })));
+    let long = MeasurementPlan::new(nic(2), ETHERTYPE, 2000, 10);
     assert!(matches!(stream_out(&mut *a, &long), Err(RawError::Refused { bytes: 2000, max: 1514, .. })));
 }

@@ -1,14 +1,14 @@
 //! What every link does. A new one is done when it passes.
 
-use isthmus_link::{Frame, Kind, Link, Next, State};
-use isthmus_shm::rehome::PeerRegion;
+use isthmus_link::{Frame, Link, LinkKind, LinkState, SendNext};
+use isthmus_shm::regcache::PeerRegion;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
-use crate::bed::{ALL, Bed, WIRE, nic};
 use crate::pattern::{becomes, collect, collect_batches, drain, frame, number, passes, send_all};
+use crate::testbed::{ALL, Testbed, WIRE, nic};
 
 /// Opens both ends.
-pub(crate) type Open = fn(&Bed) -> [Box<dyn Link>; 2];
+pub(crate) type Open = fn(&Testbed) -> [Box<dyn Link>; 2];
 
 /// The suite over one link.
 #[macro_export]
@@ -36,8 +36,8 @@ macro_rules! suite {
 }
 
 #[track_caller]
-fn bed(open: Open) -> Option<(Bed, [Box<dyn Link>; 2])> {
-    let bed = Bed::new(9000)?;
+fn bed(open: Open) -> Option<(Testbed, [Box<dyn Link>; 2])> {
+    let bed = Testbed::new(9000)?;
     let links = open(&bed);
     Some((bed, links))
 }
@@ -75,7 +75,7 @@ pub(crate) fn parts_are_gathered_from_our_memory_and_from_a_peers(open: Open) {
         .collect();
     assert!(frames.iter().zip(&whole).all(|(frame, whole)| frame.len() == whole.len()));
     let sent = a.send(&frames).unwrap();
-    assert_eq!((sent.taken, sent.refused.is_empty(), sent.next), (20, true, Next::Ready));
+    assert_eq!((sent.accepted, sent.refused.is_empty(), sent.next), (20, true, SendNext::Ready));
     assert!(collect(&mut *b, 20) == whole);
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn a_broadcast_arrives(open: Open) {
     let frames = [frame(ALL, a.nic(), 1, 64), frame(b.nic(), a.nic(), 2, 64), frame(ALL, a.nic(), 3, 1000)];
     assert_eq!(send_all(&mut *a, &frames), 0);
     assert!(collect(&mut *b, 3) == frames);
-    assert!(drain(&mut *a).is_empty(), "nobody hears himself");
+    assert!(drain(&mut *a).is_empty(), "no link receives its own frames");
 }
 
 pub(crate) fn frames_for_others_are_dropped(open: Open) {
@@ -123,12 +123,12 @@ pub(crate) fn what_goes_down_comes_up_again(open: Open) {
     let Some((bed, [mut a, mut b])) = bed(open) else { return };
     passes(&mut *a, &mut *b, 0, 100);
     bed.a.ip(&format!("link set {WIRE} down"));
-    becomes(&mut *a, State::Down);
+    becomes(&mut *a, LinkState::Down);
     let frames = [frame(b.nic(), a.nic(), 1, 100), frame(b.nic(), a.nic(), 2, 100)];
     let parts: Vec<Frame<'_>> = frames.iter().map(|bytes| Frame::whole(bytes)).collect();
     let sent = a.send(&parts).unwrap();
-    let is_down = (sent.taken, sent.next) == (0, Next::Down);
-    let is_refused = (sent.taken, sent.refused.count()) == (2, 2);
+    let is_down = (sent.accepted, sent.next) == (0, SendNext::Down);
+    let is_refused = (sent.accepted, sent.refused.count()) == (2, 2);
     assert!(is_down || is_refused, "{sent:?}");
     for _ in 0..3 {
         assert_eq!(a.receive().unwrap(), 0);
@@ -136,8 +136,8 @@ pub(crate) fn what_goes_down_comes_up_again(open: Open) {
     assert!(drain(&mut *b).is_empty());
     bed.a.ip(&format!("link set {WIRE} up"));
     bed.add_v6(&bed.a, 1);
-    becomes(&mut *a, State::Up);
-    becomes(&mut *b, State::Up);
+    becomes(&mut *a, LinkState::Up);
+    becomes(&mut *b, LinkState::Up);
     passes(&mut *a, &mut *b, 3, 5000);
     passes(&mut *b, &mut *a, 4, 5000);
 }
@@ -152,7 +152,7 @@ pub(crate) fn a_slow_receiver_loses_frames_and_mixes_none(open: Open) {
         send_all(&mut *a, &frames);
     }
     passes_in_order(&mut *b, FRAMES);
-    if b.kind() == Kind::Xdp {
+    if b.kind() == LinkKind::Xdp {
         b.refresh().unwrap();
     }
     let (sent, came) = (a.counters(), b.counters());

@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-use isthmus_link::{Kind, Link, OpenError, Peer, UDP_PORT, UdpLink, UdpOptions};
+use isthmus_link::{Link, LinkKind, OpenError, Peer, UDP_PORT, UdpLink, UdpOptions};
 
-use crate::bed::{ALL, Bed, Host, nic};
 use crate::pattern::{collect, drain, frame, number, passes, send_all};
+use crate::testbed::{ALL, Host, Testbed, nic};
 
 mod v4 {
     crate::suite!(super::open_v4);
@@ -20,20 +20,20 @@ mod without_offload {
 const V4: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 const V6: [&str; 2] = ["2001:db8::1", "2001:db8::2"];
 
-fn open_v4(bed: &Bed) -> [Box<dyn Link>; 2] {
+fn open_v4(bed: &Testbed) -> [Box<dyn Link>; 2] {
     both(bed, V4, |_| {}).map(|link| Box::new(link) as Box<dyn Link>)
 }
 
-fn open_v6(bed: &Bed) -> [Box<dyn Link>; 2] {
+fn open_v6(bed: &Testbed) -> [Box<dyn Link>; 2] {
     both(bed, V6, |_| {}).map(|link| Box::new(link) as Box<dyn Link>)
 }
 
-fn open_plain(bed: &Bed) -> [Box<dyn Link>; 2] {
+fn open_plain(bed: &Testbed) -> [Box<dyn Link>; 2] {
     both(bed, V4, |options| options.offload = false).map(|link| Box::new(link) as Box<dyn Link>)
 }
 
 /// Both ends, each of which knows the other.
-fn both(bed: &Bed, addresses: [&str; 2], with: fn(&mut UdpOptions)) -> [UdpLink; 2] {
+fn both(bed: &Testbed, addresses: [&str; 2], with: fn(&mut UdpOptions)) -> [UdpLink; 2] {
     let mut a = end(&bed.a, 1, with);
     let mut b = end(&bed.b, 2, with);
     a.set_peers(&[peer(addresses[1], &[2])]).unwrap();
@@ -57,19 +57,19 @@ fn address(ip: &str) -> SocketAddr {
 
 #[test]
 fn equal_frames_leave_and_arrive_as_one() {
-    let Some(bed) = Bed::new(9000) else { return };
+    let Some(bed) = Testbed::new(9000) else { return };
     let [mut a, mut b] = both(&bed, V4, |_| {});
     let frames: Vec<_> = (0..28).map(|n| frame(nic(2), nic(1), n, 8972)).collect();
     assert_eq!(send_all(&mut a, &frames), 0);
     assert!(collect(&mut b, 28) == frames);
-    // One call for four messages; a wire that takes super frames hands them over whole.
+    // One call for four messages; a cable that takes super frames hands them over whole.
     assert_eq!(a.counters().sends, 1);
     assert!(b.counters().receives < 28, "{:?}", b.counters());
 }
 
 #[test]
 fn mixed_sizes_and_hosts_stay_in_order() {
-    let Some(bed) = Bed::new(9000) else { return };
+    let Some(bed) = Testbed::new(9000) else { return };
     let [mut a, mut b] = both(&bed, V4, |_| {});
     let mut c = bed.b.run(|| {
         let bind = "192.0.2.2:5000".parse().unwrap();
@@ -93,23 +93,23 @@ fn mixed_sizes_and_hosts_stay_in_order() {
 }
 
 #[test]
-fn strangers_are_not_heard() {
-    let Some(bed) = Bed::new(1500) else { return };
+fn datagrams_of_unknown_hosts_are_dropped() {
+    let Some(bed) = Testbed::new(1500) else { return };
     let [mut a, mut b] = both(&bed, V4, |_| {});
     bed.a.run(|| {
-        let stranger = UdpSocket::bind("192.0.2.1:40000").unwrap();
+        let unknown_sender = UdpSocket::bind("192.0.2.1:40000").unwrap();
         for n in 0..7 {
-            stranger.send_to(&frame(nic(2), nic(1), n, 100), (V4[1], UDP_PORT)).unwrap();
+            unknown_sender.send_to(&frame(nic(2), nic(1), n, 100), (V4[1], UDP_PORT)).unwrap();
         }
-        stranger.send_to(&[], (V4[1], UDP_PORT)).unwrap();
+        unknown_sender.send_to(&[], (V4[1], UDP_PORT)).unwrap();
     });
     passes(&mut a, &mut b, 9, 100);
     assert_eq!((b.counters().received, b.counters().sender_unknown), (1, 8));
 }
 
 #[test]
-fn what_a_known_host_says_is_looked_at() {
-    let Some(bed) = Bed::new(1500) else { return };
+fn datagrams_of_known_hosts_are_checked() {
+    let Some(bed) = Testbed::new(1500) else { return };
     let mut b = end(&bed.b, 2, |_| {});
     let unusual = |port| Peer { address: SocketAddr::new(V4[0].parse().unwrap(), port), nics: vec![nic(port as u8)] };
     b.set_peers(&[unusual(40001), unusual(40002)]).unwrap();
@@ -133,7 +133,7 @@ fn what_a_known_host_says_is_looked_at() {
 
 #[test]
 fn names_are_learned_from_announcements_of_configured_hosts() {
-    let Some(bed) = Bed::new(1500) else { return };
+    let Some(bed) = Testbed::new(1500) else { return };
     let (mut a, mut b) = (end(&bed.a, 1, |_| {}), end(&bed.b, 2, |_| {}));
     a.set_peers(&[peer(V4[1], &[])]).unwrap();
     b.set_peers(&[peer(V4[0], &[])]).unwrap();
@@ -147,7 +147,7 @@ fn names_are_learned_from_announcements_of_configured_hosts() {
 
 #[test]
 fn a_broadcast_goes_to_every_host() {
-    let Some(bed) = Bed::new(1500) else { return };
+    let Some(bed) = Testbed::new(1500) else { return };
     let mut a = end(&bed.a, 1, |_| {});
     let mut others: Vec<UdpLink> = (0..40_u8)
         .map(|n| {
@@ -169,14 +169,14 @@ fn a_broadcast_goes_to_every_host() {
 
 #[test]
 fn addresses_that_cannot_be_used_are_named() {
-    let Some(bed) = Bed::new(1500) else { return };
+    let Some(bed) = Testbed::new(1500) else { return };
     let at = |bind: &str| UdpOptions { bind: bind.parse().unwrap(), ..UdpOptions::new(nic(1)) };
     let (usual, foreign, v4) = (at("0.0.0.0:34527"), at("192.0.2.77:34527"), at("192.0.2.1:1234"));
     bed.a.run(move || {
         let first = UdpLink::open(&usual).unwrap();
-        assert_eq!((first.kind(), first.name()), (Kind::Udp, "udp:0.0.0.0:34527"));
-        assert!(matches!(UdpLink::open(&usual), Err(OpenError::AddressTaken { .. })));
-        assert!(matches!(UdpLink::open(&foreign), Err(OpenError::AddressForeign { .. })));
+        assert_eq!((first.kind(), first.name()), (LinkKind::Udp, "udp:0.0.0.0:34527"));
+        assert!(matches!(UdpLink::open(&usual), Err(OpenError::AddressInUse { .. })));
+        assert!(matches!(UdpLink::open(&foreign), Err(OpenError::AddressNotLocal { .. })));
         let mut v4 = UdpLink::open(&v4).unwrap();
         assert!(matches!(v4.set_peers(&[peer(V6[1], &[])]), Err(OpenError::MixedFamilies { .. })));
         let many = vec![peer(V4[1], &[]); 2000];
@@ -186,7 +186,7 @@ fn addresses_that_cannot_be_used_are_named() {
 
 #[test]
 fn both_ip_versions_share_a_socket() {
-    let Some(bed) = Bed::new(9000) else { return };
+    let Some(bed) = Testbed::new(9000) else { return };
     let [mut a, mut b] = both(&bed, V4, |_| {});
     assert_eq!(a.frame_bytes_max(), 9000 - 28);
     a.set_peers(&[peer(V4[1], &[2]), peer(V6[1], &[])]).unwrap();
@@ -205,7 +205,7 @@ fn both_ip_versions_share_a_socket() {
 
 #[test]
 fn a_configured_limit_holds() {
-    let Some(bed) = Bed::new(9000) else { return };
+    let Some(bed) = Testbed::new(9000) else { return };
     let [mut a, mut b] = both(&bed, V4, |options| options.frame_bytes_max = Some(1500));
     let frames = [1501, 1500, 9000].map(|len| frame(nic(2), nic(1), len, len as usize));
     assert_eq!(send_all(&mut a, &frames), 2);

@@ -1,11 +1,11 @@
 //! AF_XDP: the suite, in the driver and behind it.
 
 use isthmus_link::{
-    Frame, Kind, Link, Next, OpenError, PacketLink, PacketOptions, State, XdpLink, XdpMode, XdpOptions,
+    Frame, Link, LinkKind, LinkState, OpenError, PacketLink, PacketOptions, SendNext, XdpLink, XdpMode, XdpOptions,
 };
 
-use crate::bed::{Bed, ETHERTYPE, Host, WIRE, nic};
 use crate::pattern::{becomes, passes, send_all};
+use crate::testbed::{ETHERTYPE, Host, Testbed, WIRE, nic};
 
 mod generic {
     crate::suite!(super::open_generic);
@@ -14,15 +14,15 @@ mod native {
     crate::suite!(super::open_native);
 }
 
-fn open_generic(bed: &Bed) -> [Box<dyn Link>; 2] {
+fn open_generic(bed: &Testbed) -> [Box<dyn Link>; 2] {
     both(bed, XdpMode::Generic).map(|link| Box::new(link) as Box<dyn Link>)
 }
 
-fn open_native(bed: &Bed) -> [Box<dyn Link>; 2] {
+fn open_native(bed: &Testbed) -> [Box<dyn Link>; 2] {
     both(bed, XdpMode::Native).map(|link| Box::new(link) as Box<dyn Link>)
 }
 
-fn both(bed: &Bed, mode: XdpMode) -> [XdpLink; 2] {
+fn both(bed: &Testbed, mode: XdpMode) -> [XdpLink; 2] {
     [end(&bed.a, mode), end(&bed.b, mode)]
 }
 
@@ -35,13 +35,13 @@ fn end(host: &Host, mode: XdpMode) -> XdpLink {
 
 #[test]
 fn the_program_goes_with_the_link_and_leaves_other_frames_alone() {
-    let Some(bed) = Bed::new(1500) else { return };
+    let Some(bed) = Testbed::new(1500) else { return };
     let packet = |host: &Host, ethertype| {
         host.run(move || PacketLink::open(WIRE, ethertype, &PacketOptions::default()).unwrap())
     };
     let (mut a, mut b) = (packet(&bed.a, ETHERTYPE), packet(&bed.b, ETHERTYPE));
     let mut xdp = end(&bed.b, XdpMode::Generic);
-    assert_eq!((xdp.kind(), xdp.mode(), xdp.nic()), (Kind::Xdp, XdpMode::Generic, nic(2)));
+    assert_eq!((xdp.kind(), xdp.mode(), xdp.nic()), (LinkKind::Xdp, XdpMode::Generic, nic(2)));
     passes(&mut a, &mut xdp, 1, 1000);
     assert_eq!(b.receive().unwrap(), 0);
     // What is not ours goes to the stack as before.
@@ -56,7 +56,7 @@ fn the_program_goes_with_the_link_and_leaves_other_frames_alone() {
 
 #[test]
 fn a_second_program_is_refused_and_says_why() {
-    let Some(bed) = Bed::new(1500) else { return };
+    let Some(bed) = Testbed::new(1500) else { return };
     let _first = end(&bed.a, XdpMode::Generic);
     let second = bed.a.run(|| XdpLink::open(WIRE, ETHERTYPE, &XdpOptions::default()).unwrap_err());
     assert!(matches!(second, OpenError::Refused { .. }) && second.to_string().contains("XDP"), "{second}");
@@ -66,14 +66,14 @@ fn a_second_program_is_refused_and_says_why() {
 
 #[test]
 fn a_new_interface_of_the_same_name_is_taken() {
-    let Some(bed) = Bed::new(1500) else { return };
+    let Some(bed) = Testbed::new(1500) else { return };
     let (mut a, mut b) = (end(&bed.a, XdpMode::Generic), end(&bed.b, XdpMode::Generic));
     passes(&mut a, &mut b, 0, 1000);
     bed.a.ip(&format!("link delete {WIRE}"));
-    becomes(&mut a, State::Gone);
+    becomes(&mut a, LinkState::Gone);
     let frame = crate::pattern::frame(nic(2), nic(1), 1, 100);
     let sent = a.send(&[Frame::whole(&frame)]).unwrap();
-    assert_eq!((sent.taken, sent.next, a.receive().unwrap()), (0, Next::Down, 0));
+    assert_eq!((sent.accepted, sent.next, a.receive().unwrap()), (0, SendNext::Down, 0));
     bed.cable(9000).unwrap();
     let mut a = bed.a.run(move || up(a)); // A new socket is made where the interface is.
     let mut b = bed.b.run(move || up(b));
@@ -82,6 +82,6 @@ fn a_new_interface_of_the_same_name_is_taken() {
 }
 
 fn up(mut link: XdpLink) -> XdpLink {
-    becomes(&mut link, State::Up);
+    becomes(&mut link, LinkState::Up);
     link
 }

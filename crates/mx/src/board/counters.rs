@@ -46,7 +46,7 @@ dropped! {
     /// Our own frames come back, or somebody uses our address.
     OwnSource "own_source" "from an address of this host",
     /// An announcement of our address that is not ours.
-    AddressTwice "address_twice" "an announcement of our address by another host",
+    DuplicateAddress "duplicate_address" "an announcement of our address by another host",
     /// An address that no board can have.
     BadSource "bad_source" "from an address that no board has",
     /// From somebody who is not in the table.
@@ -56,9 +56,9 @@ dropped! {
     /// Without the index by which we know its sender.
     NoIndex "no_index" "without our number for its sender",
     /// With an index that nobody has.
-    VacantIndex "vacant_index" "with a number that no peer has",
+    UnusedIndex "unused_index" "with a number that no peer has",
     /// With the index of another peer than its source address.
-    IndexOfAnother "index_of_another" "with our number for another peer",
+    IndexMismatch "index_mismatch" "with our number for another peer",
     /// For an endpoint number that the board cannot have.
     BadEndpoint "bad_endpoint" "for an endpoint that cannot be",
     /// For an endpoint that is not open.
@@ -66,17 +66,17 @@ dropped! {
     /// A raw packet, and nobody serves them.
     NoRawEndpoint "no_raw_endpoint" "a raw packet that nobody takes",
     /// An announcement of another address than its source.
-    AnnouncedAnother "announced_another" "an announcement of another address than its source",
+    AnnouncementMismatch "announcement_mismatch" "an announcement of another address than its source",
     /// A peer more than the table has room for.
     TableFull "table_full" "of a peer for whom the table has no room",
     /// More new peers at a time than a network has.
-    FoundTooOften "found_too_often" "one of too many new peers at a time",
+    DiscoveryRateLimited "discovery_rate_limited" "one of too many new peers at a time",
     /// A peer that starts anew more often than a daemon can.
-    RestartedTooOften "restarted_too_often" "of a peer that starts anew too often",
+    RestartRateLimited "restart_rate_limited" "of a peer that starts anew too often",
     /// An answer to a question that was not asked, or not since names were cleared.
-    NotAsked "not_asked" "an answer to no question",
+    UnsolicitedReply "unsolicited_reply" "an answer to no question",
     /// A question for our name, one of too many.
-    QueriedTooOften "queried_too_often" "one of too many questions for our name",
+    QueryRateLimited "query_rate_limited" "one of too many questions for our name",
 }
 
 const COUNTS: usize = Malformed::REASONS.len() + REASONS.len();
@@ -91,13 +91,13 @@ pub struct BoardCounters {
     dropped: [u64; COUNTS],
     received: [u64; TYPES],
     sent: [u64; TYPES],
-    withheld: u64,
-    refused_peers: u64,
+    suppressed_nacks: u64,
+    rejected_peers: u64,
 }
 
 impl Default for BoardCounters {
     fn default() -> Self {
-        Self { dropped: [0; COUNTS], received: [0; TYPES], sent: [0; TYPES], withheld: 0, refused_peers: 0 }
+        Self { dropped: [0; COUNTS], received: [0; TYPES], sent: [0; TYPES], suppressed_nacks: 0, rejected_peers: 0 }
     }
 }
 
@@ -134,12 +134,12 @@ impl BoardCounters {
 
     /// Negative answers that were not sent, because there were too many.
     pub const fn withheld(&self) -> u64 {
-        self.withheld
+        self.suppressed_nacks
     }
 
     /// Peers that the table had no room for, whoever wanted them in.
     pub const fn refused_peers(&self) -> u64 {
-        self.refused_peers
+        self.rejected_peers
     }
 
     pub(super) fn add_dropped(&mut self, reason: Dropped) {
@@ -154,12 +154,12 @@ impl BoardCounters {
         self.sent[usize::from(kind.number())] += 1;
     }
 
-    pub(super) fn add_withheld(&mut self) {
-        self.withheld += 1;
+    pub(super) fn add_suppressed_nack(&mut self) {
+        self.suppressed_nacks += 1;
     }
 
-    pub(super) fn add_refused_peer(&mut self) {
-        self.refused_peers += 1;
+    pub(super) fn add_rejected_peer(&mut self) {
+        self.rejected_peers += 1;
     }
 }
 
@@ -168,11 +168,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reasons_have_names_of_their_own() {
+    fn reason_names_are_unique() {
         let names: alloc::vec::Vec<_> = BoardCounters::reasons().collect();
         let distinct: alloc::collections::BTreeSet<_> = names.iter().collect();
         assert_eq!((names.len(), distinct.len()), (COUNTS, COUNTS));
-        for reason in [Dropped::NoSuchLink, Dropped::QueriedTooOften, Dropped::Malformed(Malformed::Type(9))] {
+        for reason in [Dropped::NoSuchLink, Dropped::QueryRateLimited, Dropped::Malformed(Malformed::Type(9))] {
             assert_eq!(names[reason.index()], reason.reason());
         }
     }

@@ -1,13 +1,13 @@
 //! Frames come in: is it for us, from whom, and which endpoint takes it (mxoe-wire 3.13, 4).
 
-use super::table::{Peer, is_a_board};
-use super::{Board, Dropped, Known, LinkNumber};
-use crate::net::{Time, refusal};
+use super::table::{Peer, is_valid_nic};
+use super::{Board, Dropped, LinkNumber, PeerOrigin};
+use crate::net::{Time, nack_for};
 use crate::wire::{self, Announcement, BROADCAST, EndpointNumber, Header, Nack, Packet, PeerIndex, PullHandle, Raw};
 
 /// What is to be done with a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Received<'f> {
+pub enum FrameAction<'f> {
     /// An open endpoint decides about it.
     ForEndpoint {
         /// Which one.
@@ -24,31 +24,31 @@ pub enum Received<'f> {
         frame: &'f [u8],
     },
     /// It was for the board itself.
-    Taken,
+    Consumed,
     /// Nothing: it was counted.
     Dropped(Dropped),
 }
 
 impl Board {
     /// Which endpoint of ours a frame names. Whether it is there, and may be spoken to, is not looked at, and nothing changes.
-    pub fn addressee(&self, frame: &[u8]) -> Option<EndpointNumber> {
+    pub fn destination_endpoint(&self, frame: &[u8]) -> Option<EndpointNumber> {
         let (header, packet) = wire::parse(self.setup.dialect, frame).ok()?;
-        addressee(&packet).filter(|_| header.dst == self.setup.nic)
+        destination_endpoint(&packet).filter(|_| header.dst == self.setup.nic)
     }
 
     /// A frame has come by a link. Nothing that stands in it can make this panic.
-    pub fn receive<'f>(&mut self, now: Time, link: LinkNumber, frame: &'f [u8]) -> Received<'f> {
-        match self.sort(now, link, frame) {
+    pub fn receive<'f>(&mut self, now: Time, link: LinkNumber, frame: &'f [u8]) -> FrameAction<'f> {
+        match self.classify(now, link, frame) {
             Ok(received) => received,
             Err(reason) => {
                 self.counters.add_dropped(reason);
-                Received::Dropped(reason)
+                FrameAction::Dropped(reason)
             }
         }
     }
 
-    fn sort<'f>(&mut self, now: Time, link: LinkNumber, frame: &'f [u8]) -> Result<Received<'f>, Dropped> {
-        if !self.ways.has(link) {
+    fn classify<'f>(&mut self, now: Time, link: LinkNumber, frame: &'f [u8]) -> Result<FrameAction<'f>, Dropped> {
+        if !self.links.has(link) {
             return Err(Dropped::NoSuchLink);
         }
         let (header, packet) = wire::parse(self.setup.dialect, frame)?;
@@ -56,8 +56,12 @@ impl Board {
         let kind = packet.kind();
         let received = match &packet {
             Packet::Raw(raw) => self.receive_raw(now, link, &header, raw, frame)?,
-            Packet::HostQuery(query) => self.receive_query(now, link, &header, query).map(|()| Received::Taken)?,
-            Packet::HostReply(reply) => self.receive_reply(now, link, &header, reply).map(|()| Received::Taken)?,
+            Packet::HostQuery(query) => {
+                self.receive_query(now, link, &header, query).map(|()| FrameAction::Consumed)?
+            }
+            Packet::HostReply(reply) => {
+                self.receive_reply(now, link, &header, reply).map(|()| FrameAction::Consumed)?
+            }
             _ => self.find_endpoint(now, link, &header, packet)?,
         };
         self.counters.add_received(kind);
@@ -69,7 +73,7 @@ impl Board {
         if header.dst != self.setup.nic && !for_all {
             return Err(Dropped::NotForUs);
         }
-        if !is_a_board(header.src) {
+        if !is_valid_nic(header.src) {
             return Err(Dropped::BadSource);
         }
         Ok(())
@@ -82,20 +86,20 @@ impl Board {
         header: &Header,
         raw: &Raw<&'f [u8]>,
         frame: &'f [u8],
-    ) -> Result<Received<'f>, Dropped> {
+    ) -> Result<FrameAction<'f>, Dropped> {
         if self.is_local(header.src) {
             // By several links into one network we hear ourselves. Somebody else has another serial.
             let said = Announcement::parse(raw.data).ok().filter(|said| said.nic_id == self.setup.nic);
             let is_another = said.is_some_and(|said| said.nic_id == header.src && said.serial != self.setup.serial);
-            return Err(if is_another { Dropped::AddressTwice } else { Dropped::OwnSource });
+            return Err(if is_another { Dropped::DuplicateAddress } else { Dropped::OwnSource });
         }
         let is_raw_open = self.is_open(EndpointNumber::RAW);
         // Raw packets of other mappers look no different. What they have there is hardly ever the sender's address.
         match Announcement::parse(raw.data) {
             Ok(said) if self.setup.discovery && (said.nic_id == header.src || !is_raw_open) => {
-                self.receive_announcement(now, link, header, said).map(|()| Received::Taken)
+                self.receive_announcement(now, link, header, said).map(|()| FrameAction::Consumed)
             }
-            _ if is_raw_open => Ok(Received::Raw { frame }),
+            _ if is_raw_open => Ok(FrameAction::Raw { frame }),
             _ => Err(Dropped::NoRawEndpoint),
         }
     }
@@ -104,7 +108,7 @@ impl Board {
     pub(super) fn sender_by_address(&self, header: &Header) -> Result<PeerIndex, Dropped> {
         let index = self.table.index_of(header.src).ok_or(Dropped::UnknownSource)?;
         let peer = self.table.get(index).ok_or(Dropped::UnknownSource)?;
-        may_send(peer).map(|()| index)
+        check_sender(peer).map(|()| index)
     }
 
     /// Who sent a packet that names its sender by our index for it.
@@ -112,21 +116,21 @@ impl Board {
         let refused = match header.peer_index {
             None => Dropped::NoIndex,
             Some(index) => match self.table.get(index) {
-                Some(peer) if peer.nic == header.src => return may_send(peer).map(|()| index),
-                Some(_) => Dropped::IndexOfAnother,
-                None => Dropped::VacantIndex,
+                Some(peer) if peer.nic == header.src => return check_sender(peer).map(|()| index),
+                Some(_) => Dropped::IndexMismatch,
+                None => Dropped::UnusedIndex,
             },
         };
         // A peer that we know and that does not know how we number it: it numbers us as we were before we started anew.
         let sender = self.sender_by_address(header)?;
-        self.ask_anew(now, sender);
+        self.restart_query(now, sender);
         Err(refused)
     }
 
     /// Who sent a packet whose index need not be right. It is right as a rule, and found without a search then.
-    fn sender_by_any(&self, header: &Header) -> Result<PeerIndex, Dropped> {
+    fn sender_by_index_hint(&self, header: &Header) -> Result<PeerIndex, Dropped> {
         match header.peer_index.and_then(|index| Some((index, self.table.get(index)?))) {
-            Some((index, peer)) if peer.nic == header.src => may_send(peer).map(|()| index),
+            Some((index, peer)) if peer.nic == header.src => check_sender(peer).map(|()| index),
             _ => self.sender_by_address(header),
         }
     }
@@ -138,59 +142,59 @@ impl Board {
         link: LinkNumber,
         header: &Header,
         packet: Packet<&'f [u8]>,
-    ) -> Result<Received<'f>, Dropped> {
+    ) -> Result<FrameAction<'f>, Dropped> {
         let (peer, reverse) = match &packet {
             Packet::ConnectRequest(body) => (self.sender_by_address(header)?, body.src_dst_peer_index),
             Packet::ConnectReply(body) => (self.sender_by_address(header)?, body.src_dst_peer_index),
-            Packet::PullReply(_) => (self.sender_by_any(header)?, None),
+            Packet::PullReply(_) => (self.sender_by_index_hint(header)?, None),
             Packet::NackLib(_) | Packet::NackMcp(_) if header.peer_index.is_none() => {
                 (self.sender_by_address(header)?, None)
             }
             _ => (self.sender_by_index(now, header)?, None),
         };
-        self.learn(now, link, peer, reverse);
-        let endpoint = addressee(&packet).ok_or(Dropped::BadEndpoint)?;
-        if !self.can_be(endpoint) {
-            self.refuse(now, peer, &packet, Nack::BadEndpoint);
+        self.update_peer(now, link, peer, reverse);
+        let endpoint = destination_endpoint(&packet).ok_or(Dropped::BadEndpoint)?;
+        if !self.is_valid_endpoint(endpoint) {
+            self.queue_nack(now, peer, &packet, Nack::BadEndpoint);
             return Err(Dropped::BadEndpoint);
         }
         if !self.is_open(endpoint) {
-            self.refuse(now, peer, &packet, Nack::EndpointClosed);
+            self.queue_nack(now, peer, &packet, Nack::EndpointClosed);
             return Err(Dropped::EndpointClosed);
         }
-        Ok(Received::ForEndpoint { endpoint, peer, packet })
+        Ok(FrameAction::ForEndpoint { endpoint, peer, packet })
     }
 
     /// Queues the negative answer to a packet, if it gets one and there were not too many.
-    fn refuse(&mut self, now: Time, peer: PeerIndex, packet: &Packet<&[u8]>, nack_type: Nack) {
-        let Some(nack) = refusal(packet, nack_type) else { return };
+    fn queue_nack(&mut self, now: Time, peer: PeerIndex, packet: &Packet<&[u8]>, nack_type: Nack) {
+        let Some(nack) = nack_for(packet, nack_type) else { return };
         let (Some(header), Some(link)) = (self.header_to(peer), self.link_to(peer)) else { return };
         // A refusal has no data.
         let nack = nack.map(|_| [0; Announcement::BYTES]);
-        if !self.meters.refusing.take(now) || !self.send(link, header, nack) {
-            self.counters.add_withheld();
+        if !self.rate_limiters.nacks.try_acquire(now) || !self.send(link, header, nack) {
+            self.counters.add_suppressed_nack();
         }
     }
 }
 
 /// The endpoint that a packet names; none for those that name none.
-fn addressee(packet: &Packet<&[u8]>) -> Option<EndpointNumber> {
+fn destination_endpoint(packet: &Packet<&[u8]>) -> Option<EndpointNumber> {
     match packet {
-        Packet::PullReply(body) => Some(puller(body.puller)),
-        Packet::NackMcp(body) => Some(puller(body.puller)),
+        Packet::PullReply(body) => Some(pulling_endpoint(body.puller)),
+        Packet::NackMcp(body) => Some(pulling_endpoint(body.puller)),
         other => other.dst_endpoint(),
     }
 }
 
 /// The endpoint that pulls, by the words that its peer gives back (1.2).
-const fn puller(words: PullHandle) -> EndpointNumber {
+const fn pulling_endpoint(words: PullHandle) -> EndpointNumber {
     EndpointNumber(words.magic as u8 ^ 0x80)
 }
 
 /// A peer whose frames are taken from the wire.
-fn may_send(peer: &Peer) -> Result<(), Dropped> {
-    match peer.known {
-        Known::Local => Err(Dropped::OwnSource),
+fn check_sender(peer: &Peer) -> Result<(), Dropped> {
+    match peer.origin {
+        PeerOrigin::Local => Err(Dropped::OwnSource),
         _ if peer.forgotten => Err(Dropped::ForgottenSource),
         _ => Ok(()),
     }

@@ -1,23 +1,23 @@
 //! Announcements (mxoe-wire 5.2): a board says that it is there, some times in a row and then now and then; who hears one for the
 //! first time does the same.
 
-use super::table::{CannotAdd, Known};
-use super::{Board, Dropped, Event, LinkNumber, Tuning};
+use super::table::{AddPeerError, PeerOrigin};
+use super::{Board, BoardEvent, BoardTuning, Dropped, LinkNumber};
 use crate::net::Time;
 use crate::wire::{Announcement, BROADCAST, Header, Packet, PeerIndex, Raw};
 
 /// When to announce the board.
 #[derive(Debug)]
-pub(super) struct Announcing {
+pub(super) struct AnnounceTimer {
     /// Of those in a row.
-    left: u32,
+    remaining: u32,
     due: Time,
     last: Option<Time>,
 }
 
-impl Announcing {
-    pub(super) fn new(tuning: &Tuning) -> Self {
-        Self { left: tuning.burst, due: Time::ZERO, last: None }
+impl AnnounceTimer {
+    pub(super) fn new(tuning: &BoardTuning) -> Self {
+        Self { remaining: tuning.burst, due: Time::ZERO, last: None }
     }
 
     pub(super) const fn due(&self) -> Time {
@@ -25,20 +25,20 @@ impl Announcing {
     }
 
     /// Some in a row, from then on, or sooner if one was due sooner; never two sooner after each other than in a row.
-    pub(super) fn restart(&mut self, at: Time, tuning: &Tuning) {
-        self.left = tuning.burst;
+    pub(super) fn restart(&mut self, at: Time, tuning: &BoardTuning) {
+        self.remaining = tuning.burst;
         let at = self.last.map_or(at, |last| at.max(last.after_us(tuning.burst_us)));
         self.due = self.due.min(at);
     }
 
     /// Whether it is time.
-    fn take(&mut self, now: Time, tuning: &Tuning) -> bool {
+    fn take_due(&mut self, now: Time, tuning: &BoardTuning) -> bool {
         if self.due > now {
             return false;
         }
-        self.left = self.left.saturating_sub(1);
+        self.remaining = self.remaining.saturating_sub(1);
         self.last = Some(now);
-        self.due = now.after_us(if self.left > 0 { tuning.burst_us } else { tuning.announce_us });
+        self.due = now.after_us(if self.remaining > 0 { tuning.burst_us } else { tuning.announce_us });
         true
     }
 }
@@ -46,13 +46,13 @@ impl Announcing {
 impl Board {
     /// If it is time to.
     pub(super) fn announce(&mut self, now: Time) {
-        if !self.setup.discovery || !self.announcing.take(now, &self.setup.tuning) {
+        if !self.setup.discovery || !self.announce_timer.take_due(now, &self.setup.tuning) {
             return;
         }
         let announcement = Announcement { nic_id: self.setup.nic, serial: self.setup.serial };
         // As Open-MX does it: the index is 0.
         let header = Header { dst: BROADCAST, src: self.setup.nic, peer_index: PeerIndex::new(0) };
-        for link in self.ways.to_ask(&[None; super::LINKS_MAX], true).into_iter().flatten() {
+        for link in self.links.query_links(&[None; super::LINKS_MAX], true).into_iter().flatten() {
             self.send(link, header, Packet::Raw(Raw { data: announcement.emit() }));
         }
     }
@@ -66,9 +66,9 @@ impl Board {
         announcement: Announcement,
     ) -> Result<(), Dropped> {
         if announcement.nic_id != header.src {
-            return Err(Dropped::AnnouncedAnother);
+            return Err(Dropped::AnnouncementMismatch);
         }
-        let peer = match self.table.present(header.src) {
+        let peer = match self.table.find_present(header.src) {
             Some(peer) => peer,
             None => self.discover(now, header)?,
         };
@@ -78,7 +78,7 @@ impl Board {
         let too_soon = |last: Time| now.since_us(last) < tuning.burst_us;
         if starts_anew && entry.restarted.is_some_and(too_soon) {
             // Its serial is not taken either: if it goes on to announce this one, it will be.
-            return Err(Dropped::RestartedTooOften);
+            return Err(Dropped::RestartRateLimited);
         }
         entry.heard(now, link);
         if entry.serial.replace(announcement.serial) == Some(announcement.serial) {
@@ -87,10 +87,10 @@ impl Board {
         if starts_anew {
             entry.restarts += 1;
             entry.restarted = Some(now);
-            self.ask_anew(now, peer);
-            self.tell(Event::Restarted(peer));
+            self.restart_query(now, peer);
+            self.push_event(BoardEvent::Restarted(peer));
         }
-        self.announcing.restart(now.after_us(tuning.burst_us), &tuning);
+        self.announce_timer.restart(now.after_us(tuning.burst_us), &tuning);
         Ok(())
     }
 
@@ -98,22 +98,22 @@ impl Board {
     fn discover(&mut self, now: Time, header: &Header) -> Result<PeerIndex, Dropped> {
         let returns = self.table.index_of(header.src).is_some();
         if !returns && self.table.announced() >= self.setup.tuning.announced_max {
-            self.counters.add_refused_peer();
+            self.counters.add_rejected_peer();
             return Err(Dropped::TableFull);
         }
-        if !self.meters.found.take(now) {
-            return Err(Dropped::FoundTooOften);
+        if !self.rate_limiters.found.try_acquire(now) {
+            return Err(Dropped::DiscoveryRateLimited);
         }
-        match self.table.add(header.src, Known::Announced) {
+        match self.table.add(header.src, PeerOrigin::Announced) {
             Ok((peer, _)) => {
-                self.found(now, peer);
+                self.peer_found(now, peer);
                 Ok(peer)
             }
-            Err(CannotAdd::Full { .. }) => {
-                self.counters.add_refused_peer();
+            Err(AddPeerError::Full { .. }) => {
+                self.counters.add_rejected_peer();
                 Err(Dropped::TableFull)
             }
-            Err(CannotAdd::NotABoard(_) | CannotAdd::TooManyNames(_)) => Err(Dropped::BadSource),
+            Err(AddPeerError::InvalidNic(_) | AddPeerError::TooManyNames(_)) => Err(Dropped::BadSource),
         }
     }
 }

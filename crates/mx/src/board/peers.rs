@@ -1,6 +1,6 @@
 //! The static table as text (mxoe-wire 5.4): a peer a line, its address and its name; `#` begins a comment.
 
-use super::table::is_a_board;
+use super::table::is_valid_nic;
 use crate::wire::BoardName;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -10,37 +10,37 @@ use isthmus_layout::NicId;
 /// What is wrong with a line of the table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
-pub struct Problem {
+pub struct PeerTableError {
     /// From 1.
     pub line: usize,
     /// What is wrong with it.
-    pub what: NotAPeer,
+    pub what: PeerLineError,
 }
 
 /// Why a line does not name a peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotAPeer {
+pub enum PeerLineError {
     /// Its first word is not six octets.
     #[error("`{0}` is not an address like 00:1b:21:aa:00:01")]
     Address(String),
     /// An address that no board has: zero, or a group's.
     #[error("{0} is not the address of a board")]
-    NotABoard(NicId),
+    InvalidNic(NicId),
     /// There is no name after the address.
     #[error("{0} has no name: a line is an address and a name")]
-    NoName(NicId),
+    MissingName(NicId),
     /// There is more after the name.
     #[error("`{0}` stands after the name: a line is an address and a name, and a comment begins with #")]
-    Rest(String),
+    TrailingText(String),
     /// The name is too long.
     #[error("a name of {bytes} bytes; there are at most {}", BoardName::BYTES_MAX)]
-    LongName {
+    NameTooLong {
         /// Its bytes.
         bytes: usize,
     },
     /// The name has a NUL in it.
     #[error("a name cannot contain NUL")]
-    Nul,
+    NulInName,
     /// Two addresses cannot have one name.
     #[error("`{name}` is the name of {nic} already, in line {line}")]
     NameTaken {
@@ -54,23 +54,23 @@ pub enum NotAPeer {
 }
 
 /// Reads a static table. An address may have several names, each on a line of its own; a name is that of one address.
-pub fn parse_peers(text: &str) -> Result<Vec<(NicId, BoardName)>, Problem> {
+pub fn parse_peers(text: &str) -> Result<Vec<(NicId, BoardName)>, PeerTableError> {
     let mut peers = Vec::new();
     let mut names: BTreeMap<&str, (NicId, usize)> = BTreeMap::new();
     for (line, content) in (1..).zip(text.lines()) {
-        let problem = |what| Problem { line, what };
+        let problem = |what| PeerTableError { line, what };
         let content = content.split('#').next().unwrap_or(content);
         let mut words = content.split_whitespace();
         let Some(address) = words.next() else { continue };
         let nic = parse_nic(address).map_err(problem)?;
-        let word = words.next().ok_or(problem(NotAPeer::NoName(nic)))?;
+        let word = words.next().ok_or(problem(PeerLineError::MissingName(nic)))?;
         if let Some(rest) = words.next() {
-            return Err(problem(NotAPeer::Rest(shortened(rest))));
+            return Err(problem(PeerLineError::TrailingText(truncated(rest))));
         }
         let name = parse_name(word).map_err(problem)?;
         match names.insert(word, (nic, line)) {
             Some((other, line)) if other != nic => {
-                return Err(problem(NotAPeer::NameTaken { name, nic: other, line }));
+                return Err(problem(PeerLineError::NameTaken { name, nic: other, line }));
             }
             Some(_) => {}
             None => peers.push((nic, name)),
@@ -80,7 +80,7 @@ pub fn parse_peers(text: &str) -> Result<Vec<(NicId, BoardName)>, Problem> {
 }
 
 /// Six octets of one or two hexadecimal digits.
-fn parse_nic(word: &str) -> Result<NicId, NotAPeer> {
+fn parse_nic(word: &str) -> Result<NicId, PeerLineError> {
     let octet = |digits: &str| {
         let fits = matches!(digits.len(), 1 | 2) && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
         if fits { u8::from_str_radix(digits, 16).ok() } else { None }
@@ -91,20 +91,20 @@ fn parse_nic(word: &str) -> Result<NicId, NotAPeer> {
         [Some(a), Some(b), Some(c), Some(d), Some(e), Some(f)] if octets.next().is_none() => {
             NicId::from_octets([a, b, c, d, e, f])
         }
-        _ => return Err(NotAPeer::Address(shortened(word))),
+        _ => return Err(PeerLineError::Address(truncated(word))),
     };
-    if is_a_board(nic) { Ok(nic) } else { Err(NotAPeer::NotABoard(nic)) }
+    if is_valid_nic(nic) { Ok(nic) } else { Err(PeerLineError::InvalidNic(nic)) }
 }
 
-fn parse_name(word: &str) -> Result<BoardName, NotAPeer> {
+fn parse_name(word: &str) -> Result<BoardName, PeerLineError> {
     if word.len() > BoardName::BYTES_MAX {
-        return Err(NotAPeer::LongName { bytes: word.len() });
+        return Err(PeerLineError::NameTooLong { bytes: word.len() });
     }
-    BoardName::new(word.as_bytes()).ok_or(NotAPeer::Nul)
+    BoardName::new(word.as_bytes()).ok_or(PeerLineError::NulInName)
 }
 
 /// As much of a word as a message shows.
-fn shortened(word: &str) -> String {
+fn truncated(word: &str) -> String {
     const SHOWN: usize = 40;
     let mut shown: String = word.chars().take(SHOWN).collect();
     if word.chars().nth(SHOWN).is_some() {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_read() {
+    fn parses_a_peer_table() {
         let text = "# peers\n\n00:1b:21:aa:00:01 nodeA:0 # the first\r\n\t0:1B:21:aa:0:1   ib0\n02:0:0:0:0:9\tnodeB:0";
         let other = NicId::from_octets([2, 0, 0, 0, 0, 9]);
         let expected = [(NIC, name("nodeA:0")), (NIC, name("ib0")), (other, name("nodeB:0"))];
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_say_the_line_and_what_to_do() {
+    fn errors_name_the_line_and_the_fix() {
         let said = |text: &str| parse_peers(text).unwrap_err().to_string();
         assert_eq!(said("\nnodeA"), "line 2: `nodeA` is not an address like 00:1b:21:aa:00:01");
         for address in

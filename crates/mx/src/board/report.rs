@@ -1,6 +1,6 @@
 //! What a board knows, for those who ask: `isthmus peer list`.
 
-use super::table::{Known, Peer};
+use super::table::{Peer, PeerOrigin};
 use super::{Board, LinkNumber};
 use crate::net::Time;
 use crate::wire::{BoardName, PeerIndex};
@@ -17,26 +17,26 @@ pub struct PeerReport {
     /// What it is called, the name that is shown first.
     pub names: Vec<BoardName>,
     /// How it became known.
-    pub known: Known,
+    pub origin: PeerOrigin,
     /// It was forgotten: its entry is kept for its index.
     pub forgotten: bool,
     /// Its number for us, once it has told it.
-    pub reverse: Option<PeerIndex>,
+    pub remote_index: Option<PeerIndex>,
     /// When a frame of it was last taken.
     pub heard: Option<Time>,
     /// By which links.
-    pub ways: Vec<WayReport>,
+    pub links: Vec<LinkReport>,
     /// Frames that were taken.
     pub frames: u64,
     /// How often its daemon has started anew since it became known.
     pub restarts: u64,
     /// Questions since it was last found or lost to which it has not necessarily answered.
-    pub questions: u32,
+    pub queries: u32,
 }
 
 /// A link, as it leads to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WayReport {
+pub struct LinkReport {
     /// The link.
     pub link: LinkNumber,
     /// It works.
@@ -55,25 +55,25 @@ impl Board {
 
     fn report(&self, index: PeerIndex, peer: &Peer) -> PeerReport {
         let chosen = self.link_to(index);
-        let is_remote = peer.known != Known::Local;
-        let way = |link: LinkNumber| WayReport {
+        let is_remote = peer.origin != PeerOrigin::Local;
+        let way = |link: LinkNumber| LinkReport {
             link,
-            up: self.ways.is_up(link),
-            heard: peer.heard_on.get(usize::from(link.0)).copied().flatten(),
+            up: self.links.is_up(link),
+            heard: peer.last_seen_by_link.get(usize::from(link.0)).copied().flatten(),
             chosen: chosen == Some(link),
         };
         PeerReport {
             index,
             nic: peer.nic,
             names: peer.names().collect(),
-            known: peer.known,
+            origin: peer.origin,
             forgotten: peer.forgotten,
-            reverse: peer.reverse,
+            remote_index: peer.remote_index,
             heard: peer.heard,
-            ways: self.ways.all().filter(|_| is_remote).map(way).collect(),
+            links: self.links.all().filter(|_| is_remote).map(way).collect(),
             frames: peer.frames,
             restarts: peer.restarts,
-            questions: peer.question.tries,
+            queries: peer.query.tries,
         }
     }
 }

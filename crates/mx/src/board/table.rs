@@ -1,7 +1,7 @@
 //! The table of peers (mxoe-wire 4): who has which index. An index is never given to another address.
 
-use super::ways::{HeardOn, LINKS_MAX};
-use super::{Event, LinkNumber};
+use super::links::{LINKS_MAX, LinkLastSeen};
+use super::{BoardEvent, LinkNumber};
 use crate::net::Time;
 use crate::wire::{BROADCAST, BoardName, PeerIndex};
 use alloc::collections::BTreeMap;
@@ -10,24 +10,24 @@ use isthmus_layout::NicId;
 
 /// How a peer became known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Known {
+pub enum PeerOrigin {
     /// It is a board of this host.
     Local,
     /// It was added by hand.
     Static,
     /// A program asked for its address.
-    Asked,
+    Requested,
     /// It announced itself.
     Announced,
 }
 
-impl Known {
+impl PeerOrigin {
     /// A word for it.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Local => "local",
             Self::Static => "static",
-            Self::Asked => "asked",
+            Self::Requested => "requested",
             Self::Announced => "announced",
         }
     }
@@ -35,7 +35,7 @@ impl Known {
 
 /// Why a peer cannot be added, or not be called so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CannotAdd {
+pub enum AddPeerError {
     /// The table is full.
     #[error("the table has room for {max} peers and is full")]
     Full {
@@ -44,7 +44,7 @@ pub enum CannotAdd {
     },
     /// No board can have this address: it is zero, or a group's.
     #[error("{0} is not the address of a board")]
-    NotABoard(NicId),
+    InvalidNic(NicId),
     /// It has as many names as a peer can have.
     #[error("{0} has {NAMES_MAX} names already")]
     TooManyNames(NicId),
@@ -54,7 +54,7 @@ pub enum CannotAdd {
 const NAMES_MAX: usize = 8;
 
 /// Whether a board can have this address.
-pub(super) const fn is_a_board(nic: NicId) -> bool {
+pub(super) const fn is_valid_nic(nic: NicId) -> bool {
     const GROUP: u64 = 1 << 40;
     nic.number() != 0 && nic.number() & GROUP == 0 && nic.number() != BROADCAST.number()
 }
@@ -63,58 +63,58 @@ pub(super) const fn is_a_board(nic: NicId) -> bool {
 pub(super) struct Name {
     pub(super) name: BoardName,
     /// By hand: what the peer says itself does not replace it.
-    given: bool,
+    is_static: bool,
 }
 
 /// One entry.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) nic: NicId,
-    pub(super) known: Known,
+    pub(super) origin: PeerOrigin,
     /// By hand. The entry stays, because somebody may hold its index.
     pub(super) forgotten: bool,
     names: Vec<Name>,
     /// The peer's number for us.
-    pub(super) reverse: Option<PeerIndex>,
+    pub(super) remote_index: Option<PeerIndex>,
     /// As it announced last.
     pub(super) serial: Option<u32>,
     pub(super) restarted: Option<Time>,
     pub(super) restarts: u64,
     pub(super) heard: Option<Time>,
-    pub(super) heard_on: HeardOn,
+    pub(super) last_seen_by_link: LinkLastSeen,
     pub(super) frames: u64,
-    pub(super) question: Question,
+    pub(super) query: QueryState,
     /// Events that wait to be taken, a bit for each kind.
-    told: u8,
+    pending_events: u8,
 }
 
 /// Where we are with asking a peer for its name.
 #[derive(Debug, Default)]
-pub(super) struct Question {
+pub(super) struct QueryState {
     /// As it stands in the board's set.
     pub(super) due: Option<Time>,
-    pub(super) asked: Option<Time>,
+    pub(super) last_sent: Option<Time>,
     pub(super) tries: u32,
     /// Though its name is known: its answer also says its number for us, and that it is there.
-    pub(super) anyway: bool,
+    pub(super) forced: bool,
 }
 
 impl Peer {
-    fn new(nic: NicId, known: Known) -> Self {
+    fn new(nic: NicId, origin: PeerOrigin) -> Self {
         Self {
             nic,
-            known,
+            origin,
             forgotten: false,
             names: Vec::new(),
-            reverse: None,
+            remote_index: None,
             serial: None,
             restarted: None,
             restarts: 0,
             heard: None,
-            heard_on: [None; LINKS_MAX],
+            last_seen_by_link: [None; LINKS_MAX],
             frames: 0,
-            question: Question::default(),
-            told: 0,
+            query: QueryState::default(),
+            pending_events: 0,
         }
     }
 
@@ -122,7 +122,7 @@ impl Peer {
     pub(super) fn heard(&mut self, now: Time, link: LinkNumber) {
         self.frames += 1;
         self.heard = Some(now);
-        if let Some(heard) = self.heard_on.get_mut(usize::from(link.0)) {
+        if let Some(heard) = self.last_seen_by_link.get_mut(usize::from(link.0)) {
             *heard = Some(now);
         }
     }
@@ -136,29 +136,29 @@ impl Peer {
     }
 
     /// By hand: in place of what it was called before by itself, or beside other names that were given.
-    pub(super) fn give_name(&mut self, name: BoardName) -> Result<(), CannotAdd> {
-        self.names.retain(|known| known.given);
+    pub(super) fn add_static_name(&mut self, name: BoardName) -> Result<(), AddPeerError> {
+        self.names.retain(|known| known.is_static);
         if self.names.iter().all(|known| known.name != name) {
             if self.names.len() >= NAMES_MAX {
-                return Err(CannotAdd::TooManyNames(self.nic));
+                return Err(AddPeerError::TooManyNames(self.nic));
             }
-            self.names.push(Name { name, given: true });
+            self.names.push(Name { name, is_static: true });
         }
         Ok(())
     }
 
     /// What it says itself. Says whether that is new; names that were given stay.
     pub(super) fn learn_name(&mut self, name: BoardName) -> bool {
-        let differs = self.names.first().is_none_or(|known| !known.given && known.name != name);
+        let differs = self.names.first().is_none_or(|known| !known.is_static && known.name != name);
         let is_new = differs && !name.as_bytes().is_empty();
         if is_new {
-            self.names = alloc::vec![Name { name, given: false }];
+            self.names = alloc::vec![Name { name, is_static: false }];
         }
         is_new
     }
 
-    pub(super) fn unlearn_name(&mut self) {
-        self.names.retain(|known| known.given);
+    pub(super) fn forget_learned_name(&mut self) {
+        self.names.retain(|known| known.is_static);
     }
 
     pub(super) fn clear_names(&mut self) {
@@ -179,7 +179,7 @@ pub(super) struct Table {
 impl Table {
     /// With the board itself at the first place. `max` is at least 1.
     pub(super) fn with_board(nic: NicId, name: BoardName, max: usize) -> Self {
-        let mut board = Peer::new(nic, Known::Local);
+        let mut board = Peer::new(nic, PeerOrigin::Local);
         board.learn_name(name);
         let by_nic = PeerIndex::new(0).map(|first| (nic, first)).into_iter().collect();
         Self { slots: alloc::vec![board], by_nic, max, announced: 0 }
@@ -195,7 +195,7 @@ impl Table {
 
     /// A peer on another host that was not forgotten.
     pub(super) fn remote(&self, index: PeerIndex) -> Option<&Peer> {
-        self.get(index).filter(|peer| !peer.forgotten && peer.known != Known::Local)
+        self.get(index).filter(|peer| !peer.forgotten && peer.origin != PeerOrigin::Local)
     }
 
     /// Who has or had this address.
@@ -204,7 +204,7 @@ impl Table {
     }
 
     /// Who has this address.
-    pub(super) fn present(&self, nic: NicId) -> Option<PeerIndex> {
+    pub(super) fn find_present(&self, nic: NicId) -> Option<PeerIndex> {
         self.index_of(nic).filter(|index| self.get(*index).is_some_and(|peer| !peer.forgotten))
     }
 
@@ -221,69 +221,69 @@ impl Table {
     }
 
     /// Names of this host first, then those that were given, then those that peers tell themselves.
-    pub(super) fn named(&self, name: &[u8]) -> Option<PeerIndex> {
+    pub(super) fn find_by_name(&self, name: &[u8]) -> Option<PeerIndex> {
         let among = |wanted: &dyn Fn(&Peer, &Name) -> bool| {
             let mut present = self.iter().filter(|(_, peer)| !peer.forgotten);
             let is = |known: &Name, peer: &Peer| known.name.as_bytes() == name && wanted(peer, known);
             present.find(|(_, peer)| peer.names.iter().any(|known| is(known, peer))).map(|(index, _)| index)
         };
-        among(&|peer, _| peer.known == Known::Local)
-            .or_else(|| among(&|_, known| known.given))
+        among(&|peer, _| peer.origin == PeerOrigin::Local)
+            .or_else(|| among(&|_, known| known.is_static))
             .or_else(|| among(&|_, _| true))
     }
 
     /// The entry for an address: the one that it has, or a new one. Says whether it is new, or was forgotten.
-    pub(super) fn add(&mut self, nic: NicId, known: Known) -> Result<(PeerIndex, bool), CannotAdd> {
-        if !is_a_board(nic) {
-            return Err(CannotAdd::NotABoard(nic));
+    pub(super) fn add(&mut self, nic: NicId, origin: PeerOrigin) -> Result<(PeerIndex, bool), AddPeerError> {
+        if !is_valid_nic(nic) {
+            return Err(AddPeerError::InvalidNic(nic));
         }
         if let Some(index) = self.index_of(nic) {
-            return Ok((index, self.know_better(index, known)));
+            return Ok((index, self.upgrade_origin(index, origin)));
         }
-        let full = CannotAdd::Full { max: self.max };
+        let full = AddPeerError::Full { max: self.max };
         if self.slots.len() >= self.max {
             return Err(full);
         }
         let number = u16::try_from(self.slots.len()).map_err(|_| full)?;
         let index = PeerIndex::new(number).ok_or(full)?;
-        self.slots.push(Peer::new(nic, known));
+        self.slots.push(Peer::new(nic, origin));
         self.by_nic.insert(nic, index);
-        self.announced += usize::from(known == Known::Announced);
+        self.announced += usize::from(origin == PeerOrigin::Announced);
         Ok((index, true))
     }
 
     /// A peer stays known in the most certain way. Says whether it had been forgotten.
-    fn know_better(&mut self, index: PeerIndex, known: Known) -> bool {
+    fn upgrade_origin(&mut self, index: PeerIndex, origin: PeerOrigin) -> bool {
         let Some(peer) = self.slots.get_mut(usize::from(index.number())) else { return false };
         let forgotten = core::mem::replace(&mut peer.forgotten, false);
-        let before = peer.known;
-        peer.known = if forgotten { known } else { before.min(known) };
-        self.announced -= usize::from(before == Known::Announced);
-        self.announced += usize::from(peer.known == Known::Announced);
+        let before = peer.origin;
+        peer.origin = if forgotten { origin } else { before.min(origin) };
+        self.announced -= usize::from(before == PeerOrigin::Announced);
+        self.announced += usize::from(peer.origin == PeerOrigin::Announced);
         forgotten
     }
 
     /// Whether an event is not waiting already. From now on it is.
-    pub(super) fn is_news(&mut self, event: Event) -> bool {
-        let (index, bit) = place(event);
+    pub(super) fn mark_event_pending(&mut self, event: BoardEvent) -> bool {
+        let (index, bit) = event_bit(event);
         let Some(peer) = self.get_mut(index) else { return false };
-        let is_new = peer.told & bit == 0;
-        peer.told |= bit;
+        let is_new = peer.pending_events & bit == 0;
+        peer.pending_events |= bit;
         is_new
     }
 
-    pub(super) fn news_taken(&mut self, event: Event) {
-        let (index, bit) = place(event);
+    pub(super) fn clear_pending_event(&mut self, event: BoardEvent) {
+        let (index, bit) = event_bit(event);
         if let Some(peer) = self.get_mut(index) {
-            peer.told &= !bit;
+            peer.pending_events &= !bit;
         }
     }
 }
 
-const fn place(event: Event) -> (PeerIndex, u8) {
+const fn event_bit(event: BoardEvent) -> (PeerIndex, u8) {
     match event {
-        Event::Found(peer) => (peer, 1),
-        Event::Named(peer) => (peer, 2),
-        Event::Restarted(peer) => (peer, 4),
+        BoardEvent::Found(peer) => (peer, 1),
+        BoardEvent::Named(peer) => (peer, 2),
+        BoardEvent::Restarted(peer) => (peer, 4),
     }
 }

@@ -4,8 +4,8 @@ use super::Rate;
 
 /// What a board can be told to do otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tuning {
-    /// Entries of the table, boards of this host and forgotten peers included: at most [`Tuning::PEERS_MOST`].
+pub struct BoardTuning {
+    /// Entries of the table, boards of this host and forgotten peers included: at most [`BoardTuning::PEERS_LIMIT`].
     pub peers_max: usize,
     /// Entries that announcements can fill: some are left for those whom somebody here asks for.
     pub announced_max: usize,
@@ -21,27 +21,27 @@ pub struct Tuning {
     pub ask_us: u64,
     /// Between two questions to a peer, at most.
     pub ask_us_max: u64,
-    /// A link by which a peer was heard so much earlier than it was heard at all is not a way to it any more.
-    pub way_us: u64,
+    /// A link by which a peer was heard so much earlier than it was heard at all is not used for it any more.
+    pub link_stale_us: u64,
     /// Peers that become known by announcement.
     pub found: Rate,
     /// Questions for names.
-    pub asking: Rate,
+    pub queries: Rate,
     /// Answers to questions for our name.
-    pub answering: Rate,
+    pub replies: Rate,
     /// Negative answers.
-    pub refusing: Rate,
+    pub nacks: Rate,
 }
 
-impl Default for Tuning {
+impl Default for BoardTuning {
     fn default() -> Self {
         Self::DEFAULT
     }
 }
 
-impl Tuning {
+impl BoardTuning {
     /// Entries that a table can have: an index has 16 bits, and one value says that there is none.
-    pub const PEERS_MOST: usize = u16::MAX as usize;
+    pub const PEERS_LIMIT: usize = u16::MAX as usize;
 
     /// What suits most networks, and what peers expect.
     pub const DEFAULT: Self = Self {
@@ -54,17 +54,17 @@ impl Tuning {
         ask_us: 5_000_000,
         ask_us_max: 300_000_000,
         // Two announcements may be lost.
-        way_us: 600_000_000,
+        link_stale_us: 600_000_000,
         found: Rate { burst: 256, per_second: 64 },
-        asking: Rate { burst: 64, per_second: 64 },
-        answering: Rate { burst: 128, per_second: 128 },
-        refusing: Rate { burst: 64, per_second: 1000 },
+        queries: Rate { burst: 64, per_second: 64 },
+        replies: Rate { burst: 128, per_second: 128 },
+        nacks: Rate { burst: 64, per_second: 1000 },
     };
 
     /// The same, with each limit brought to what is possible.
     pub(super) fn within_limits(self) -> Self {
         Self {
-            peers_max: self.peers_max.clamp(1, Self::PEERS_MOST),
+            peers_max: self.peers_max.clamp(1, Self::PEERS_LIMIT),
             endpoints_max: self.endpoints_max.min(255),
             burst_us: self.burst_us.max(1),
             announce_us: self.announce_us.max(1),

@@ -1,6 +1,6 @@
 //! What a program does with its requests.
 
-use super::{Cargo, Engine, Kind, Request, Stage, UnknownRequest};
+use super::{Engine, Request, RequestKind, RequestState, TransportTypes, UnknownRequest};
 use crate::RequestId;
 use crate::filter::Filter;
 use crate::status::Status;
@@ -31,12 +31,12 @@ pub enum BufferedError {
     Unknown(#[from] UnknownRequest),
 }
 
-impl<C: Cargo> Engine<C> {
+impl<C: TransportTypes> Engine<C> {
     /// A request that the program may still ask for.
     #[inline(always)]
     fn visible(&self, request: RequestId) -> Result<&Request<C::Receive>, UnknownRequest> {
         match self.requests.get(request.0) {
-            Some(found) if !found.forgotten => Ok(found),
+            Some(found) if !found.is_forgotten => Ok(found),
             _ => Err(UnknownRequest),
         }
     }
@@ -54,8 +54,8 @@ impl<C: Cargo> Engine<C> {
         make: impl FnOnce(&Status) -> S,
     ) -> Result<Option<S>, UnknownRequest> {
         let Some(entry) = self.requests.entry(request.0) else { return Err(UnknownRequest) };
-        let Some(found) = entry.thing().filter(|found| !found.forgotten) else { return Err(UnknownRequest) };
-        if found.stage != Stage::Done {
+        let Some(found) = entry.value().filter(|found| !found.is_forgotten) else { return Err(UnknownRequest) };
+        if found.state != RequestState::Done {
             return Ok(None);
         }
         let made = make(&found.status);
@@ -82,7 +82,7 @@ impl<C: Cargo> Engine<C> {
     /// Whether a request is over.
     #[inline(always)]
     pub fn is_done(&self, request: RequestId) -> Result<bool, UnknownRequest> {
-        Ok(self.visible(request)?.stage == Stage::Done)
+        Ok(self.visible(request)?.state == RequestState::Done)
     }
 
     /// What the program gave to a request.
@@ -91,15 +91,15 @@ impl<C: Cargo> Engine<C> {
     }
 
     /// What a request was made by.
-    pub fn kind(&self, request: RequestId) -> Result<Kind, UnknownRequest> {
+    pub fn kind(&self, request: RequestId) -> Result<RequestKind, UnknownRequest> {
         Ok(self.visible(request)?.kind)
     }
 
     /// Whether the buffer of a send may be used again: it is over, or has been copied.
     pub fn is_buffered(&self, request: RequestId) -> Result<bool, BufferedError> {
         let found = self.visible(request)?;
-        if found.kind == Kind::Send {
-            Ok(found.buffered || found.stage == Stage::Done)
+        if found.kind == RequestKind::Send {
+            Ok(found.is_buffered || found.state == RequestState::Done)
         } else {
             Err(BufferedError::WrongKind)
         }
@@ -107,10 +107,10 @@ impl<C: Cargo> Engine<C> {
 
     /// Nobody will ask for this request. It goes on, and ends without being seen.
     pub fn forget(&mut self, request: RequestId) -> Result<(), UnknownRequest> {
-        if self.visible(request)?.stage == Stage::Done {
+        if self.visible(request)?.state == RequestState::Done {
             self.consume(request);
         } else if let Some(found) = self.requests.get_mut(request.0) {
-            found.forgotten = true;
+            found.is_forgotten = true;
         }
         Ok(())
     }
@@ -118,13 +118,13 @@ impl<C: Cargo> Engine<C> {
     /// Takes back a receive that no message has come for, or a connect without an answer.
     pub fn cancel(&mut self, request: RequestId) -> Cancelled<C::Receive> {
         let Ok(found) = self.visible(request) else { return Cancelled::Unknown };
-        match (found.kind, found.stage) {
-            (Kind::Send, _) => Cancelled::WrongKind,
-            (Kind::Connect, Stage::Underway) => {
+        match (found.kind, found.state) {
+            (RequestKind::Send, _) => Cancelled::WrongKind,
+            (RequestKind::Connect, RequestState::InProgress) => {
                 self.requests.remove(request.0);
                 Cancelled::Connect
             }
-            (Kind::Receive, Stage::Posted) => {
+            (RequestKind::Receive, RequestState::Posted) => {
                 self.posted.remove(request.0.slot());
                 let receive = self.requests.remove(request.0).and_then(|request| request.receive);
                 receive.map_or(Cancelled::TooLate, Cancelled::Receive)

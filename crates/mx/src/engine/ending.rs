@@ -1,63 +1,64 @@
 //! A partner dies, or is disconnected; the endpoint is closed.
 
-use super::{Cargo, Engine, Held, Kind, Stage};
+use super::{Engine, RequestKind, RequestState, TransportTypes, UnexpectedMessage};
 use crate::filter::Filter;
 use crate::status::StatusCode;
-use crate::{MessageId, PartnerIndex, RequestId};
+use crate::{MessageId, PartnerId, RequestId};
 use alloc::vec::Vec;
 
 /// What ended with a partner. The transport has to leave these requests alone from now on: what it reports of them means nothing.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Severed<M> {
+pub struct DisconnectedPartner<M> {
     /// Sends to it, and receives that were being filled from it, in the order of their posts. They are over.
     pub requests: Vec<RequestId>,
     /// Messages of it that no receive had taken, oldest first.
-    pub messages: Vec<Held<M>>,
+    pub messages: Vec<UnexpectedMessage<M>>,
 }
 
 /// What was left when an endpoint was closed.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Drained<C: Cargo> {
+pub struct DrainedRequests<C: TransportTypes> {
     /// Receives that no message had come for, oldest first.
     pub receives: Vec<(RequestId, C::Receive)>,
     /// What the transport was at, in the order of the posts.
-    pub underway: Vec<(RequestId, Kind)>,
+    pub underway: Vec<(RequestId, RequestKind)>,
     /// Messages that no receive had taken, oldest first.
-    pub messages: Vec<Held<C::Message>>,
+    pub messages: Vec<UnexpectedMessage<C::Message>>,
 }
 
-impl<C: Cargo> Engine<C> {
+impl<C: TransportTypes> Engine<C> {
     /// A partner is gone: every send to it and every receive that is being filled from it ends with `code`. Its unexpected messages
     /// stay where `keep` says so, which is asked oldest first: those that are whole can still be received. The partner stays, with
     /// its context.
     pub fn fail_partner(
         &mut self,
-        partner: PartnerIndex,
+        partner: PartnerId,
         code: StatusCode,
         mut keep: impl FnMut(&C::Message) -> bool,
-    ) -> Severed<C::Message> {
-        let mut requests = self.underway(|status| status == Some(partner));
+    ) -> DisconnectedPartner<C::Message> {
+        let mut requests = self.in_progress(|status| status == Some(partner));
         requests.retain(|(request, kind)| self.finish(*request, *kind, code, 0));
-        let held = self.partners.get(partner).map(|partner| partner.held).unwrap_or_default();
-        let messages = self.by_source.walk(held).filter_map(|slot| self.messages.at(slot));
-        let drop = messages.filter(|(_, held)| !keep(&held.message)).map(|(id, _)| MessageId(id));
+        let unexpected = self.partners.get(partner).map(|partner| partner.unexpected).unwrap_or_default();
+        let messages = self.by_source.iter(unexpected).filter_map(|slot| self.messages.at(slot));
+        let drop = messages.filter(|(_, unexpected)| !keep(&unexpected.message)).map(|(id, _)| MessageId(id));
         let drop: Vec<MessageId> = drop.collect();
-        Severed {
+        DisconnectedPartner {
             requests: requests.into_iter().map(|(request, _)| request).collect(),
-            messages: drop.into_iter().filter_map(|message| self.take_message(message)).collect(),
+            messages: drop.into_iter().filter_map(|message| self.remove_message(message)).collect(),
         }
     }
 
     /// Forgets a partner: its requests end as unreachable, its unexpected messages are dropped, its index names nobody.
-    pub fn disconnect(&mut self, partner: PartnerIndex) -> Severed<C::Message> {
-        let severed = self.fail_partner(partner, StatusCode::EndpointUnreachable, |_| false);
+    pub fn disconnect(&mut self, partner: PartnerId) -> DisconnectedPartner<C::Message> {
+        let disconnected = self.fail_partner(partner, StatusCode::EndpointUnreachable, |_| false);
         self.partners.remove(partner);
-        severed
+        disconnected
     }
 
     /// Empties the endpoint: no request is left, pending or over, and no message. Partners stay.
-    pub fn drain(&mut self) -> Drained<C> {
-        let mut drained = Drained { receives: Vec::new(), underway: self.underway(|_| true), messages: Vec::new() };
+    pub fn drain(&mut self) -> DrainedRequests<C> {
+        let mut drained =
+            DrainedRequests { receives: Vec::new(), underway: self.in_progress(|_| true), messages: Vec::new() };
         for (request, _) in &drained.underway {
             self.requests.remove(request.0);
         }
@@ -69,16 +70,16 @@ impl<C: Cargo> Engine<C> {
             drained.receives.extend(receive.map(|receive| (RequestId(id), receive)));
         }
         while let Some((id, _)) = self.unexpected.front().and_then(|slot| self.messages.at(slot)) {
-            drained.messages.extend(self.take_message(MessageId(id)));
+            drained.messages.extend(self.remove_message(MessageId(id)));
         }
         drained
     }
 
     /// The requests that the transport is at, with such partners, in the order of their posts.
-    fn underway(&self, with: impl Fn(Option<PartnerIndex>) -> bool) -> Vec<(RequestId, Kind)> {
-        let all = self.requests.iter().filter(|(_, request)| request.stage == Stage::Underway);
+    fn in_progress(&self, with: impl Fn(Option<PartnerId>) -> bool) -> Vec<(RequestId, RequestKind)> {
+        let all = self.requests.iter().filter(|(_, request)| request.state == RequestState::InProgress);
         let mut some: Vec<_> = all.filter(|(_, request)| with(request.status.source)).collect();
-        some.sort_unstable_by_key(|(_, request)| request.born);
+        some.sort_unstable_by_key(|(_, request)| request.post_order);
         some.into_iter().map(|(id, request)| (RequestId(id), request.kind)).collect()
     }
 }

@@ -1,36 +1,36 @@
 //! Sends and connects: the engine numbers them, keeps what the program gave, and queues them when they are over.
 
-use super::{Cargo, Engine, Kind, Stage};
+use super::{Engine, RequestKind, RequestState, TransportTypes};
 use crate::slab::Full;
 use crate::status::{Status, StatusCode};
-use crate::{PartnerIndex, RequestId};
+use crate::{PartnerId, RequestId};
 
-impl<C: Cargo> Engine<C> {
+impl<C: TransportTypes> Engine<C> {
     /// Begins a send. It is under way until [`sent`](Self::sent).
     #[inline]
     pub fn post_send(
         &mut self,
-        destination: PartnerIndex,
+        destination: PartnerId,
         match_info: u64,
         context: usize,
         length: u32,
     ) -> Result<RequestId, Full> {
-        let status = sending(destination, match_info, context, length, StatusCode::Pending);
-        self.begin(Kind::Send, Stage::Underway, status)
+        let status = send_status(destination, match_info, context, length, StatusCode::Pending);
+        self.begin_request(RequestKind::Send, RequestState::InProgress, status)
     }
 
     /// A send that is over already: its bytes have been copied.
     #[inline(always)]
     pub fn post_sent(
         &mut self,
-        destination: PartnerIndex,
+        destination: PartnerId,
         match_info: u64,
         context: usize,
         length: u32,
     ) -> Result<RequestId, Full> {
-        let mut status = sending(destination, match_info, context, length, StatusCode::Success);
+        let mut status = send_status(destination, match_info, context, length, StatusCode::Success);
         status.xfer_length = length;
-        let id = self.begin(Kind::Send, Stage::Done, status)?;
+        let id = self.begin_request(RequestKind::Send, RequestState::Done, status)?;
         self.done.push(id.0.slot(), match_info);
         Ok(id)
     }
@@ -38,14 +38,14 @@ impl<C: Cargo> Engine<C> {
     /// Ends a send. `xfer_length` is what the receiver took, where that is known. False if it has ended already.
     #[inline]
     pub fn sent(&mut self, request: RequestId, code: StatusCode, xfer_length: u32) -> bool {
-        self.finish(request, Kind::Send, code, xfer_length)
+        self.finish(request, RequestKind::Send, code, xfer_length)
     }
 
     /// The buffer of a send may be used again, though the send is not over. False if it is no send.
     pub fn set_buffered(&mut self, request: RequestId) -> bool {
         match self.requests.get_mut(request.0) {
-            Some(send) if send.kind == Kind::Send => {
-                send.buffered = true;
+            Some(send) if send.kind == RequestKind::Send => {
+                send.is_buffered = true;
                 true
             }
             _ => false,
@@ -56,26 +56,26 @@ impl<C: Cargo> Engine<C> {
     pub fn post_connect(&mut self, match_info: u64, context: usize) -> Result<RequestId, Full> {
         let code = StatusCode::Pending;
         let status = Status { code, source: None, match_info, msg_length: 0, xfer_length: 0, context };
-        self.begin(Kind::Connect, Stage::Underway, status)
+        self.begin_request(RequestKind::Connect, RequestState::InProgress, status)
     }
 
     /// Ends a connect: whom it reached, or why it did not. False if it has ended already.
-    pub fn connected(&mut self, request: RequestId, outcome: Result<PartnerIndex, StatusCode>) -> bool {
+    pub fn connected(&mut self, request: RequestId, outcome: Result<PartnerId, StatusCode>) -> bool {
         let (partner, code) = match outcome {
             Ok(partner) => (Some(partner), StatusCode::Success),
             Err(code) => (None, code),
         };
         match self.requests.get_mut(request.0) {
-            Some(connect) if connect.kind == Kind::Connect && connect.stage == Stage::Underway => {
+            Some(connect) if connect.kind == RequestKind::Connect && connect.state == RequestState::InProgress => {
                 connect.status.source = partner;
             }
             _ => return false,
         }
-        self.finish(request, Kind::Connect, code, 0)
+        self.finish(request, RequestKind::Connect, code, 0)
     }
 }
 
 #[inline]
-fn sending(destination: PartnerIndex, match_info: u64, context: usize, length: u32, code: StatusCode) -> Status {
+fn send_status(destination: PartnerId, match_info: u64, context: usize, length: u32, code: StatusCode) -> Status {
     Status { code, source: Some(destination), match_info, msg_length: length, xfer_length: 0, context }
 }

@@ -8,7 +8,7 @@
 
 /// How a transfer is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct TransferLayout {
     /// L.
     frame_bytes: u32,
     /// N.
@@ -21,7 +21,7 @@ pub(crate) struct Cut {
 
 /// Some frames that follow each other, as a PULL names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ask {
+pub(crate) struct BlockRequest {
     pub(crate) frame_index: u32,
     pub(crate) first_frame_offset: u32,
     pub(crate) block_length: u32,
@@ -29,13 +29,13 @@ pub(crate) struct Ask {
 
 /// One frame of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slice {
+pub(crate) struct FrameSlice {
     /// Where in the transfer.
     pub(crate) msg_offset: u32,
     pub(crate) len: u32,
 }
 
-impl Cut {
+impl TransferLayout {
     pub(crate) const fn new(frame_bytes: u32, block_frames: u32, rdma_offset: u32, length: u32) -> Self {
         Self { frame_bytes, block_frames, first: rdma_offset % frame_bytes, length }
     }
@@ -57,18 +57,18 @@ impl Cut {
     }
 
     /// Where a frame that is one of the transfer's begins and how much it has.
-    pub(crate) fn slice(&self, frame: u32) -> Slice {
+    pub(crate) fn slice(&self, frame: u32) -> FrameSlice {
         let start = (u64::from(frame) * u64::from(self.frame_bytes)).max(self.first.into()) - u64::from(self.first);
         let end = (u64::from(frame) + 1) * u64::from(self.frame_bytes) - u64::from(self.first);
         let end = end.min(self.length.into());
         // Both lie within the transfer, whose length has 32 bits.
-        Slice { msg_offset: start as u32, len: (end - start) as u32 }
+        FrameSlice { msg_offset: start as u32, len: (end - start) as u32 }
     }
 
     /// What to ask for to get some frames that follow each other.
-    pub(crate) fn ask(&self, frame: u32, frames: u32) -> Ask {
+    pub(crate) fn ask(&self, frame: u32, frames: u32) -> BlockRequest {
         let (first, last) = (self.slice(frame), self.slice(frame + frames - 1));
-        Ask {
+        BlockRequest {
             frame_index: frame,
             first_frame_offset: if frame == 0 { self.first } else { 0 },
             block_length: last.msg_offset + last.len - first.msg_offset,
@@ -78,7 +78,7 @@ impl Cut {
 
 /// The frames that somebody asked for, as the owner of a region sends them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Burst {
+pub(crate) struct RequestedFrames {
     frame_bytes: u32,
     /// The next frame's number.
     frame: u32,
@@ -88,10 +88,10 @@ pub(crate) struct Burst {
     remaining: u32,
 }
 
-impl Burst {
+impl RequestedFrames {
     /// None if the question is not one of a transfer cut like this: more than a block, or outside the region.
     pub(crate) fn new(
-        ask: Ask,
+        ask: BlockRequest,
         frame_bytes: u32,
         block_frames: u32,
         rdma_offset: u32,
@@ -120,12 +120,12 @@ impl Burst {
     }
 
     /// The next frame: its number and what is in it.
-    pub(crate) fn next(&mut self) -> Option<(u32, Slice)> {
+    pub(crate) fn next(&mut self) -> Option<(u32, FrameSlice)> {
         if self.remaining == 0 {
             return None;
         }
         let len = (self.frame_bytes - self.skip).min(self.remaining);
-        let next = (self.frame, Slice { msg_offset: self.msg_offset, len });
+        let next = (self.frame, FrameSlice { msg_offset: self.msg_offset, len });
         self.frame = self.frame.wrapping_add(1);
         self.skip = 0;
         self.msg_offset = self.msg_offset.wrapping_add(len);
@@ -152,47 +152,50 @@ mod tests {
     #[test]
     fn blocks_are_those_of_the_examples() {
         // V12, V13, V14 and V15 of the specification.
-        let cut = Cut::new(4096, 8, 0, 1 << 20);
-        assert_eq!(cut.ask(0, 8), Ask { frame_index: 0, first_frame_offset: 0, block_length: 0x8000 });
-        assert_eq!(cut.block(3), (24, 8));
-        assert_eq!(cut.ask(24, 8), Ask { frame_index: 24, first_frame_offset: 0, block_length: 0x8000 });
-        let cut = Cut::new(4096, 8, 0x0123, 1 << 20);
-        assert_eq!(cut.ask(0, 8), Ask { frame_index: 0, first_frame_offset: 0x123, block_length: 0x7edd });
-        let cut = Cut::new(8968, 32, 0, 1 << 20);
-        let (first, frames) = cut.block(1);
-        assert_eq!(cut.ask(first, frames), Ask { frame_index: 32, first_frame_offset: 0, block_length: 0x46100 });
+        let layout = TransferLayout::new(4096, 8, 0, 1 << 20);
+        assert_eq!(layout.ask(0, 8), BlockRequest { frame_index: 0, first_frame_offset: 0, block_length: 0x8000 });
+        assert_eq!(layout.block(3), (24, 8));
+        assert_eq!(layout.ask(24, 8), BlockRequest { frame_index: 24, first_frame_offset: 0, block_length: 0x8000 });
+        let layout = TransferLayout::new(4096, 8, 0x0123, 1 << 20);
+        assert_eq!(layout.ask(0, 8), BlockRequest { frame_index: 0, first_frame_offset: 0x123, block_length: 0x7edd });
+        let layout = TransferLayout::new(8968, 32, 0, 1 << 20);
+        let (first, frames) = layout.block(1);
+        assert_eq!(
+            layout.ask(first, frames),
+            BlockRequest { frame_index: 32, first_frame_offset: 0, block_length: 0x46100 }
+        );
     }
 
     #[test]
     fn nine_frames_are_refused() {
-        let ask = Ask { frame_index: 0, first_frame_offset: 0, block_length: 0x8001 };
-        assert_eq!(Burst::new(ask, 4096, 8, 0, 1 << 20), None);
+        let ask = BlockRequest { frame_index: 0, first_frame_offset: 0, block_length: 0x8001 };
+        assert_eq!(RequestedFrames::new(ask, 4096, 8, 0, 1 << 20), None);
     }
 
     proptest! {
         #[test]
-        fn whatever_is_asked_for_is_what_is_sent(
+        fn requested_frames_are_exactly_those_sent(
             length in 1_u32..300_000, offset in 0_u32..10_000, frame_bytes in 1_u32..9000, from in any::<u32>(), run in 1_u32..64,
         ) {
-            let cut = Cut::new(frame_bytes, 64, offset, length);
-            let from = from % cut.frames();
-            let run = run.min(cut.frames() - from);
-            let mut burst = Burst::new(cut.ask(from, run), frame_bytes, 64, offset, offset + length).unwrap();
+            let layout = TransferLayout::new(frame_bytes, 64, offset, length);
+            let from = from % layout.frames();
+            let run = run.min(layout.frames() - from);
+            let mut frames = RequestedFrames::new(layout.ask(from, run), frame_bytes, 64, offset, offset + length).unwrap();
             for frame in from..from + run {
-                prop_assert_eq!(burst.next(), Some((frame, cut.slice(frame))));
+                prop_assert_eq!(frames.next(), Some((frame, layout.slice(frame))));
             }
-            prop_assert_eq!((burst.next(), burst.is_over()), (None, true));
-            let whole: u64 = (0..cut.frames()).map(|frame| u64::from(cut.slice(frame).len)).sum();
+            prop_assert_eq!((frames.next(), frames.is_over()), (None, true));
+            let whole: u64 = (0..layout.frames()).map(|frame| u64::from(layout.slice(frame).len)).sum();
             prop_assert_eq!(whole, u64::from(length));
         }
 
         #[test]
-        fn no_question_gets_bytes_from_outside(
+        fn no_request_reads_outside_the_region(
             frame_index in any::<u32>(), first in any::<u32>(), len in any::<u32>(), offset in any::<u32>(), region in any::<u32>(),
         ) {
-            let ask = Ask { frame_index, first_frame_offset: first, block_length: len };
-            if let Some(mut burst) = Burst::new(ask, 4096, 8, offset, region) {
-                while let Some((_, slice)) = burst.next() {
+            let ask = BlockRequest { frame_index, first_frame_offset: first, block_length: len };
+            if let Some(mut frames) = RequestedFrames::new(ask, 4096, 8, offset, region) {
+                while let Some((_, slice)) = frames.next() {
                     prop_assert!(u64::from(offset) + u64::from(slice.msg_offset) + u64::from(slice.len) <= u64::from(region));
                 }
             }

@@ -7,7 +7,7 @@
 //! packets of before, which may still be on their way, are told from new ones thereby.
 
 use super::partner::{Partner, Reply};
-use super::{Address, Endpoint, Event, Ignored, Time};
+use super::{Address, Endpoint, EndpointEvent, Ignored, Time};
 use crate::StatusCode;
 use crate::wire::{ConnectReply, ConnectRequest, ConnectStatus, Nack, NackLib, SeqNum, SessionId};
 
@@ -23,7 +23,7 @@ impl Endpoint {
             return Err(Ignored::TooManyPartners);
         }
         let partner = self.partners.entry(from).or_insert_with(Partner::new);
-        if source == SessionId::UNSET || partner.retired == Some(source) {
+        if source == SessionId::UNSET || partner.previous_session == Some(source) {
             return Err(Ignored::OldSession);
         }
         let known = partner.session_back();
@@ -32,18 +32,18 @@ impl Endpoint {
             if partner.connects.is_empty() {
                 partner.connect(now, None, 0);
             }
-            return Err(Ignored::Doubted);
+            return Err(Ignored::UnverifiedPartner);
         }
         if known.is_some() && start.sesnum() != partner.outbox.next().sesnum() {
-            self.sever(from, StatusCode::EndpointUnreachable); // It gave us up.
+            self.reset_partner(from, StatusCode::EndpointUnreachable); // It gave us up.
         }
         let Some(partner) = self.partners.get_mut(&from) else { return Ok(()) };
         if partner.true_session != Some(source) {
             partner.outbox.renumber(start);
-            partner.numbered = false;
+            partner.has_sequenced = false;
         }
         (partner.true_session, partner.back_session) = (Some(source), Some(source));
-        partner.heard = now;
+        partner.last_seen = now;
         let right = request.app_key == self.setup.key;
         let status = if right { ConnectStatus::Success } else { ConnectStatus::BadKey };
         partner.reply(Reply { session: source, seqnum: request.connect_seqnum, status });
@@ -58,25 +58,25 @@ impl Endpoint {
         let (target, start) = (reply.target_session_id, reply.target_recv_seqnum_start);
         let asked = partner.connects.iter().position(|connect| connect.seqnum == reply.connect_seqnum);
         let asked = asked.ok_or(Ignored::NoSuchConnect)?;
-        if target == SessionId::UNSET || partner.retired == Some(target) {
+        if target == SessionId::UNSET || partner.previous_session == Some(target) {
             return Err(Ignored::OldSession);
         }
         let Some(connect) = partner.connects.remove(asked) else { return Err(Ignored::NoSuchConnect) };
-        partner.heard = now;
+        partner.last_seen = now;
         let success = reply.status == ConnectStatus::Success;
         // To one who connected to us the key does not matter: it knows us now.
         if success || connect.id.is_none() {
-            self.meet(now, from, target, start);
+            self.accept_reply(now, from, target, start);
         }
         if let Some(connect) = connect.id {
             let outcome = if success { Ok(target) } else { Err(StatusCode::BadKey) };
-            self.events.push_back(Event::Connected { connect, partner: from, outcome });
+            self.events.push_back(EndpointEvent::Connected { connect, partner: from, outcome });
         }
         Ok(())
     }
 
     /// A partner has answered: it is who it says, knows us, and expects `start`.
-    fn meet(&mut self, now: Time, from: Address, target: SessionId, start: SeqNum) {
+    fn accept_reply(&mut self, now: Time, from: Address, target: SessionId, start: SeqNum) {
         let Some(partner) = self.partners.get_mut(&from) else { return };
         let known = partner.session_back();
         let another = known.is_some_and(|known| known != target);
@@ -88,20 +88,20 @@ impl Endpoint {
             let code = partner.refused.unwrap_or(StatusCode::EndpointUnreachable);
             // It took its first number from our request: that stays. If a message of the one before it came after the request,
             // nobody knows which number it took: it is told another one.
-            self.sever_at(from, code, if late { next.given_up() } else { next });
+            self.reset_partner_at(from, code, if late { next.given_up() } else { next });
         }
         let Some(partner) = self.partners.get_mut(&from) else { return };
         if another {
-            partner.retired = known;
+            partner.previous_session = known;
         }
         // A reply that comes late says what was expected then. It counts only while nothing has been sent.
-        if partner.true_session != Some(target) || !partner.numbered {
+        if partner.true_session != Some(target) || !partner.has_sequenced {
             partner.outbox.renumber(start);
-            partner.numbered = false;
+            partner.has_sequenced = false;
         }
         (partner.true_session, partner.back_session) = (Some(target), Some(target));
         (partner.told, partner.refused) = (None, None);
-        partner.introduced = !late;
+        partner.knows_session = !late;
         if late {
             partner.connect(now, None, 0);
         }
@@ -112,7 +112,7 @@ impl Endpoint {
     /// that has gone has another session, or refuses the connect.
     pub(crate) fn receive_nack(&mut self, now: Time, from: Address, nack: &NackLib) -> Result<(), Ignored> {
         let code = nack.nack_type.status();
-        let partner = self.partners.get_mut(&from).ok_or(Ignored::NothingRefused)?;
+        let partner = self.partners.get_mut(&from).ok_or(Ignored::UnmatchedNack)?;
         let counted = nack.lib_seqnum.sesnum() == partner.outbox.next().sesnum();
         if counted && partner.outbox.is_underway(nack.lib_seqnum) {
             partner.refused = Some(code);
@@ -123,19 +123,19 @@ impl Endpoint {
         }
         // A connect has number 0 and no session that could be bad. What says otherwise refuses a message of before.
         if nack.lib_seqnum != SeqNum::ZERO || nack.nack_type == Nack::BadSession {
-            return Err(Ignored::NothingRefused);
+            return Err(Ignored::UnmatchedNack);
         }
         self.connect_refused(from, code)
     }
 
     /// A connect, or whichever is the oldest, was refused.
     fn connect_refused(&mut self, from: Address, code: StatusCode) -> Result<(), Ignored> {
-        let partner = self.partners.get_mut(&from).ok_or(Ignored::NothingRefused)?;
-        let oldest = partner.connects.front_mut().ok_or(Ignored::NothingRefused)?;
+        let partner = self.partners.get_mut(&from).ok_or(Ignored::UnmatchedNack)?;
+        let oldest = partner.connects.front_mut().ok_or(Ignored::UnmatchedNack)?;
         match oldest.id {
             Some(connect) => {
                 partner.connects.pop_front();
-                self.events.push_back(Event::Connected { connect, partner: from, outcome: Err(code) });
+                self.events.push_back(EndpointEvent::Connected { connect, partner: from, outcome: Err(code) });
             }
             // Anybody can say this, too. If the partner is there, its own answer comes before we would ask again.
             None => oldest.refused = Some(code),
@@ -144,12 +144,12 @@ impl Endpoint {
     }
 
     /// A connect that nobody asked for was refused, and there was no other answer: what waited for it will not get there either.
-    pub(crate) fn believe_refusal(&mut self, now: Time, from: Address) {
+    pub(crate) fn confirm_refusal(&mut self, now: Time, from: Address) {
         let Some(partner) = self.partners.get_mut(&from) else { return };
         let refused = partner.connects.front().filter(|connect| connect.due <= now).and_then(|connect| connect.refused);
         if let Some(code) = refused {
             partner.connects.pop_front();
-            self.sever(from, code);
+            self.reset_partner(from, code);
         }
     }
 }

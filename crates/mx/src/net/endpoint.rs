@@ -1,17 +1,20 @@
 //! One endpoint, as the wire sees it. Here: what it is made of, and what a program does with it.
 
-use super::allowance::Allowance;
-use super::outbox::Letter;
+use super::outbox::OutboxEntry;
 use super::partner::Partner;
+use super::pull_window::PullWindow;
 use super::regions::{RegionName, Regions};
-use super::rendezvous::{Announced, Asked, Pull};
-use super::{Address, Carried, ConnectId, Event, IgnoredCounts, IncomingId, Manner, SendId, Time, Tuning};
+use super::rendezvous::{Announced, Pull, PullRequest};
+use super::{
+    Address, ConnectId, EndpointEvent, EndpointTuning, IgnoredCounts, IncomingId, SendId, SendMode, Time,
+    TrafficCounters,
+};
 use crate::wire::{Dialect, EndpointNumber, NackLib, NackMcp, PeerIndex, SessionId, Sizes};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What an endpoint is opened with.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct EndpointSetup {
     /// How the board speaks.
     pub dialect: Dialect,
     /// What all of its peers do alike.
@@ -25,12 +28,12 @@ pub struct Setup {
     /// A random number: who does not know it cannot make up frames of a transfer.
     pub secret: u32,
     /// Times and limits.
-    pub tuning: Tuning,
+    pub tuning: EndpointTuning,
 }
 
 /// A connect that cannot be begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CannotConnect {
+pub enum ConnectError {
     /// As many partners as there may be.
     #[error("there are too many partners")]
     TooManyPartners,
@@ -41,7 +44,7 @@ pub enum CannotConnect {
 
 /// A send that cannot be begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CannotSend {
+pub enum EndpointSendError {
     /// Nobody has connected to it, or the partner was given up since.
     #[error("the endpoint is not connected")]
     NotConnected,
@@ -64,7 +67,7 @@ pub(crate) enum Timer {
 
 /// A negative answer, to be sent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Refusal {
+pub(crate) enum NackPacket {
     Lib(NackLib),
     Mcp(NackMcp),
 }
@@ -72,74 +75,74 @@ pub(crate) enum Refusal {
 /// One endpoint.
 #[derive(Debug)]
 pub struct Endpoint {
-    pub(crate) setup: Setup,
+    pub(crate) setup: EndpointSetup,
     pub(crate) partners: BTreeMap<Address, Partner>,
-    pub(crate) events: VecDeque<Event>,
+    pub(crate) events: VecDeque<EndpointEvent>,
     /// Partners with something to send.
-    pub(crate) line: VecDeque<Address>,
-    pub(crate) refusals: VecDeque<(PeerIndex, Refusal)>,
+    pub(crate) send_queue: VecDeque<Address>,
+    pub(crate) nacks: VecDeque<(PeerIndex, NackPacket)>,
     pub(crate) timers: BTreeSet<(Time, Timer)>,
     pub(crate) incoming: u64,
     pub(crate) early_bytes: u64,
-    pub(crate) accepting: bool,
+    pub(crate) is_accepting: bool,
     pub(crate) ignored: IgnoredCounts,
-    pub(crate) carried: Carried,
+    pub(crate) traffic: TrafficCounters,
     /// How much may be on its way to us.
-    pub(crate) allowance: Allowance,
+    pub(crate) pull_window: PullWindow,
     /// Long messages that were announced and not asked for yet.
     pub(crate) announced: BTreeMap<IncomingId, Announced>,
     pub(crate) pulls: BTreeMap<u32, Pull>,
     /// Their messages.
-    pub(crate) fetching: BTreeMap<IncomingId, u32>,
+    pub(crate) pulls_by_message: BTreeMap<IncomingId, u32>,
     /// Transfers that may have another block to ask for, in turn.
-    pub(crate) hungry: VecDeque<u32>,
+    pub(crate) pulls_ready: VecDeque<u32>,
     /// Bytes that are on their way because transfers asked for them.
     pub(crate) fetch_bytes: u32,
     pub(crate) next_pull: u32,
     /// Transfers with questions to send.
-    pub(crate) asking: VecDeque<u32>,
+    pub(crate) request_queue: VecDeque<u32>,
     /// Long messages that are being sent.
     pub(crate) regions: Regions,
     /// Partners that wait for a region.
-    pub(crate) starved: VecDeque<Address>,
+    pub(crate) waiting_for_region: VecDeque<Address>,
     /// What was asked of our regions.
-    pub(crate) asked: VecDeque<Asked>,
+    pub(crate) pull_requests: VecDeque<PullRequest>,
     /// Data that was asked for and messages take turns.
     pub(crate) data_next: bool,
 }
 
 impl Endpoint {
     /// A new endpoint, which knows nobody.
-    pub fn new(setup: Setup) -> Self {
+    pub fn new(setup: EndpointSetup) -> Self {
         Self {
             setup,
             partners: BTreeMap::new(),
             events: VecDeque::new(),
-            line: VecDeque::new(),
-            refusals: VecDeque::new(),
+            send_queue: VecDeque::new(),
+            nacks: VecDeque::new(),
             timers: BTreeSet::new(),
             incoming: 0,
             early_bytes: 0,
-            accepting: true,
+            is_accepting: true,
             ignored: IgnoredCounts::default(),
-            carried: Carried::default(),
-            allowance: Allowance::new(),
+            traffic: TrafficCounters::default(),
+            pull_window: PullWindow::new(),
             announced: BTreeMap::new(),
             pulls: BTreeMap::new(),
-            fetching: BTreeMap::new(),
-            hungry: VecDeque::new(),
+            pulls_by_message: BTreeMap::new(),
+            pulls_ready: VecDeque::new(),
             fetch_bytes: 0,
             next_pull: 1,
-            asking: VecDeque::new(),
+            request_queue: VecDeque::new(),
             regions: Regions::new(),
-            starved: VecDeque::new(),
-            asked: VecDeque::new(),
+            waiting_for_region: VecDeque::new(),
+            pull_requests: VecDeque::new(),
             data_next: false,
         }
     }
 
     /// What it was opened with.
-    pub const fn setup(&self) -> &Setup {
+    pub const fn setup(&self) -> &EndpointSetup {
         &self.setup
     }
 
@@ -149,8 +152,8 @@ impl Endpoint {
     }
 
     /// What it has carried.
-    pub const fn carried(&self) -> &Carried {
-        &self.carried
+    pub const fn traffic(&self) -> &TrafficCounters {
+        &self.traffic
     }
 
     /// The session of a partner that messages can be sent to.
@@ -164,25 +167,25 @@ impl Endpoint {
     }
 
     /// What has happened and was not taken yet, oldest first.
-    pub fn event(&mut self) -> Option<Event> {
+    pub fn event(&mut self) -> Option<EndpointEvent> {
         self.events.pop_front()
     }
 
-    /// Begins a connect. [`Event::Connected`] ends it.
-    pub fn connect(&mut self, now: Time, to: Address, key: u32, id: ConnectId) -> Result<(), CannotConnect> {
+    /// Begins a connect. [`EndpointEvent::Connected`] ends it.
+    pub fn connect(&mut self, now: Time, to: Address, key: u32, id: ConnectId) -> Result<(), ConnectError> {
         if !self.partners.contains_key(&to) && self.partners.len() >= self.setup.tuning.partners_max {
-            return Err(CannotConnect::TooManyPartners);
+            return Err(ConnectError::TooManyPartners);
         }
         let partner = self.partners.entry(to).or_insert_with(Partner::new);
         if partner.connects.len() >= CONNECTS_MAX {
-            return Err(CannotConnect::TooManyConnects);
+            return Err(ConnectError::TooManyConnects);
         }
         partner.connect(now, Some(id), key);
-        self.settle(now, to);
+        self.update(now, to);
         Ok(())
     }
 
-    /// Begins a send. [`Event::Sent`] ends it; until then its bytes stay where they are.
+    /// Begins a send. [`EndpointEvent::Sent`] ends it; until then its bytes stay where they are.
     pub fn send(
         &mut self,
         now: Time,
@@ -190,26 +193,26 @@ impl Endpoint {
         send: SendId,
         match_info: u64,
         length: u32,
-        manner: Manner,
-    ) -> Result<(), CannotSend> {
+        mode: SendMode,
+    ) -> Result<(), EndpointSendError> {
         let most = self.setup.tuning.eager_bytes_max.min(self.setup.sizes.medium_bytes_max());
-        let partner = self.partners.get_mut(&to).ok_or(CannotSend::NotConnected)?;
+        let partner = self.partners.get_mut(&to).ok_or(EndpointSendError::NotConnected)?;
         if partner.true_session.is_none() {
-            return Err(CannotSend::NotConnected);
+            return Err(EndpointSendError::NotConnected);
         }
-        partner.outbox.push(if manner != Manner::Plain || length > most {
-            let ready = if manner == Manner::OnDemand { 0 } else { length };
-            Letter::Announce { send, match_info, length, region: RegionName::NONE, ready }
+        partner.outbox.push(if mode != SendMode::Standard || length > most {
+            let ready = if mode == SendMode::OnDemand { 0 } else { length };
+            OutboxEntry::Announce { send, match_info, length, region: RegionName::NONE, ready }
         } else {
-            Letter::Eager { send, match_info, length }
+            OutboxEntry::Eager { send, match_info, length }
         });
-        self.settle(now, to);
+        self.update(now, to);
         Ok(())
     }
 
     /// Whether new messages are taken. While they are not they are dropped, and their senders try again.
-    pub fn set_accepting(&mut self, accepting: bool) {
-        self.accepting = accepting;
+    pub fn set_accepting(&mut self, is_accepting: bool) {
+        self.is_accepting = is_accepting;
     }
 
     /// Nothing is held back any more: acknowledgements that wait for company are sent now. What is there to transmit after this
@@ -221,7 +224,7 @@ impl Endpoint {
             if let Some(partner) = self.partners.get_mut(&address) {
                 partner.inbox.ack_now(now);
             }
-            self.settle(now, address);
+            self.update(now, address);
         }
     }
 
@@ -249,12 +252,12 @@ impl Endpoint {
     }
 
     fn tick_partner(&mut self, now: Time, address: Address) {
-        self.believe_refusal(now, address);
+        self.confirm_refusal(now, address);
         let Some(partner) = self.partners.get_mut(&address) else { return };
         partner.wake = None;
         let tuning = &self.setup.tuning;
-        let fetches = self.regions.are_open_for(address);
-        if fetches && partner.connects.is_empty() && now.since_us(partner.heard) >= tuning.probe_us {
+        let fetches = self.regions.has_open_for(address);
+        if fetches && partner.connects.is_empty() && now.since_us(partner.last_seen) >= tuning.probe_us {
             // It may have gone with what it wanted to fetch, or have given us up. Its answer tells.
             partner.connect(now, None, 0);
         }
@@ -266,23 +269,23 @@ impl Endpoint {
             abandoned || partner.connects.iter().any(|connect| now.since_us(connect.started) >= tuning.give_up_us());
         let overdue = partner.outbox.deadline().is_some_and(|at| at <= now);
         if hopeless || (overdue && !partner.outbox.expire(now, tuning)) {
-            self.give_up(address);
+            self.give_up_partner(address);
         }
-        self.settle(now, address);
+        self.update(now, address);
     }
 
     /// After anything that concerns a partner: numbers what may be numbered, puts it in line if it has something to send, and sees
     /// to it that it is looked at in time.
-    pub(crate) fn settle(&mut self, now: Time, address: Address) {
-        self.admit(now, address);
-        let fetches = self.regions.are_open_for(address);
+    pub(crate) fn update(&mut self, now: Time, address: Address) {
+        self.assign_numbers(now, address);
+        let fetches = self.regions.has_open_for(address);
         let Some(partner) = self.partners.get_mut(&address) else { return };
-        if !partner.in_line && partner.has_frame(now) {
-            partner.in_line = true;
-            self.line.push_back(address);
+        if !partner.is_queued && partner.has_frame(now) {
+            partner.is_queued = true;
+            self.send_queue.push_back(address);
         }
         // What is due now and in line will be sent when the link has room. A wake that is too early costs less than moving it.
-        let in_line = partner.in_line;
+        let in_line = partner.is_queued;
         let deadlines = partner.deadlines(&self.setup.tuning, fetches);
         let Some(at) = deadlines.filter(|at| *at > now || !in_line).min() else { return };
         if partner.wake.is_none_or(|wake| at < wake) {
@@ -295,10 +298,10 @@ impl Endpoint {
     }
 
     /// Gives numbers to what waits, as far as there is room.
-    fn admit(&mut self, now: Time, address: Address) {
+    fn assign_numbers(&mut self, now: Time, address: Address) {
         let Some(partner) = self.partners.get_mut(&address) else { return };
-        while let Some(letter) = partner.outbox.admissible(&self.setup.tuning) {
-            let announces = matches!(letter, Letter::Announce { .. });
+        while let Some(entry) = partner.outbox.next_admissible(&self.setup.tuning) {
+            let announces = matches!(entry, OutboxEntry::Announce { .. });
             if !partner.can_send() {
                 // Whoever connected to us has to know our session first (7.4).
                 if partner.true_session.is_some() && partner.connects.is_empty() {
@@ -307,21 +310,21 @@ impl Endpoint {
                 return;
             }
             if announces {
-                let Some(Letter::Announce { send, length, region, ready, .. }) =
-                    partner.outbox.admissible(&self.setup.tuning)
+                let Some(OutboxEntry::Announce { send, length, region, ready, .. }) =
+                    partner.outbox.next_admissible(&self.setup.tuning)
                 else {
                     return;
                 };
                 let Some(id) = self.regions.open(*send, address, *length, *ready) else {
-                    if !self.starved.contains(&address) {
-                        self.starved.push_back(address);
+                    if !self.waiting_for_region.contains(&address) {
+                        self.waiting_for_region.push_back(address);
                     }
                     return;
                 };
                 *region = id;
             }
-            partner.outbox.admit();
-            partner.numbered = true;
+            partner.outbox.assign_number();
+            partner.has_sequenced = true;
         }
     }
 

@@ -38,7 +38,7 @@ ignored! {
     /// A message too far ahead of those that are missing.
     TooEarly "too_early" = "too far ahead",
     /// A message before its turn, with too many bytes before their turn already.
-    NoRoomForEarly "no_room_for_early" = "no room before its turn",
+    EarlyLimit "early_limit" = "no room before its turn",
     /// A new message while the endpoint takes none.
     NotAccepting "not_accepting" = "no new messages are taken",
     /// A long message more than an endpoint may be told of.
@@ -54,15 +54,15 @@ ignored! {
     /// Frames of a transfer that is over, or never was.
     NoSuchPull "no_such_pull" = "no such transfer",
     /// Frames that were not asked for.
-    NotAskedFor "not_asked_for" = "not asked for",
+    Unrequested "unrequested" = "not asked for",
     /// A negative answer to something that was not sent, or is over.
-    NothingRefused "nothing_refused" = "refuses nothing that was sent",
+    UnmatchedNack "unmatched_nack" = "refuses nothing that was sent",
     /// A question for frames outside the region, or for too many at a time.
     OutsideRegion "outside_region" = "outside the region",
     /// More questions than an honest peer asks.
-    TooManyAsked "too_many_asked" = "too many questions",
+    TooManyPullRequests "too_many_pull_requests" = "too many questions",
     /// A partner that is said to be another one now: it is asked.
-    Doubted "doubted" = "says that a partner is another one now, which is asked",
+    UnverifiedPartner "unverified_partner" = "says that a partner is another one now, which is asked",
     /// A partner more than there may be.
     TooManyPartners "too_many_partners" = "too many partners",
 }

@@ -11,7 +11,7 @@
 //! `front` is what is acknowledged: everything before it is whole.
 
 use super::regions::RegionName;
-use super::{Ignored, IncomingId, Time, Tuning};
+use super::{EndpointTuning, Ignored, IncomingId, Time};
 use crate::wire::SeqNum;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -27,7 +27,7 @@ const FRAGMENTS_MAX: u64 = 256;
 
 /// What a number was used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum NumberedKind {
     /// A message whose bytes come with it.
     Eager,
     /// The announcement of a long one.
@@ -38,74 +38,74 @@ pub(crate) enum Kind {
 
 /// What all packets of a message say of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Label {
-    pub(crate) kind: Kind,
+pub(crate) struct MessageInfo {
+    pub(crate) kind: NumberedKind,
     pub(crate) match_info: u64,
     pub(crate) length: u32,
 }
 
 /// The bytes of a message that one packet has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct FragmentRange {
     pub(crate) number: u8,
     pub(crate) at: u32,
     pub(crate) len: u32,
 }
 
 #[derive(Debug)]
-struct Arriving {
+struct IncomingMessage {
     id: IncomingId,
-    label: Label,
+    info: MessageInfo,
     /// Fragments that are here.
-    seen: [u64; 4],
+    received_fragments: [u64; 4],
     /// Bytes of each fragment but the last, as soon as one has shown it.
-    unit: Option<u32>,
+    fragment_bytes: Option<u32>,
     received: u32,
-    whole: bool,
+    is_complete: bool,
 }
 
-impl Arriving {
-    fn new(id: IncomingId, label: Label) -> Self {
-        Self { id, label, seen: [0; 4], unit: None, received: 0, whole: false }
+impl IncomingMessage {
+    fn new(id: IncomingId, info: MessageInfo) -> Self {
+        Self { id, info, received_fragments: [0; 4], fragment_bytes: None, received: 0, is_complete: false }
     }
 
     /// Takes a fragment. Those of a message cover it without overlapping: each stands where its number says.
-    fn add(&mut self, piece: Piece) -> Result<(), Ignored> {
-        let (word, bit) = (usize::from(piece.number / 64), 1 << (piece.number % 64));
-        if self.whole || self.seen[word] & bit != 0 {
+    fn add(&mut self, frag_range: FragmentRange) -> Result<(), Ignored> {
+        let (word, bit) = (usize::from(frag_range.number / 64), 1 << (frag_range.number % 64));
+        if self.is_complete || self.received_fragments[word] & bit != 0 {
             return Err(Ignored::Duplicate);
         }
-        let unit = match (self.unit, u32::from(piece.number)) {
+        let unit = match (self.fragment_bytes, u32::from(frag_range.number)) {
             (Some(unit), _) => unit,
-            (None, 0) => piece.len,
-            (None, number) => piece.at / number,
+            (None, 0) => frag_range.len,
+            (None, number) => frag_range.at / number,
         };
         // A fragment's number has 8 bits: a short one does not make room for a message that can never be whole.
-        if u64::from(self.label.length) > FRAGMENTS_MAX * u64::from(unit) {
+        if u64::from(self.info.length) > FRAGMENTS_MAX * u64::from(unit) {
             return Err(Ignored::Inconsistent);
         }
-        let rest = self.label.length.checked_sub(piece.at).ok_or(Ignored::Inconsistent)?;
-        let stands = u64::from(piece.at) == u64::from(piece.number) * u64::from(unit);
-        if !stands || piece.len != unit.min(rest) || (piece.len == 0 && self.label.length != 0) {
+        let rest = self.info.length.checked_sub(frag_range.at).ok_or(Ignored::Inconsistent)?;
+        let stands = u64::from(frag_range.at) == u64::from(frag_range.number) * u64::from(unit);
+        if !stands || frag_range.len != unit.min(rest) || (frag_range.len == 0 && self.info.length != 0) {
             return Err(Ignored::Inconsistent);
         }
-        self.unit = Some(unit);
-        self.seen[word] |= bit;
-        self.received += piece.len;
-        self.whole = self.received == self.label.length;
+        self.fragment_bytes = Some(unit);
+        self.received_fragments[word] |= bit;
+        self.received += frag_range.len;
+        self.is_complete = self.received == self.info.length;
         Ok(())
     }
 
     fn early_bytes(&self) -> u64 {
-        if self.label.kind == Kind::Eager { self.label.length.into() } else { 0 }
+        if self.info.kind == NumberedKind::Eager { self.info.length.into() } else { 0 }
     }
 }
 
 /// What became of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct ReceivedPart {
     pub(crate) id: IncomingId,
-    pub(crate) label: Label,
+    pub(crate) info: MessageInfo,
     /// The message has begun before, and is whole now.
     pub(crate) ended: bool,
 }
@@ -114,8 +114,8 @@ pub(crate) struct Taken {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Begun {
     pub(crate) id: IncomingId,
-    pub(crate) label: Label,
-    pub(crate) whole: bool,
+    pub(crate) info: MessageInfo,
+    pub(crate) is_complete: bool,
 }
 
 /// One direction, at its end.
@@ -124,7 +124,7 @@ pub(crate) struct Inbox {
     /// The first number that is not whole.
     front: SeqNum,
     /// From `front` on. The first `begun` are there.
-    slots: VecDeque<Option<Arriving>>,
+    slots: VecDeque<Option<IncomingMessage>>,
     begun: usize,
     /// The last acknowledgement that was sent.
     acked: SeqNum,
@@ -134,7 +134,7 @@ pub(crate) struct Inbox {
     acknum: u32,
     early_bytes: u64,
     /// When the last packet of a message came.
-    heard: Time,
+    last_seen: Time,
     /// Hints since then.
     hints: u32,
 }
@@ -149,7 +149,7 @@ impl Inbox {
             ack_at: None,
             acknum: 0,
             early_bytes: 0,
-            heard: Time::ZERO,
+            last_seen: Time::ZERO,
             hints: 0,
         }
     }
@@ -177,8 +177,9 @@ impl Inbox {
         let old = core::mem::replace(self, Self { acknum, ..Self::new(first) });
         let slots = old.slots.into_iter().enumerate();
         let messages = slots.filter_map(|(ahead, message)| Some((ahead, message?)));
-        let cut = messages
-            .filter(|(ahead, message)| message.label.kind == Kind::Eager && (*ahead >= old.begun || !message.whole));
+        let cut = messages.filter(|(ahead, message)| {
+            message.info.kind == NumberedKind::Eager && (*ahead >= old.begun || !message.is_complete)
+        });
         cut.map(|(_, message)| message.id).collect()
     }
 
@@ -188,64 +189,64 @@ impl Inbox {
         &mut self,
         now: Time,
         seq: SeqNum,
-        label: Label,
-        piece: Option<Piece>,
+        info: MessageInfo,
+        frag_range: Option<FragmentRange>,
         id: IncomingId,
         room: Result<u64, Ignored>,
-    ) -> Result<Taken, Ignored> {
+    ) -> Result<ReceivedPart, Ignored> {
         let ahead = usize::from(seq.steps_from(self.front));
         if ahead > self.begun + EARLY_MAX {
-            return Err(self.refuse(now, seq));
+            return Err(self.reject(now, seq));
         }
-        (self.heard, self.hints) = (now, 0);
+        (self.last_seen, self.hints) = (now, 0);
         let found = self.slots.get_mut(ahead).and_then(Option::as_mut);
         if let Some(message) = found {
-            if message.label != label {
+            if message.info != info {
                 return Err(Ignored::Inconsistent);
             }
-            match piece {
-                Some(piece) => message.add(piece)?,
+            match frag_range {
+                Some(frag_range) => message.add(frag_range)?,
                 None => return Err(Ignored::Duplicate),
             }
-            let taken = Taken { id: message.id, label, ended: message.whole && ahead < self.begun };
-            self.tell_of_loss(now, ahead);
+            let taken = ReceivedPart { id: message.id, info, ended: message.is_complete && ahead < self.begun };
+            self.ack_if_gap(now, ahead);
             return Ok(taken);
         }
         let room = room?;
-        let mut message = Arriving::new(id, label);
-        match piece {
-            Some(piece) => message.add(piece)?,
-            None => message.whole = true,
+        let mut message = IncomingMessage::new(id, info);
+        match frag_range {
+            Some(frag_range) => message.add(frag_range)?,
+            None => message.is_complete = true,
         }
         if ahead > self.begun && self.early_bytes + message.early_bytes() > room {
-            return Err(Ignored::NoRoomForEarly);
+            return Err(Ignored::EarlyLimit);
         }
         self.early_bytes += message.early_bytes();
         while self.slots.len() <= ahead {
             self.slots.push_back(None);
         }
         self.slots[ahead] = Some(message);
-        self.tell_of_loss(now, ahead);
-        Ok(Taken { id, label, ended: false })
+        self.ack_if_gap(now, ahead);
+        Ok(ReceivedPart { id, info, ended: false })
     }
 
     /// If a message is whole and one before it is not, its sender may learn it from an acknowledgement that acknowledges nothing new.
-    fn tell_of_loss(&mut self, now: Time, ahead: usize) {
-        if ahead > 0 && self.is_whole(ahead) && !self.is_whole(0) {
+    fn ack_if_gap(&mut self, now: Time, ahead: usize) {
+        if ahead > 0 && self.is_complete_at(ahead) && !self.is_complete_at(0) {
             self.ack_at = Some(now);
         }
     }
 
-    fn is_whole(&self, ahead: usize) -> bool {
-        self.slots.get(ahead).is_some_and(|slot| slot.as_ref().is_some_and(|message| message.whole))
+    fn is_complete_at(&self, ahead: usize) -> bool {
+        self.slots.get(ahead).is_some_and(|slot| slot.as_ref().is_some_and(|message| message.is_complete))
     }
 
-    fn is_any_whole(&self) -> bool {
-        (0..self.slots.len()).any(|ahead| self.is_whole(ahead))
+    fn has_complete(&self) -> bool {
+        (0..self.slots.len()).any(|ahead| self.is_complete_at(ahead))
     }
 
     /// Old or far. One that was acknowledged comes again because the acknowledgement was lost.
-    fn refuse(&mut self, now: Time, seq: SeqNum) -> Ignored {
+    fn reject(&mut self, now: Time, seq: SeqNum) -> Ignored {
         if self.front.steps_from(seq) <= SeqNum::OUTSTANDING_MAX {
             self.ack_at = Some(now);
             return Ignored::Duplicate;
@@ -258,21 +259,21 @@ impl Inbox {
         let message = self.slots.get(self.begun)?.as_ref()?;
         self.begun += 1;
         self.early_bytes -= message.early_bytes();
-        Some(Begun { id: message.id, label: message.label, whole: message.whole })
+        Some(Begun { id: message.id, info: message.info, is_complete: message.is_complete })
     }
 
     /// When a sender that does not go on with what it began is gone: a living one would have sent it again many times.
-    pub(crate) fn abandoned_at(&self, tuning: &Tuning) -> Option<Time> {
-        if self.slots.is_empty() { None } else { Some(self.heard.after_us(tuning.give_up_us())) }
+    pub(crate) fn abandoned_at(&self, tuning: &EndpointTuning) -> Option<Time> {
+        if self.slots.is_empty() { None } else { Some(self.last_seen.after_us(tuning.give_up_us())) }
     }
 
     /// When the sender is to be told that something is missing, though nothing new comes that would show it.
-    pub(crate) fn hint_at(&self, tuning: &Tuning) -> Option<Time> {
+    pub(crate) fn hint_at(&self, tuning: &EndpointTuning) -> Option<Time> {
         if self.slots.is_empty() || self.hints == HINTS_MAX {
             return None;
         }
         // 1, 3, 7, 15: each waits twice as long as the one before.
-        Some(self.heard.after_us(tuning.hint_us.saturating_mul((2 << self.hints) - 1)))
+        Some(self.last_seen.after_us(tuning.hint_us.saturating_mul((2 << self.hints) - 1)))
     }
 
     /// Tells it, by an acknowledgement that may acknowledge nothing new.
@@ -282,15 +283,15 @@ impl Inbox {
     }
 
     /// After packets: forgets what is whole, and settles when to acknowledge.
-    pub(crate) fn settle(&mut self, now: Time, tuning: &Tuning) {
+    pub(crate) fn update(&mut self, now: Time, tuning: &EndpointTuning) {
         let before = self.front;
-        while self.begun > 0 && self.is_whole(0) {
+        while self.begun > 0 && self.is_complete_at(0) {
             self.slots.pop_front();
             self.begun -= 1;
             self.front = self.front.next();
         }
         // A gap was filled, which its sender waits to hear: the next one may be lost, too.
-        if self.front.steps_from(before) > 1 || (self.front != before && self.is_any_whole()) {
+        if self.front.steps_from(before) > 1 || (self.front != before && self.has_complete()) {
             self.ack_at = Some(now);
         }
         match self.front.steps_from(self.acked) {
@@ -313,16 +314,16 @@ impl Inbox {
     }
 
     /// The acknowledgement that a packet is to carry.
-    pub(crate) fn carried(&mut self) -> SeqNum {
+    pub(crate) fn piggyback_ack(&mut self) -> SeqNum {
         self.ack_at = None;
         self.acked = self.front;
         self.front
     }
 
     /// The same as a packet of its own, with its number.
-    pub(crate) fn explicit(&mut self) -> (SeqNum, u32) {
+    pub(crate) fn explicit_ack(&mut self) -> (SeqNum, u32) {
         self.acknum = self.acknum.wrapping_add(1);
-        (self.carried(), self.acknum)
+        (self.piggyback_ack(), self.acknum)
     }
 }
 
@@ -331,65 +332,65 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn label(length: u32) -> Label {
-        Label { kind: Kind::Eager, match_info: 0, length }
+    fn label(length: u32) -> MessageInfo {
+        MessageInfo { kind: NumberedKind::Eager, match_info: 0, length }
     }
 
-    fn take(inbox: &mut Inbox, number: u16, piece: Piece, length: u32) -> Result<Taken, Ignored> {
+    fn take(inbox: &mut Inbox, number: u16, frag_range: FragmentRange, length: u32) -> Result<ReceivedPart, Ignored> {
         let id = IncomingId(number.into());
-        inbox.take(Time::ZERO, SeqNum::from_bits(number), label(length), Some(piece), id, Ok(1000))
+        inbox.take(Time::ZERO, SeqNum::from_bits(number), label(length), Some(frag_range), id, Ok(1000))
     }
 
     fn begun(inbox: &mut Inbox) -> Vec<(u64, bool)> {
-        let all = core::iter::from_fn(|| inbox.begin()).map(|begun| (begun.id.0, begun.whole)).collect();
-        inbox.settle(Time::ZERO, &Tuning::default());
+        let all = core::iter::from_fn(|| inbox.begin()).map(|begun| (begun.id.0, begun.is_complete)).collect();
+        inbox.update(Time::ZERO, &EndpointTuning::default());
         all
     }
 
     #[test]
     fn messages_begin_in_order_and_are_acknowledged_when_whole() {
         let mut inbox = Inbox::new(SeqNum::FIRST);
-        let whole = Piece { number: 0, at: 0, len: 5 };
+        let whole = FragmentRange { number: 0, at: 0, len: 5 };
         take(&mut inbox, 2, whole, 5).unwrap();
         assert_eq!((begun(&mut inbox), inbox.early_bytes()), (vec![], 5));
-        take(&mut inbox, 1, Piece { number: 1, at: 10, len: 3 }, 13).unwrap();
+        take(&mut inbox, 1, FragmentRange { number: 1, at: 10, len: 3 }, 13).unwrap();
         assert_eq!(begun(&mut inbox), [(1, false), (2, true)]);
         assert_eq!((inbox.front(), inbox.next(), inbox.early_bytes()), (SeqNum::FIRST, SeqNum::from_bits(3), 0));
         assert_eq!(take(&mut inbox, 2, whole, 5), Err(Ignored::Duplicate));
-        assert!(take(&mut inbox, 1, Piece { number: 0, at: 0, len: 10 }, 13).unwrap().ended);
+        assert!(take(&mut inbox, 1, FragmentRange { number: 0, at: 0, len: 10 }, 13).unwrap().ended);
         assert_eq!(begun(&mut inbox), []);
         assert_eq!(inbox.front(), SeqNum::from_bits(3));
         assert_eq!(take(&mut inbox, 1, whole, 5), Err(Ignored::Duplicate));
         assert_eq!(inbox.ack_at(), Some(Time::ZERO), "the acknowledgement was lost");
         assert_eq!(take(&mut inbox, 3 + 256, whole, 5), Err(Ignored::TooEarly));
-        assert_eq!(take(&mut inbox, 4, Piece { number: 0, at: 0, len: 900 }, 1001), Err(Ignored::NoRoomForEarly));
+        assert_eq!(take(&mut inbox, 4, FragmentRange { number: 0, at: 0, len: 900 }, 1001), Err(Ignored::EarlyLimit));
     }
 
     #[test]
     fn fragments_that_contradict_are_refused() {
         let mut inbox = Inbox::new(SeqNum::FIRST);
-        take(&mut inbox, 1, Piece { number: 0, at: 0, len: 10 }, 25).unwrap();
+        take(&mut inbox, 1, FragmentRange { number: 0, at: 0, len: 10 }, 25).unwrap();
         for (number, at, len) in [(1, 9, 10), (1, 10, 9), (2, 20, 10), (2, 15, 10), (1, 0, 10), (9, 90, 0)] {
-            let refused = take(&mut inbox, 1, Piece { number, at, len }, 25);
+            let refused = take(&mut inbox, 1, FragmentRange { number, at, len }, 25);
             assert_eq!(refused, Err(Ignored::Inconsistent), "{number} {at} {len}");
         }
-        assert_eq!(take(&mut inbox, 1, Piece { number: 1, at: 10, len: 10 }, 26), Err(Ignored::Inconsistent));
-        let other = Piece { number: 0, at: 0, len: 0 };
+        assert_eq!(take(&mut inbox, 1, FragmentRange { number: 1, at: 10, len: 10 }, 26), Err(Ignored::Inconsistent));
+        let other = FragmentRange { number: 0, at: 0, len: 0 };
         assert_eq!(take(&mut inbox, 2, other, 9), Err(Ignored::Inconsistent), "no fragment is empty");
     }
 
     proptest! {
-        /// Whatever a peer says: when a message is whole, its pieces have covered every byte of it once.
+        /// Whatever a peer says: when a message is whole, its fragments have covered every byte of it once.
         #[test]
-        fn whole_means_covered(length in 0_u32..40, pieces in prop::collection::vec((0_u8..6, 0_u32..40, 0_u32..20), 1..60)) {
-            let mut message = Arriving::new(IncomingId(1), label(length));
+        fn complete_messages_cover_each_byte_once(length in 0_u32..40, fragments in prop::collection::vec((0_u8..6, 0_u32..40, 0_u32..20), 1..60)) {
+            let mut message = IncomingMessage::new(IncomingId(1), label(length));
             let mut covered = vec![0_u8; length as usize];
-            for (number, at, len) in pieces {
-                if message.add(Piece { number, at, len }).is_ok() {
+            for (number, at, len) in fragments {
+                if message.add(FragmentRange { number, at, len }).is_ok() {
                     covered[at as usize..(at + len) as usize].iter_mut().for_each(|byte| *byte += 1);
                 }
                 prop_assert!(covered.iter().all(|times| *times <= 1));
-                prop_assert_eq!(message.whole, message.unit.is_some() && covered.iter().all(|times| *times == 1));
+                prop_assert_eq!(message.is_complete, message.fragment_bytes.is_some() && covered.iter().all(|times| *times == 1));
             }
         }
     }

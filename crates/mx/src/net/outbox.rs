@@ -15,21 +15,21 @@
 //! window is its alone: a message may wait for a region or for room that only the end of another one gives back.
 
 use super::regions::RegionName;
-use super::tuning::{RoundTrip, Tuning};
+use super::tuning::{EndpointTuning, RoundTrip};
 use super::{SendId, Time};
 use crate::wire::SeqNum;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 /// Messages and bytes that are sent again at a time.
-const AGAIN_MESSAGES: usize = 16;
-const AGAIN_BYTES: u64 = 64 << 10;
+const RETRANSMIT_MESSAGES_MAX: usize = 16;
+const RETRANSMIT_BYTES_MAX: u64 = 64 << 10;
 
-/// Acknowledgements without news that mean loss.
-const EMPTY_ACKS: u8 = 2;
+/// Acknowledgements of nothing new that mean loss.
+const DUPLICATE_ACKS: u8 = 2;
 
 /// Such a part of the window is for notices alone.
-const NOTICES_PART: u16 = 8;
+const NOTICE_WINDOW_DIVISOR: u16 = 8;
 
 /// What an announcement counts for in the window: its frame is short, but thousands of them at a time would find no room on their way.
 const ANNOUNCEMENT_BYTES: u64 = 8 << 10;
@@ -42,7 +42,7 @@ const RESENDS_MIN: u32 = 3;
 
 /// What is numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Letter {
+pub(crate) enum OutboxEntry {
     /// A message with its bytes.
     Eager { send: SendId, match_info: u64, length: u32 },
     /// The announcement of a long message. Its region is chosen when it gets its number; so much of it is here.
@@ -51,7 +51,7 @@ pub(crate) enum Letter {
     Notify { total_length: u32, region: RegionName },
 }
 
-impl Letter {
+impl OutboxEntry {
     /// What it counts for in the window: bytes on the wire, about.
     fn bytes(&self) -> u64 {
         match self {
@@ -71,11 +71,11 @@ impl Letter {
 }
 
 #[derive(Debug)]
-struct Flight {
-    letter: Letter,
+struct InFlight {
+    entry: OutboxEntry,
     /// Last time that all of it had been sent.
     sent: Option<Time>,
-    again: bool,
+    retransmitted: bool,
     /// It is to be sent, from this fragment on.
     queued: bool,
     fragment: u32,
@@ -83,7 +83,7 @@ struct Flight {
 
 /// After a loss: as long as acknowledgements stop short of `until`, the oldest of what was sent before `before` are lost, too.
 #[derive(Clone, Copy, Debug)]
-struct Mending {
+struct Recovery {
     until: SeqNum,
     before: Time,
     /// Messages that are sent again at a time.
@@ -96,22 +96,22 @@ pub(crate) struct Outbox {
     next: SeqNum,
     acked: SeqNum,
     /// From `acked` on.
-    flights: VecDeque<Flight>,
+    in_flight: VecDeque<InFlight>,
     bytes: u64,
-    waiting: VecDeque<Letter>,
+    waiting: VecDeque<OutboxEntry>,
     /// The same, of those that wait for nothing but a number.
-    notices: VecDeque<Letter>,
+    notices: VecDeque<OutboxEntry>,
     /// Numbers that are to be sent.
     queue: VecDeque<SeqNum>,
     /// When the oldest is overdue.
-    overdue: Option<Time>,
+    retransmit_deadline: Option<Time>,
     /// When the partner last acknowledged anything, or had nothing to acknowledge.
-    heard: Time,
+    last_seen: Time,
     /// Times that it has been overdue since.
-    in_vain: u32,
+    timeouts: u32,
     /// More than the oldest may be lost.
-    mending: Option<Mending>,
-    empty_acks: u8,
+    recovery: Option<Recovery>,
+    duplicate_acks: u8,
     round_trip: RoundTrip,
 }
 
@@ -120,23 +120,23 @@ impl Outbox {
         Self {
             next: first,
             acked: first,
-            flights: VecDeque::new(),
+            in_flight: VecDeque::new(),
             bytes: 0,
             waiting: VecDeque::new(),
             notices: VecDeque::new(),
             queue: VecDeque::new(),
-            overdue: None,
-            heard: Time::ZERO,
-            in_vain: 0,
-            mending: None,
-            empty_acks: 0,
+            retransmit_deadline: None,
+            last_seen: Time::ZERO,
+            timeouts: 0,
+            recovery: None,
+            duplicate_acks: 0,
             round_trip: RoundTrip::default(),
         }
     }
 
     /// Whether everything has been acknowledged.
     pub(crate) fn is_idle(&self) -> bool {
-        self.flights.is_empty() && self.waiting.is_empty() && self.notices.is_empty()
+        self.in_flight.is_empty() && self.waiting.is_empty() && self.notices.is_empty()
     }
 
     /// The number that the next message gets.
@@ -146,45 +146,45 @@ impl Outbox {
 
     /// Counting starts elsewhere. Only with nothing under way.
     pub(crate) fn renumber(&mut self, first: SeqNum) {
-        if self.flights.is_empty() {
+        if self.in_flight.is_empty() {
             (self.next, self.acked) = (first, first);
         }
     }
 
     /// Everything that was to be sent, in order, known to have arrived or not; the outbox is empty then.
-    pub(crate) fn drain(&mut self) -> Vec<Letter> {
+    pub(crate) fn drain(&mut self) -> Vec<OutboxEntry> {
         let old = core::mem::replace(self, Self::new(self.next));
-        old.flights.into_iter().map(|flight| flight.letter).chain(old.notices).chain(old.waiting).collect()
+        old.in_flight.into_iter().map(|flight| flight.entry).chain(old.notices).chain(old.waiting).collect()
     }
 
     /// Something to send, after everything else of its kind.
-    pub(crate) fn push(&mut self, letter: Letter) {
-        match letter {
-            Letter::Notify { .. } => self.notices.push_back(letter),
-            Letter::Eager { .. } | Letter::Announce { .. } => self.waiting.push_back(letter),
+    pub(crate) fn push(&mut self, entry: OutboxEntry) {
+        match entry {
+            OutboxEntry::Notify { .. } => self.notices.push_back(entry),
+            OutboxEntry::Eager { .. } | OutboxEntry::Announce { .. } => self.waiting.push_back(entry),
         }
     }
 
     /// What waits for room in the window, and there is room.
-    pub(crate) fn admissible(&mut self, tuning: &Tuning) -> Option<&mut Letter> {
+    pub(crate) fn next_admissible(&mut self, tuning: &EndpointTuning) -> Option<&mut OutboxEntry> {
         let window = tuning.window_messages.min(SeqNum::OUTSTANDING_MAX);
-        let room = usize::from(window).saturating_sub(self.flights.len());
+        let room = usize::from(window).saturating_sub(self.in_flight.len());
         if let Some(notice) = self.notices.front_mut() {
             return (room > 0).then_some(notice);
         }
-        let room = room > usize::from(window / NOTICES_PART);
-        let letter = self.waiting.front_mut()?;
-        let bytes = letter.bytes();
-        (room && (bytes == 0 || self.bytes == 0 || self.bytes + bytes <= tuning.window_bytes)).then_some(letter)
+        let room = room > usize::from(window / NOTICE_WINDOW_DIVISOR);
+        let entry = self.waiting.front_mut()?;
+        let bytes = entry.bytes();
+        (room && (bytes == 0 || self.bytes == 0 || self.bytes + bytes <= tuning.window_bytes)).then_some(entry)
     }
 
     /// Numbers what was admissible.
-    pub(crate) fn admit(&mut self) {
-        let Some(letter) = self.notices.pop_front().or_else(|| self.waiting.pop_front()) else { return };
-        self.bytes += letter.bytes();
+    pub(crate) fn assign_number(&mut self) {
+        let Some(entry) = self.notices.pop_front().or_else(|| self.waiting.pop_front()) else { return };
+        self.bytes += entry.bytes();
         self.queue.push_back(self.next);
         self.next = self.next.next();
-        self.flights.push_back(Flight { letter, sent: None, again: false, queued: true, fragment: 0 });
+        self.in_flight.push_back(InFlight { entry, sent: None, retransmitted: false, queued: true, fragment: 0 });
     }
 
     /// Whether there is something to send.
@@ -197,71 +197,71 @@ impl Outbox {
     pub(crate) fn frame(
         &mut self,
         now: Time,
-        tuning: &Tuning,
-        fragments: impl Fn(&Letter) -> u32,
-    ) -> Option<(SeqNum, Letter, u32, bool)> {
+        tuning: &EndpointTuning,
+        fragments: impl Fn(&OutboxEntry) -> u32,
+    ) -> Option<(SeqNum, OutboxEntry, u32, bool)> {
         loop {
             let seq = *self.queue.front()?;
-            let flight = self.flights.get_mut(usize::from(seq.steps_from(self.acked)));
+            let flight = self.in_flight.get_mut(usize::from(seq.steps_from(self.acked)));
             let Some(flight) = flight else {
                 // Acknowledged since.
                 self.queue.pop_front();
                 continue;
             };
-            let (letter, fragment, again) = (flight.letter, flight.fragment, flight.sent.is_some());
+            let (entry, fragment, again) = (flight.entry, flight.fragment, flight.sent.is_some());
             flight.fragment += 1;
-            if flight.fragment >= fragments(&letter) {
+            if flight.fragment >= fragments(&entry) {
                 (flight.queued, flight.fragment) = (false, 0);
-                flight.again |= flight.sent.is_some();
+                flight.retransmitted |= flight.sent.is_some();
                 flight.sent = Some(now);
                 self.queue.pop_front();
-                if self.overdue.is_none() {
-                    self.heard = now;
-                    self.overdue = Some(self.patience(now, tuning));
+                if self.retransmit_deadline.is_none() {
+                    self.last_seen = now;
+                    self.retransmit_deadline = Some(self.retransmit_at(now, tuning));
                 }
             }
-            return Some((seq, letter, fragment, again));
+            return Some((seq, entry, fragment, again));
         }
     }
 
-    fn patience(&self, now: Time, tuning: &Tuning) -> Time {
+    fn retransmit_at(&self, now: Time, tuning: &EndpointTuning) -> Time {
         let us = self.round_trip.overdue_us(tuning.resend_us_min, tuning.resend_us);
-        now.after_us(us.saturating_mul(1 << self.in_vain.min(20)).min(tuning.resend_us))
+        now.after_us(us.saturating_mul(1 << self.timeouts.min(20)).min(tuning.resend_us))
     }
 
     /// An acknowledgement: what it ends, in order. `alone`: it came as a packet of its own.
-    pub(crate) fn ack(&mut self, now: Time, ack: SeqNum, alone: bool, tuning: &Tuning) -> Vec<Letter> {
+    pub(crate) fn ack(&mut self, now: Time, ack: SeqNum, alone: bool, tuning: &EndpointTuning) -> Vec<OutboxEntry> {
         let new = usize::from(ack.steps_from(self.acked));
-        if new == 0 && alone && !self.flights.is_empty() {
-            self.empty_ack(now);
+        if new == 0 && alone && !self.in_flight.is_empty() {
+            self.count_duplicate_ack(now);
         }
-        if new == 0 || new > self.flights.len() {
+        if new == 0 || new > self.in_flight.len() {
             return Vec::new();
         }
         let mut ended = Vec::with_capacity(new);
         let mut all_again = true;
-        for flight in self.flights.drain(..new) {
-            all_again &= flight.again;
-            if let Some(sent) = flight.sent.filter(|_| !flight.again && ended.len() + 1 == new) {
+        for flight in self.in_flight.drain(..new) {
+            all_again &= flight.retransmitted;
+            if let Some(sent) = flight.sent.filter(|_| !flight.retransmitted && ended.len() + 1 == new) {
                 self.round_trip.sample(sent, now);
             }
-            ended.push(flight.letter);
+            ended.push(flight.entry);
         }
-        self.bytes -= ended.iter().map(Letter::bytes).sum::<u64>();
+        self.bytes -= ended.iter().map(OutboxEntry::bytes).sum::<u64>();
         self.acked = ack;
-        (self.heard, self.in_vain, self.empty_acks) = (now, 0, 0);
-        self.overdue = if self.is_waiting() { Some(self.patience(now, tuning)) } else { None };
-        match self.mending {
-            Some(Mending { until, .. })
+        (self.last_seen, self.timeouts, self.duplicate_acks) = (now, 0, 0);
+        self.retransmit_deadline = if self.is_waiting() { Some(self.retransmit_at(now, tuning)) } else { None };
+        match self.recovery {
+            Some(Recovery { until, .. })
                 if until.steps_from(ack) == 0 || until.steps_from(ack) > SeqNum::OUTSTANDING_MAX =>
             {
-                self.mending = None;
+                self.recovery = None;
             }
             Some(mut mending) => {
                 // None that was sent once only had arrived: what comes next is lost as well.
-                mending.most = if all_again { AGAIN_MESSAGES.min(2 * mending.most) } else { mending.most };
-                self.mending = Some(mending);
-                self.send_again(mending);
+                mending.most = if all_again { RETRANSMIT_MESSAGES_MAX.min(2 * mending.most) } else { mending.most };
+                self.recovery = Some(mending);
+                self.retransmit(mending);
             }
             None => {}
         }
@@ -269,44 +269,44 @@ impl Outbox {
     }
 
     fn is_waiting(&self) -> bool {
-        self.flights.iter().any(|flight| flight.sent.is_some())
+        self.in_flight.iter().any(|flight| flight.sent.is_some())
     }
 
     /// Something arrives there, but not the oldest.
-    fn empty_ack(&mut self, now: Time) {
-        self.empty_acks = self.empty_acks.saturating_add(1);
-        let Some(sent) = self.flights.front().filter(|oldest| !oldest.queued).and_then(|oldest| oldest.sent) else {
+    fn count_duplicate_ack(&mut self, now: Time) {
+        self.duplicate_acks = self.duplicate_acks.saturating_add(1);
+        let Some(sent) = self.in_flight.front().filter(|oldest| !oldest.queued).and_then(|oldest| oldest.sent) else {
             return;
         };
         // The oldest may still be on its way, if it was sent a moment ago; if it was sent long ago, one hint is enough.
         let (age_us, mean_us) = (now.since_us(sent), self.round_trip.mean_us().unwrap_or(0));
-        let sure = self.empty_acks >= EMPTY_ACKS && self.mending.is_none() && age_us >= mean_us / 2;
+        let sure = self.duplicate_acks >= DUPLICATE_ACKS && self.recovery.is_none() && age_us >= mean_us / 2;
         if sure || age_us > 2 * mean_us.max(MEAN_US_MIN) {
-            self.empty_acks = 0;
-            self.mend(now, 1);
+            self.duplicate_acks = 0;
+            self.start_recovery(now, 1);
         }
     }
 
     /// The oldest is lost: it is sent again, and `most` at a time of those after it that turn out to be lost, too.
-    fn mend(&mut self, now: Time, most: usize) {
-        let mending = Mending { until: self.next, before: now, most };
-        self.mending = Some(mending);
-        self.send_again(mending);
+    fn start_recovery(&mut self, now: Time, most: usize) {
+        let mending = Recovery { until: self.next, before: now, most };
+        self.recovery = Some(mending);
+        self.retransmit(mending);
     }
 
     /// Queues the oldest of those that may be lost and were not sent again yet.
-    fn send_again(&mut self, Mending { until, before, most }: Mending) {
+    fn retransmit(&mut self, Recovery { until, before, most }: Recovery) {
         let (mut messages, mut bytes) = (0, 0);
-        let among = usize::from(until.steps_from(self.acked)).min(self.flights.len());
-        for (number, flight) in (0..).zip(self.flights.iter_mut().take(among)) {
-            let (letter, Some(sent)) = (flight.letter, flight.sent) else { continue };
+        let among = usize::from(until.steps_from(self.acked)).min(self.in_flight.len());
+        for (number, flight) in (0..).zip(self.in_flight.iter_mut().take(among)) {
+            let (entry, Some(sent)) = (flight.entry, flight.sent) else { continue };
             if flight.queued || sent > before {
                 continue;
             }
-            if messages == most || (messages > 0 && bytes + letter.bytes() > AGAIN_BYTES) {
+            if messages == most || (messages > 0 && bytes + entry.bytes() > RETRANSMIT_BYTES_MAX) {
                 return;
             }
-            (messages, bytes) = (messages + 1, bytes + letter.bytes());
+            (messages, bytes) = (messages + 1, bytes + entry.bytes());
             flight.queued = true;
             self.queue.push_back(self.acked.plus(number));
         }
@@ -314,24 +314,24 @@ impl Outbox {
 
     /// When [`expire`](Self::expire) has something to do.
     pub(crate) const fn deadline(&self) -> Option<Time> {
-        self.overdue
+        self.retransmit_deadline
     }
 
     /// The oldest is overdue: it is sent again. False if the partner is to be given up.
-    pub(crate) fn expire(&mut self, now: Time, tuning: &Tuning) -> bool {
-        if now.since_us(self.heard) >= tuning.give_up_us() && self.in_vain >= RESENDS_MIN {
+    pub(crate) fn expire(&mut self, now: Time, tuning: &EndpointTuning) -> bool {
+        if now.since_us(self.last_seen) >= tuning.give_up_us() && self.timeouts >= RESENDS_MIN {
             return false;
         }
-        self.in_vain += 1;
-        self.empty_acks = 0;
-        self.mend(now, AGAIN_MESSAGES);
-        self.overdue = if self.is_waiting() { Some(self.patience(now, tuning)) } else { None };
+        self.timeouts += 1;
+        self.duplicate_acks = 0;
+        self.start_recovery(now, RETRANSMIT_MESSAGES_MAX);
+        self.retransmit_deadline = if self.is_waiting() { Some(self.retransmit_at(now, tuning)) } else { None };
         true
     }
 
     /// Whether this number was sent and is not acknowledged.
     pub(crate) fn is_underway(&self, seq: SeqNum) -> bool {
-        let flight = self.flights.get(usize::from(seq.steps_from(self.acked)));
+        let flight = self.in_flight.get(usize::from(seq.steps_from(self.acked)));
         flight.is_some_and(|flight| flight.sent.is_some() || flight.fragment > 0)
     }
 }
@@ -340,24 +340,25 @@ impl Outbox {
 mod tests {
     use super::*;
 
-    fn letter(number: u64) -> Letter {
-        Letter::Eager { send: SendId(number), match_info: 0, length: 10 }
+    fn entry(number: u64) -> OutboxEntry {
+        OutboxEntry::Eager { send: SendId(number), match_info: 0, length: 10 }
     }
 
     fn sent(outbox: &mut Outbox, now: Time) -> Vec<u16> {
-        let tuning = Tuning::default();
-        while outbox.admissible(&tuning).is_some() {
-            outbox.admit();
+        let tuning = EndpointTuning::default();
+        while outbox.next_admissible(&tuning).is_some() {
+            outbox.assign_number();
         }
         core::iter::from_fn(|| outbox.frame(now, &tuning, |_| 1)).map(|(seq, ..)| seq.to_bits()).collect()
     }
 
     #[test]
-    fn what_is_not_acknowledged_is_sent_again_until_given_up() {
-        let (mut outbox, tuning) = (Outbox::new(SeqNum::FIRST), Tuning { resends_max: 4, ..Tuning::default() });
-        (0..3).for_each(|number| outbox.push(letter(number)));
+    fn retransmits_unacknowledged_messages_until_giving_up() {
+        let (mut outbox, tuning) =
+            (Outbox::new(SeqNum::FIRST), EndpointTuning { resends_max: 4, ..EndpointTuning::default() });
+        (0..3).for_each(|number| outbox.push(entry(number)));
         assert_eq!(sent(&mut outbox, Time::ZERO), [1, 2, 3]);
-        assert_eq!(outbox.ack(Time::from_us(100), SeqNum::from_bits(3), true, &tuning), [letter(0), letter(1)]);
+        assert_eq!(outbox.ack(Time::from_us(100), SeqNum::from_bits(3), true, &tuning), [entry(0), entry(1)]);
         assert!(outbox.ack(Time::from_us(100), SeqNum::from_bits(5), true, &tuning).is_empty(), "not sent yet");
         let mut resends = 0;
         let end = loop {
@@ -369,13 +370,13 @@ mod tests {
             assert_eq!(sent(&mut outbox, now), [3]);
         };
         assert!((4..20).contains(&resends) && (2_000_000..3_000_000).contains(&end.us()), "{resends} {end:?}");
-        assert_eq!(outbox.drain(), [letter(2)]);
+        assert_eq!(outbox.drain(), [entry(2)]);
     }
 
     #[test]
-    fn two_acknowledgements_without_news_are_loss() {
-        let (mut outbox, tuning) = (Outbox::new(SeqNum::FIRST), Tuning::default());
-        (0..5).for_each(|number| outbox.push(letter(number)));
+    fn two_duplicate_acknowledgements_trigger_a_retransmission() {
+        let (mut outbox, tuning) = (Outbox::new(SeqNum::FIRST), EndpointTuning::default());
+        (0..5).for_each(|number| outbox.push(entry(number)));
         sent(&mut outbox, Time::ZERO);
         let now = Time::from_us(300);
         outbox.ack(now, SeqNum::FIRST, true, &tuning);
@@ -388,19 +389,19 @@ mod tests {
     }
 
     #[test]
-    fn numbers_wait_for_room() {
-        let tuning = Tuning { window_messages: 2, ..Tuning::default() };
+    fn sequence_numbers_are_assigned_when_the_window_has_room() {
+        let tuning = EndpointTuning { window_messages: 2, ..EndpointTuning::default() };
         let mut outbox = Outbox::new(SeqNum::from_bits(0x3fff));
-        (0..3).for_each(|number| outbox.push(letter(number)));
+        (0..3).for_each(|number| outbox.push(entry(number)));
         for _ in 0..2 {
-            assert!(outbox.admissible(&tuning).is_some());
-            outbox.admit();
+            assert!(outbox.next_admissible(&tuning).is_some());
+            outbox.assign_number();
         }
-        assert!(outbox.admissible(&tuning).is_none());
+        assert!(outbox.next_admissible(&tuning).is_none());
         assert_eq!(outbox.next(), SeqNum::from_bits(1));
         while outbox.frame(Time::ZERO, &tuning, |_| 1).is_some() {}
         assert!(outbox.is_underway(SeqNum::from_bits(0)) && !outbox.is_underway(SeqNum::from_bits(1)));
-        assert_eq!(outbox.ack(Time::ZERO, SeqNum::from_bits(0), false, &tuning), [letter(0)]);
-        assert!(outbox.deadline().is_some() && outbox.admissible(&tuning).is_some());
+        assert_eq!(outbox.ack(Time::ZERO, SeqNum::from_bits(0), false, &tuning), [entry(0)]);
+        assert!(outbox.deadline().is_some() && outbox.next_admissible(&tuning).is_some());
     }
 }

@@ -3,7 +3,7 @@
 use super::inbox::Inbox;
 use super::outbox::Outbox;
 use super::tuning::RoundTrip;
-use super::{ConnectId, Time, Tuning};
+use super::{ConnectId, EndpointTuning, Time};
 use crate::StatusCode;
 use crate::wire::{ConnectStatus, SeqNum, SessionId};
 use alloc::collections::VecDeque;
@@ -49,11 +49,11 @@ pub(crate) struct Partner {
     /// Who it was when it last showed itself. Both are set by its requests and by its replies (7.4).
     pub(crate) back_session: Option<SessionId>,
     /// Who it was before that: what still comes of it is late.
-    pub(crate) retired: Option<SessionId>,
+    pub(crate) previous_session: Option<SessionId>,
     /// It has answered one of our requests, so that it knows our session.
-    pub(crate) introduced: bool,
+    pub(crate) knows_session: bool,
     /// Something was given a number since it is who it is.
-    pub(crate) numbered: bool,
+    pub(crate) has_sequenced: bool,
     pub(crate) inbox: Inbox,
     pub(crate) outbox: Outbox,
     pub(crate) connects: VecDeque<Connect>,
@@ -66,11 +66,11 @@ pub(crate) struct Partner {
     /// The last acknowledgement packet of it that counted.
     pub(crate) recv_acknum: u32,
     /// It waits in the line of those with something to send.
-    pub(crate) in_line: bool,
+    pub(crate) is_queued: bool,
     /// When it is looked at next.
     pub(crate) wake: Option<Time>,
     /// When it last said anything.
-    pub(crate) heard: Time,
+    pub(crate) last_seen: Time,
     /// Long messages that it has announced and that were not asked for yet.
     pub(crate) announced: u32,
     /// What its replies to PULL take.
@@ -82,9 +82,9 @@ impl Partner {
         Self {
             true_session: None,
             back_session: None,
-            retired: None,
-            introduced: false,
-            numbered: false,
+            previous_session: None,
+            knows_session: false,
+            has_sequenced: false,
             inbox: Inbox::new(SeqNum::FIRST),
             outbox: Outbox::new(SeqNum::FIRST),
             connects: VecDeque::new(),
@@ -93,9 +93,9 @@ impl Partner {
             refused: None,
             replies: VecDeque::new(),
             recv_acknum: 0,
-            in_line: false,
+            is_queued: false,
             wake: None,
-            heard: Time::ZERO,
+            last_seen: Time::ZERO,
             announced: 0,
             pull_round_trip: RoundTrip::default(),
         }
@@ -108,7 +108,7 @@ impl Partner {
 
     /// Whether messages can go to it.
     pub(crate) const fn can_send(&self) -> bool {
-        self.true_session.is_some() && self.introduced
+        self.true_session.is_some() && self.knows_session
     }
 
     /// Begins a connect.
@@ -136,8 +136,8 @@ impl Partner {
     /// When it has to be looked at, if nothing happens before.
     ///
     /// `fetches`: it has long messages of ours to fetch.
-    pub(crate) fn deadlines(&self, tuning: &Tuning, fetches: bool) -> impl Iterator<Item = Time> {
-        let probe = (fetches && self.connects.is_empty()).then(|| self.heard.after_us(tuning.probe_us));
+    pub(crate) fn deadlines(&self, tuning: &EndpointTuning, fetches: bool) -> impl Iterator<Item = Time> {
+        let probe = (fetches && self.connects.is_empty()).then(|| self.last_seen.after_us(tuning.probe_us));
         let give_up_us = tuning.give_up_us();
         let connects = self.connects.iter().flat_map(move |connect| {
             // The end of its life, and the next time that it is sent.

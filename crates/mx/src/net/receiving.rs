@@ -1,16 +1,16 @@
 //! Packets come in (mxoe-wire 3.13, 8).
 
-use super::endpoint::Refusal;
-use super::inbox::{Kind, Label, Piece};
-use super::outbox::Letter;
+use super::endpoint::NackPacket;
+use super::inbox::{FragmentRange, MessageInfo, NumberedKind};
+use super::outbox::OutboxEntry;
 use super::regions::RegionName;
 use super::rendezvous::Announced;
-use super::{Address, Endpoint, Event, Ignored, Time};
+use super::{Address, Endpoint, EndpointEvent, Ignored, Time};
 use crate::StatusCode;
 use crate::wire::{EndpointNumber, Liback, MessageHead, Nack, NackLib, Notify, Packet, PeerIndex, SeqNum, SessionId};
 
 /// Negative answers that wait to be sent.
-const REFUSALS_MAX: usize = 64;
+const NACKS_MAX: usize = 64;
 
 /// So many long messages each partner may announce, however many others have announced.
 const ANNOUNCED_MIN: u32 = 16;
@@ -21,39 +21,45 @@ struct Numbered {
     session: SessionId,
     seq: SeqNum,
     ack: SeqNum,
-    label: Label,
-    piece: Option<Piece>,
+    info: MessageInfo,
+    frag_range: Option<FragmentRange>,
 }
 
 impl Numbered {
-    fn message(from: Address, head: &MessageHead, kind: Kind, length: u32, piece: Option<Piece>) -> Self {
+    fn message(
+        from: Address,
+        head: &MessageHead,
+        kind: NumberedKind,
+        length: u32,
+        frag_range: Option<FragmentRange>,
+    ) -> Self {
         Self {
             from,
             session: head.session,
             seq: head.lib_seqnum,
             ack: head.lib_piggyack,
-            label: Label { kind, match_info: head.match_info, length },
-            piece,
+            info: MessageInfo { kind, match_info: head.match_info, length },
+            frag_range,
         }
     }
 
     fn whole(from: Address, head: &MessageHead, data: &[u8]) -> Self {
         // TINY and SMALL are short.
         let len = data.len() as u32;
-        Self::message(from, head, Kind::Eager, len, Some(Piece { number: 0, at: 0, len }))
+        Self::message(from, head, NumberedKind::Eager, len, Some(FragmentRange { number: 0, at: 0, len }))
     }
 
     /// `total_length` stands where a message has its length: all that a NOTIFY says is kept with its number.
     fn notify(from: Address, notify: &Notify) -> Self {
         let (id, seqnum) = (notify.pulled_rdma_id, notify.pulled_rdma_seqnum);
-        let kind = Kind::Finished { region: RegionName { id, seqnum } };
+        let kind = NumberedKind::Finished { region: RegionName { id, seqnum } };
         Self {
             from,
             session: notify.session,
             seq: notify.lib_seqnum,
             ack: notify.lib_piggyack,
-            label: Label { kind, match_info: 0, length: notify.total_length },
-            piece: None,
+            info: MessageInfo { kind, match_info: 0, length: notify.total_length },
+            frag_range: None,
         }
     }
 }
@@ -64,7 +70,7 @@ impl Endpoint {
     pub fn receive(&mut self, now: Time, from: PeerIndex, packet: &Packet<&[u8]>) -> Result<(), Ignored> {
         let received = self.receive_packet(now, from, packet);
         match received {
-            Ok(()) => self.carried.received_bytes += packet.data().map_or(0, |data| data.len() as u64),
+            Ok(()) => self.traffic.received_bytes += packet.data().map_or(0, |data| data.len() as u64),
             Err(reason) => self.ignored.add(reason),
         }
         received
@@ -82,13 +88,14 @@ impl Endpoint {
             Packet::Medium(fragment) => {
                 let at = fragment.offset(self.setup.dialect, &self.setup.sizes);
                 let at = u32::try_from(at).map_err(|_| Ignored::Inconsistent)?;
-                let piece = Piece { number: fragment.frag_seqnum, at, len: fragment.data.len() as u32 };
+                let frag_range = FragmentRange { number: fragment.frag_seqnum, at, len: fragment.data.len() as u32 };
                 let from = address(fragment.head.src_endpoint);
-                Numbered::message(from, &fragment.head, Kind::Eager, fragment.length, Some(piece))
+                Numbered::message(from, &fragment.head, NumberedKind::Eager, fragment.length, Some(frag_range))
             }
             Packet::Rndv(rndv) => {
                 let (id, seqnum) = (rndv.pulled_rdma_id, rndv.pulled_rdma_seqnum);
-                let kind = Kind::Announced { region: RegionName { id, seqnum }, offset: rndv.pulled_rdma_offset };
+                let kind =
+                    NumberedKind::Announced { region: RegionName { id, seqnum }, offset: rndv.pulled_rdma_offset };
                 Numbered::message(address(rndv.head.src_endpoint), &rndv.head, kind, rndv.msg_length, None)
             }
             Packet::Notify(notify) => Numbered::notify(address(notify.src_endpoint), notify),
@@ -96,7 +103,7 @@ impl Endpoint {
         };
         let from = numbered.from;
         let received = self.receive_numbered(now, numbered);
-        self.settle(now, from);
+        self.update(now, from);
         received
     }
 
@@ -127,18 +134,18 @@ impl Endpoint {
             Packet::NackMcp(nack) => return self.pull_refused(now, peer, nack),
             _ => return Err(Ignored::NotForEndpoints),
         };
-        self.settle(now, from);
+        self.update(now, from);
         received
     }
 
     /// Section 8.2.
     fn receive_numbered(&mut self, now: Time, numbered: Numbered) -> Result<(), Ignored> {
-        let Numbered { from, session, seq, ack, label, piece, .. } = numbered;
+        let Numbered { from, session, seq, ack, info, frag_range, .. } = numbered;
         if session != self.setup.session {
             let (dst_endpoint, src_endpoint) = (from.endpoint, self.setup.number);
             let nack_type = Nack::BadSession;
             let nack = NackLib { dst_endpoint, src_endpoint, nack_type, lib_seqnum: seq };
-            self.refuse(from.peer, Refusal::Lib(nack));
+            self.queue_nack(from.peer, NackPacket::Lib(nack));
             return Err(Ignored::WrongSession);
         }
         let tuning = self.setup.tuning;
@@ -149,7 +156,7 @@ impl Endpoint {
         if seq.sesnum() != partner.inbox.front().sesnum() || ack.sesnum() != partner.outbox.next().sesnum() {
             return Err(Ignored::WrongSesnum);
         }
-        partner.heard = now;
+        partner.last_seen = now;
         let ended = partner.outbox.ack(now, ack, false, &tuning);
         self.acknowledged(now, ended);
         let id = self.next_incoming();
@@ -158,39 +165,39 @@ impl Endpoint {
         let elsewhere = self.early_bytes - before;
         let full =
             partner.announced >= ANNOUNCED_MIN && self.announced.len() + self.pulls.len() >= tuning.announced_max;
-        let room = match label.kind {
-            Kind::Finished { .. } => Ok(()),
-            _ if !self.accepting => Err(Ignored::NotAccepting),
-            Kind::Announced { .. } if full => Err(Ignored::TooManyAnnounced),
-            Kind::Announced { .. } | Kind::Eager => Ok(()),
+        let room = match info.kind {
+            NumberedKind::Finished { .. } => Ok(()),
+            _ if !self.is_accepting => Err(Ignored::NotAccepting),
+            NumberedKind::Announced { .. } if full => Err(Ignored::TooManyAnnounced),
+            NumberedKind::Announced { .. } | NumberedKind::Eager => Ok(()),
         };
         let room = room.map(|()| tuning.early_bytes_max.saturating_sub(elsewhere));
-        let taken = partner.inbox.take(now, seq, label, piece, id, room);
+        let taken = partner.inbox.take(now, seq, info, frag_range, id, room);
         self.early_bytes = elsewhere + partner.inbox.early_bytes();
-        let notified = if let Kind::Finished { region } = label.kind { Some(region) } else { None };
+        let notified = if let NumberedKind::Finished { region } = info.kind { Some(region) } else { None };
         let taken = taken?;
         if let Some(region) = notified {
             // At once, since what is before it may wait for what it gives back; and once, since its number is taken now.
-            self.notified(now, from, region, label.length);
+            self.notified(now, from, region, info.length);
         }
-        let bytes = piece.filter(|_| label.kind == Kind::Eager).map(|piece| Event::Bytes {
+        let bytes = frag_range.filter(|_| info.kind == NumberedKind::Eager).map(|frag_range| EndpointEvent::Bytes {
             message: taken.id,
-            length: label.length,
-            at: piece.at,
-            len: piece.len,
+            length: info.length,
+            at: frag_range.at,
+            len: frag_range.len,
         });
         self.begin(from, taken.id, bytes);
         if taken.ended {
-            self.events.push_back(Event::Received {
+            self.events.push_back(EndpointEvent::Received {
                 message: taken.id,
                 code: StatusCode::Success,
-                xfer_length: label.length,
+                xfer_length: info.length,
             });
         }
         let Some(partner) = self.partners.get_mut(&from) else { return Ok(()) };
         // What has begun is not early any more.
         self.early_bytes = elsewhere + partner.inbox.early_bytes();
-        partner.inbox.settle(now, &tuning);
+        partner.inbox.update(now, &tuning);
         if notified.is_some()
             && self.setup.dialect == crate::wire::Dialect::Mx
             && partner.inbox.front() == partner.inbox.next()
@@ -201,45 +208,49 @@ impl Endpoint {
     }
 
     /// Everything whose turn has come. The bytes of the packet are told of after their message's beginning, if it has begun.
-    fn begin(&mut self, from: Address, packet: super::IncomingId, mut bytes: Option<Event>) {
+    fn begin(&mut self, from: Address, packet: super::IncomingId, mut bytes: Option<EndpointEvent>) {
         while let Some(begun) = self.partners.get_mut(&from).and_then(|partner| partner.inbox.begin()) {
-            let Label { kind, match_info, length } = begun.label;
+            let MessageInfo { kind, match_info, length } = begun.info;
             let message = begun.id;
             match kind {
-                Kind::Finished { .. } => continue, // It took effect when it came.
-                Kind::Announced { region, offset } => {
+                NumberedKind::Finished { .. } => continue, // It took effect when it came.
+                NumberedKind::Announced { region, offset } => {
                     self.announced.insert(message, Announced { from, length, region, offset });
                     if let Some(partner) = self.partners.get_mut(&from) {
                         partner.announced += 1;
                     }
                 }
-                Kind::Eager => {}
+                NumberedKind::Eager => {}
             }
-            let large = kind != Kind::Eager;
-            self.events.push_back(Event::Begun { message, source: from, match_info, length, large });
+            let large = kind != NumberedKind::Eager;
+            self.events.push_back(EndpointEvent::Begun { message, source: from, match_info, length, large });
             if message == packet {
                 self.events.extend(bytes.take());
             }
-            if begun.whole && !large {
-                self.events.push_back(Event::Received { message, code: StatusCode::Success, xfer_length: length });
+            if begun.is_complete && !large {
+                self.events.push_back(EndpointEvent::Received {
+                    message,
+                    code: StatusCode::Success,
+                    xfer_length: length,
+                });
             }
         }
         self.events.extend(bytes);
     }
 
     /// Sends and announcements that a partner has. Eager messages are over thereby.
-    fn acknowledged(&mut self, now: Time, letters: alloc::vec::Vec<Letter>) {
-        for letter in letters {
-            match letter {
-                Letter::Eager { send, length, .. } => {
-                    self.events.push_back(Event::Sent { send, code: StatusCode::Success, xfer_length: length });
+    fn acknowledged(&mut self, now: Time, entries: alloc::vec::Vec<OutboxEntry>) {
+        for entry in entries {
+            match entry {
+                OutboxEntry::Eager { send, length, .. } => {
+                    self.events.push_back(EndpointEvent::Sent { send, code: StatusCode::Success, xfer_length: length });
                 }
-                Letter::Announce { region, .. } => {
+                OutboxEntry::Announce { region, .. } => {
                     if let Some((send, bytes)) = self.regions.acked(region) {
                         self.region_closed(now, send, bytes);
                     }
                 }
-                Letter::Notify { .. } => {}
+                OutboxEntry::Notify { .. } => {}
             }
         }
     }
@@ -259,16 +270,16 @@ impl Endpoint {
         if liback.acknum <= partner.recv_acknum {
             return Err(Ignored::OldAck);
         }
-        (partner.recv_acknum, partner.heard) = (liback.acknum, now);
+        (partner.recv_acknum, partner.last_seen) = (liback.acknum, now);
         let ended = partner.outbox.ack(now, liback.lib_seqnum, true, &self.setup.tuning);
         self.acknowledged(now, ended);
         Ok(())
     }
 
     /// Queues a negative answer, if there is room.
-    pub(crate) fn refuse(&mut self, to: PeerIndex, refusal: Refusal) {
-        if self.refusals.len() < REFUSALS_MAX {
-            self.refusals.push_back((to, refusal));
+    pub(crate) fn queue_nack(&mut self, to: PeerIndex, refusal: NackPacket) {
+        if self.nacks.len() < NACKS_MAX {
+            self.nacks.push_back((to, refusal));
         }
     }
 }

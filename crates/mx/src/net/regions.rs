@@ -72,7 +72,7 @@ impl Regions {
 
     /// A name for a message; none if too many are under way.
     pub(crate) fn open(&mut self, send: SendId, partner: Address, length: u32, ready: u32) -> Option<RegionName> {
-        if self.open.len() >= REGIONS_MAX && self.are_open_for(partner) {
+        if self.open.len() >= REGIONS_MAX && self.has_open_for(partner) {
             return None;
         }
         // There are more names than regions, and partners.
@@ -103,7 +103,7 @@ impl Regions {
     }
 
     /// The one that a partner asks for. Whether it repeats the use does not matter as long as there is one only.
-    pub(crate) fn asked(&mut self, name: RegionName, by: Address) -> Option<(RegionName, &mut Region)> {
+    pub(crate) fn requested_region(&mut self, name: RegionName, by: Address) -> Option<(RegionName, &mut Region)> {
         let of_partner = |(name, region): (&RegionName, &Region)| (region.partner == by).then_some(*name);
         let mut others = self.open.range(RegionName::uses(name.id)).filter_map(of_partner);
         let name = match (self.open.contains_key(&name), others.next(), others.next()) {
@@ -151,7 +151,7 @@ impl Regions {
     }
 
     /// Whether a partner has something to fetch.
-    pub(crate) fn are_open_for(&self, partner: Address) -> bool {
+    pub(crate) fn has_open_for(&self, partner: Address) -> bool {
         self.by_partner.contains_key(&partner)
     }
 

@@ -6,18 +6,18 @@
 //! ```
 
 #[cfg(doc)]
-use super::Manner;
-use super::blocks::{Ask, Burst, Cut, Slice};
-use super::endpoint::{Refusal, Timer};
-use super::outbox::Letter;
-use super::pulling::Pulling;
+use super::SendMode;
+use super::blocks::{BlockRequest, FrameSlice, RequestedFrames, TransferLayout};
+use super::endpoint::{NackPacket, Timer};
+use super::outbox::OutboxEntry;
 use super::regions::RegionName;
-use super::{Address, Endpoint, Event, Ignored, IncomingId, SendId, Time, UnknownMessage};
+use super::transfer::PullTransfer;
+use super::{Address, Endpoint, EndpointEvent, Ignored, IncomingId, SendId, Time, UnknownMessage};
 use crate::StatusCode;
 use crate::wire::{Nack, NackMcp, PeerIndex, Pull as PullPacket, PullHandle, PullReply};
 
 /// Questions about our regions that wait to be answered. More come only from somebody who asks again and again.
-const ASKED_MAX: usize = 1024;
+const PULL_REQUESTS_MAX: usize = 1024;
 
 /// A long message that was announced.
 #[derive(Clone, Copy, Debug)]
@@ -33,27 +33,27 @@ pub(crate) struct Announced {
 pub(crate) struct Pull {
     pub(crate) message: IncomingId,
     pub(crate) announced: Announced,
-    pub(crate) pulling: Pulling,
-    /// It waits in the line of those with questions.
-    pub(crate) in_line: bool,
-    /// It waits for its turn to ask for another block.
-    hungry: bool,
+    pub(crate) transfer: PullTransfer,
+    /// It waits in `request_queue`.
+    pub(crate) is_queued: bool,
+    /// It waits in `pulls_ready` to ask for another block.
+    is_ready: bool,
     wake: Option<Time>,
 }
 
 /// Frames of a region that a peer waits for.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct PullRequest {
     pub(crate) to: PeerIndex,
     pub(crate) puller: PullHandle,
     region: RegionName,
-    pub(crate) burst: Burst,
+    pub(crate) frames: RequestedFrames,
 }
 
 impl Endpoint {
     /// Fetches a large message: its first `length` bytes, or all if it has fewer. With 0 nothing is fetched, and its sender learns
     /// so. No more than blocks that begin before `limit` are asked for until [more is allowed](Self::allow).
-    /// [`Event::Received`] ends it.
+    /// [`EndpointEvent::Received`] ends it.
     pub fn pull(&mut self, now: Time, message: IncomingId, length: u32, limit: u32) -> Result<(), UnknownMessage> {
         let announced = self.announced.remove(&message).ok_or(UnknownMessage)?;
         if let Some(partner) = self.partners.get_mut(&announced.from) {
@@ -65,23 +65,23 @@ impl Endpoint {
             return Ok(());
         }
         let (sizes, tuning) = (&self.setup.sizes, &self.setup.tuning);
-        let cut = Cut::new(sizes.reply_bytes(), sizes.block_frames(), announced.offset.into(), length);
+        let layout = TransferLayout::new(sizes.reply_bytes(), sizes.block_frames(), announced.offset.into(), length);
         let known = self.partners.get(&announced.from).map(|partner| partner.pull_round_trip).unwrap_or_default();
-        let pulling = Pulling::new(now, cut, sizes.block_frames(), (length, limit), tuning, known);
+        let transfer = PullTransfer::new(now, layout, sizes.block_frames(), (length, limit), tuning, known);
         let handle = self.next_pull;
         self.next_pull = handle.wrapping_add(1);
-        self.pulls.insert(handle, Pull { message, announced, pulling, in_line: false, hungry: false, wake: None });
-        self.fetching.insert(message, handle);
-        self.feed(now, handle);
+        self.pulls.insert(handle, Pull { message, announced, transfer, is_queued: false, is_ready: false, wake: None });
+        self.pulls_by_message.insert(message, handle);
+        self.request_blocks(now, handle);
         Ok(())
     }
 
     /// There is room for more of a message that is being fetched.
     pub fn allow(&mut self, now: Time, message: IncomingId, limit: u32) {
-        let Some(&handle) = self.fetching.get(&message) else { return };
+        let Some(&handle) = self.pulls_by_message.get(&message) else { return };
         if let Some(pull) = self.pulls.get_mut(&handle) {
-            pull.pulling.allow(limit);
-            self.feed(now, handle);
+            pull.transfer.allow(limit);
+            self.request_blocks(now, handle);
         }
     }
 
@@ -96,43 +96,43 @@ impl Endpoint {
     }
 
     /// A transfer may have more to ask for. Transfers take turns, and ask for a block at a time as long as not too much is on its way.
-    fn feed(&mut self, now: Time, handle: u32) {
+    fn request_blocks(&mut self, now: Time, handle: u32) {
         if let Some(pull) = self.pulls.get_mut(&handle)
-            && !core::mem::replace(&mut pull.hungry, true)
+            && !core::mem::replace(&mut pull.is_ready, true)
         {
-            self.hungry.push_back(handle);
+            self.pulls_ready.push_back(handle);
         }
-        let most = self.setup.tuning.fetch_bytes_max.min(self.allowance.bytes());
+        let most = self.setup.tuning.fetch_bytes_max.min(self.pull_window.bytes());
         while self.fetch_bytes < most {
-            let Some(next) = self.hungry.pop_front() else { break };
+            let Some(next) = self.pulls_ready.pop_front() else { break };
             let Some(pull) = self.pulls.get_mut(&next) else { continue };
-            let before = pull.pulling.in_flight();
-            if pull.pulling.ask_for_more(now) {
-                self.fetch_bytes += pull.pulling.in_flight() - before;
-                self.hungry.push_back(next);
-                self.settle_pull(now, next);
+            let before = pull.transfer.in_flight();
+            if pull.transfer.request_next_block(now) {
+                self.fetch_bytes += pull.transfer.in_flight() - before;
+                self.pulls_ready.push_back(next);
+                self.update_pull(now, next);
             } else {
-                pull.hungry = false;
+                pull.is_ready = false;
             }
         }
-        if !self.hungry.is_empty() {
-            self.allowance.use_up();
+        if !self.pulls_ready.is_empty() {
+            self.pull_window.mark_limited();
         }
-        self.settle_pull(now, handle);
+        self.update_pull(now, handle);
     }
 
     /// A transfer is over, whole or not.
     pub(crate) fn end_pull(&mut self, handle: u32) -> Option<Pull> {
         let pull = self.pulls.remove(&handle)?;
-        self.fetching.remove(&pull.message);
-        self.fetch_bytes -= pull.pulling.in_flight();
+        self.pulls_by_message.remove(&pull.message);
+        self.fetch_bytes -= pull.transfer.in_flight();
         Some(pull)
     }
 
     /// Others ask for what one that is over has left to them.
-    pub(crate) fn feed_others(&mut self, now: Time) {
-        if let Some(next) = self.hungry.front().copied() {
-            self.feed(now, next);
+    pub(crate) fn request_next_pull(&mut self, now: Time) {
+        if let Some(next) = self.pulls_ready.front().copied() {
+            self.request_blocks(now, next);
         }
     }
 
@@ -143,13 +143,13 @@ impl Endpoint {
     }
 
     /// A question, as a packet.
-    pub(crate) fn pull_packet(&self, handle: u32, pull: &Pull, ask: Ask) -> Option<PullPacket> {
+    pub(crate) fn pull_packet(&self, handle: u32, pull: &Pull, ask: BlockRequest) -> Option<PullPacket> {
         let from = pull.announced.from;
         Some(PullPacket {
             dst_endpoint: from.endpoint,
             src_endpoint: self.setup.number,
             session: self.partners.get(&from)?.session_back()?,
-            total_length: pull.pulling.length(),
+            total_length: pull.transfer.length(),
             pulled_rdma_id: pull.announced.region.id.into(),
             pulled_rdma_seqnum: pull.announced.region.seqnum,
             pulled_rdma_offset: pull.announced.offset.into(),
@@ -167,12 +167,12 @@ impl Endpoint {
             return Err(Ignored::WrongSession);
         }
         let name = u8::try_from(pull.pulled_rdma_id).ok().map(|id| RegionName { id, seqnum: pull.pulled_rdma_seqnum });
-        let found = name.and_then(|name| self.regions.asked(name, from));
+        let found = name.and_then(|name| self.regions.requested_region(name, from));
         let Some((region, found)) = found else {
             self.refuse_pull(from, pull, Nack::BadRdmaWindow);
             return Err(Ignored::OutsideRegion);
         };
-        let ask = Ask {
+        let ask = BlockRequest {
             frame_index: pull.frame_index,
             first_frame_offset: pull.first_frame_offset,
             block_length: pull.block_length,
@@ -180,31 +180,33 @@ impl Endpoint {
         let sizes = &self.setup.sizes;
         // Our announcements have offset 0.
         let length = if pull.pulled_rdma_offset == 0 { found.length } else { 0 };
-        let burst = Burst::new(ask, sizes.reply_bytes(), sizes.block_frames(), pull.pulled_rdma_offset, length);
-        let burst = burst.ok_or(Ignored::OutsideRegion)?;
-        let same = |asked: &&Asked| asked.puller == pull.puller && asked.to == from.peer && asked.burst == burst;
-        if self.asked.len() >= ASKED_MAX || self.asked.iter().any(|asked| same(&asked)) {
-            return Err(Ignored::TooManyAsked);
+        let frames =
+            RequestedFrames::new(ask, sizes.reply_bytes(), sizes.block_frames(), pull.pulled_rdma_offset, length);
+        let frames = frames.ok_or(Ignored::OutsideRegion)?;
+        let same =
+            |asked: &&PullRequest| asked.puller == pull.puller && asked.to == from.peer && asked.frames == frames;
+        if self.pull_requests.len() >= PULL_REQUESTS_MAX || self.pull_requests.iter().any(|asked| same(&asked)) {
+            return Err(Ignored::TooManyPullRequests);
         }
-        let (send, end) = (found.send, burst.end());
+        let (send, end) = (found.send, frames.end());
         if end > found.wanted {
             found.wanted = end;
             let total = pull.total_length.clamp(end, found.length);
-            self.events.push_back(Event::Wanted { send, bytes: end, total });
+            self.events.push_back(EndpointEvent::DataWanted { send, bytes: end, total });
         }
         if let Some(partner) = self.partners.get_mut(&from) {
-            partner.heard = now;
+            partner.last_seen = now;
         }
-        self.asked.push_back(Asked { to: from.peer, puller: pull.puller, region, burst });
+        self.pull_requests.push_back(PullRequest { to: from.peer, puller: pull.puller, region, frames });
         Ok(())
     }
 
     fn refuse_pull(&mut self, from: Address, pull: &PullPacket, nack_type: Nack) {
         let nack = NackMcp { src_endpoint: pull.src_endpoint, nack_type, puller: pull.puller };
-        self.refuse(from.peer, Refusal::Mcp(nack));
+        self.queue_nack(from.peer, NackPacket::Mcp(nack));
     }
 
-    /// More bytes of a message that is sent [on demand](Manner::OnDemand) are here: its first `bytes`.
+    /// More bytes of a message that is sent [on demand](super::SendMode::OnDemand) are here: its first `bytes`.
     pub fn provide(&mut self, send: SendId, bytes: u32) {
         if let Some(region) = self.regions.of(send) {
             region.ready = bytes.clamp(region.ready, region.length);
@@ -212,11 +214,11 @@ impl Endpoint {
     }
 
     /// The next frame of what was asked for, of a region that is still there and has it.
-    pub(crate) fn asked_frame(&mut self) -> Option<(PeerIndex, PullHandle, SendId, u32, Slice)> {
+    pub(crate) fn next_requested_frame(&mut self) -> Option<(PeerIndex, PullHandle, SendId, u32, FrameSlice)> {
         let mut at = 0;
-        while let Some(asked) = self.asked.get_mut(at) {
-            let Some((region, next)) = self.regions.get(asked.region).zip(asked.burst.clone().next()) else {
-                self.asked.remove(at);
+        while let Some(asked) = self.pull_requests.get_mut(at) {
+            let Some((region, next)) = self.regions.get(asked.region).zip(asked.frames.clone().next()) else {
+                self.pull_requests.remove(at);
                 continue;
             };
             let (frame, slice) = next;
@@ -224,10 +226,10 @@ impl Endpoint {
                 at += 1;
                 continue;
             }
-            asked.burst.next();
+            asked.frames.next();
             let frame = (asked.to, asked.puller, region.send, frame, slice);
-            if asked.burst.is_over() {
-                self.asked.remove(at);
+            if asked.frames.is_over() {
+                self.pull_requests.remove(at);
             }
             return Some(frame);
         }
@@ -248,29 +250,29 @@ impl Endpoint {
         let pull = self.pulls.get_mut(&handle).filter(|pull| pull.announced.from.peer == from);
         let pull = pull.ok_or(Ignored::NoSuchPull)?;
         // The length of a frame has 16 bits.
-        let slice = Slice { msg_offset: reply.msg_offset, len: reply.data.len() as u32 };
-        let before = pull.pulling.in_flight();
-        let sample = pull.pulling.accept(now, reply.frame_seqnum, slice)?;
-        let retired = before - pull.pulling.in_flight();
+        let slice = FrameSlice { msg_offset: reply.msg_offset, len: reply.data.len() as u32 };
+        let before = pull.transfer.in_flight();
+        let sample = pull.transfer.accept(now, reply.frame_seqnum, slice)?;
+        let retired = before - pull.transfer.in_flight();
         self.fetch_bytes -= retired;
         let from = pull.announced.from;
-        let (message, length) = (pull.message, pull.pulling.length());
-        self.events.push_back(Event::Bytes { message, length, at: slice.msg_offset, len: slice.len });
+        let (message, length) = (pull.message, pull.transfer.length());
+        self.events.push_back(EndpointEvent::Bytes { message, length, at: slice.msg_offset, len: slice.len });
         if let Some(partner) = self.partners.get_mut(&from) {
-            partner.heard = now;
+            partner.last_seen = now;
             if let Some(asked) = sample {
                 partner.pull_round_trip.sample(asked, now);
             }
-            pull.pulling.learn(partner.pull_round_trip);
+            pull.transfer.learn(partner.pull_round_trip);
             let most = self.setup.tuning.fetch_bytes_max;
-            self.allowance.take(slice.len, partner.pull_round_trip.is_long(), most);
+            self.pull_window.record_frame(slice.len, partner.pull_round_trip.is_long(), most);
         }
-        let over = self.pulls.get(&handle).is_none_or(|pull| pull.pulling.is_over());
+        let over = self.pulls.get(&handle).is_none_or(|pull| pull.transfer.is_over());
         if !over {
             if retired > 0 {
-                self.feed(now, handle);
+                self.request_blocks(now, handle);
             } else {
-                self.settle_pull(now, handle);
+                self.update_pull(now, handle);
             }
         } else if let Some(pull) = self.end_pull(handle) {
             self.fetched(now, message, pull.announced, StatusCode::Success, length);
@@ -291,12 +293,12 @@ impl Endpoint {
 
     /// The end of a large message at its receiver: its sender is told.
     fn fetched(&mut self, now: Time, message: IncomingId, announced: Announced, code: StatusCode, bytes: u32) {
-        self.events.push_back(Event::Received { message, code, xfer_length: bytes });
+        self.events.push_back(EndpointEvent::Received { message, code, xfer_length: bytes });
         if let Some(partner) = self.partners.get_mut(&announced.from) {
-            partner.outbox.push(Letter::Notify { total_length: bytes, region: announced.region });
+            partner.outbox.push(OutboxEntry::Notify { total_length: bytes, region: announced.region });
         }
-        self.feed_others(now);
-        self.settle(now, announced.from);
+        self.request_next_pull(now);
+        self.update(now, announced.from);
     }
 
     /// The end of a large message at its sender. One that is not known has ended before.
@@ -308,9 +310,9 @@ impl Endpoint {
 
     /// A large send is over, and others may have waited for its region.
     pub(crate) fn region_closed(&mut self, now: Time, send: SendId, bytes: u32) {
-        self.events.push_back(Event::Sent { send, code: StatusCode::Success, xfer_length: bytes });
-        if let Some(address) = self.starved.pop_front() {
-            self.settle(now, address);
+        self.events.push_back(EndpointEvent::Sent { send, code: StatusCode::Success, xfer_length: bytes });
+        if let Some(address) = self.waiting_for_region.pop_front() {
+            self.update(now, address);
         }
     }
 
@@ -321,41 +323,41 @@ impl Endpoint {
         let from = pull.announced.from;
         let partner = self.partners.get_mut(&from);
         if let Some(partner) = &partner {
-            pull.pulling.learn(partner.pull_round_trip); // By what came of other transfers.
+            pull.transfer.learn(partner.pull_round_trip); // By what came of other transfers.
         }
-        if pull.pulling.deadline(tuning) > now {
-            return self.settle_pull(now, handle);
+        if pull.transfer.deadline(tuning) > now {
+            return self.update_pull(now, handle);
         }
-        let (message, announced, silent_us) = (pull.message, pull.announced, pull.pulling.silent_us(now));
-        let gone_us = partner.as_ref().map_or(u64::MAX, |partner| now.since_us(partner.heard));
+        let (message, announced, silent_us) = (pull.message, pull.announced, pull.transfer.idle_us(now));
+        let gone_us = partner.as_ref().map_or(u64::MAX, |partner| now.since_us(partner.last_seen));
         // A partner that is there may take its time: its program has the bytes, and computes.
         if silent_us.min(gone_us) >= tuning.give_up_us() {
             self.end_pull(handle);
             return self.fetched(now, message, announced, StatusCode::Timeout, 0);
         }
-        let before = pull.pulling.in_flight();
-        pull.pulling.expire(now);
-        self.fetch_bytes -= before - pull.pulling.in_flight();
+        let before = pull.transfer.in_flight();
+        pull.transfer.expire(now);
+        self.fetch_bytes -= before - pull.transfer.in_flight();
         if let Some(partner) = partner
             && silent_us.min(gone_us) >= tuning.probe_us
             && partner.connects.is_empty()
         {
             partner.connect(now, None, 0); // Its answer tells.
-            self.settle(now, from);
+            self.update(now, from);
         }
-        self.feed(now, handle);
+        self.request_blocks(now, handle);
     }
 
-    fn settle_pull(&mut self, now: Time, handle: u32) {
+    fn update_pull(&mut self, now: Time, handle: u32) {
         let Some(pull) = self.pulls.get_mut(&handle) else { return };
-        let (again, lost) = pull.pulling.take_again();
-        self.carried.asked_again += u64::from(again);
-        self.allowance.miss(lost);
-        if !pull.in_line && pull.pulling.has_question() {
-            pull.in_line = true;
-            self.asking.push_back(handle);
+        let (again, lost) = pull.transfer.take_rerequest_counts();
+        self.traffic.rerequested += u64::from(again);
+        self.pull_window.record_lost(lost);
+        if !pull.is_queued && pull.transfer.has_request() {
+            pull.is_queued = true;
+            self.request_queue.push_back(handle);
         }
-        let at = pull.pulling.deadline(&self.setup.tuning).max(now.after_us(1));
+        let at = pull.transfer.deadline(&self.setup.tuning).max(now.after_us(1));
         if pull.wake.is_none_or(|wake| at < wake) {
             if let Some(wake) = pull.wake {
                 self.timers.remove(&(wake, Timer::Pull(handle)));

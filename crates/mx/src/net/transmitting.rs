@@ -1,18 +1,20 @@
 //! Packets go out: made when there is room for them, so that each carries the newest acknowledgement.
 
-use super::endpoint::Refusal;
-use super::outbox::Letter;
+use super::endpoint::NackPacket;
+use super::outbox::OutboxEntry;
 use super::partner::Partner;
-use super::{Address, Endpoint, Source, Time, Transmit};
+use super::{Address, Endpoint, PayloadRange, Time, Transmit};
 use crate::wire::{
-    ConnectReply, ConnectRequest, Dialect, Eager, Fragment, Liback, MessageHead, Notify, Packet, PullReply,
+    ConnectReply, ConnectRequest, Dialect, Eager, Liback, Medium, MessageHead, Notify, Packet, PullReply,
     SMALL_BYTES_MAX, SeqNum, Sizes, TINY_BYTES_MAX,
 };
 
-/// Packets that a letter is sent in.
-fn fragments(letter: &Letter, sizes: &Sizes) -> u32 {
-    match letter {
-        Letter::Eager { length, .. } if *length as usize > SMALL_BYTES_MAX => length.div_ceil(sizes.fragment_bytes()),
+/// The number of packets that an entry is sent in.
+fn fragments(entry: &OutboxEntry, sizes: &Sizes) -> u32 {
+    match entry {
+        OutboxEntry::Eager { length, .. } if *length as usize > SMALL_BYTES_MAX => {
+            length.div_ceil(sizes.fragment_bytes())
+        }
         _ => 1,
     }
 }
@@ -21,15 +23,15 @@ impl Endpoint {
     /// The next packet to send. To be asked, while the link has room, after everything that may have changed something.
     pub fn transmit(&mut self, now: Time) -> Option<Transmit> {
         let transmit = self.transmit_any(now)?;
-        self.carried.sent_bytes += transmit.packet.data().map_or(0, |source| u64::from(source.len));
+        self.traffic.sent_bytes += transmit.packet.data().map_or(0, |source| u64::from(source.len));
         Some(transmit)
     }
 
     fn transmit_any(&mut self, now: Time) -> Option<Transmit> {
-        if let Some((to, refusal)) = self.refusals.pop_front() {
+        if let Some((to, refusal)) = self.nacks.pop_front() {
             let packet = match refusal {
-                Refusal::Lib(nack) => Packet::NackLib(nack),
-                Refusal::Mcp(nack) => Packet::NackMcp(nack),
+                NackPacket::Lib(nack) => Packet::NackLib(nack),
+                NackPacket::Mcp(nack) => Packet::NackMcp(nack),
             };
             return Some(Transmit { to, packet });
         }
@@ -46,14 +48,14 @@ impl Endpoint {
 
     /// A PULL.
     fn transmit_question(&mut self) -> Option<Transmit> {
-        while let Some(handle) = self.asking.pop_front() {
+        while let Some(handle) = self.request_queue.pop_front() {
             let Some(pull) = self.pulls.get_mut(&handle) else { continue };
-            let Some(ask) = pull.pulling.question() else {
-                pull.in_line = false;
+            let Some(ask) = pull.transfer.next_request() else {
+                pull.is_queued = false;
                 continue;
             };
             // One question at a time, so that transfers advance together.
-            self.asking.push_back(handle);
+            self.request_queue.push_back(handle);
             let Some(pull) = self.pulls.get(&handle) else { continue };
             if let Some(packet) = self.pull_packet(handle, pull, ask) {
                 return Some(Transmit { to: pull.announced.from.peer, packet: Packet::Pull(packet) });
@@ -64,8 +66,8 @@ impl Endpoint {
 
     /// A PULL_REPLY.
     fn transmit_data(&mut self) -> Option<Transmit> {
-        let (to, puller, send, frame, slice) = self.asked_frame()?;
-        let data = Source { send, at: slice.msg_offset, len: slice.len };
+        let (to, puller, send, frame, slice) = self.next_requested_frame()?;
+        let data = PayloadRange { send, at: slice.msg_offset, len: slice.len };
         let frame_seqnum = frame as u8;
         Some(Transmit {
             to,
@@ -75,12 +77,12 @@ impl Endpoint {
 
     /// Anything else, of the partner whose turn it is.
     fn transmit_partner(&mut self, now: Time) -> Option<Transmit> {
-        while let Some(address) = self.line.pop_front() {
+        while let Some(address) = self.send_queue.pop_front() {
             let packet = self.packet_to(now, address);
             if let Some(partner) = self.partners.get_mut(&address) {
-                partner.in_line = false;
+                partner.is_queued = false;
             }
-            self.settle(now, address);
+            self.update(now, address);
             if let Some(packet) = packet {
                 return Some(Transmit { to: address.peer, packet });
             }
@@ -88,7 +90,7 @@ impl Endpoint {
         None
     }
 
-    fn packet_to(&mut self, now: Time, address: Address) -> Option<Packet<Source>> {
+    fn packet_to(&mut self, now: Time, address: Address) -> Option<Packet<PayloadRange>> {
         let partner = self.partners.get_mut(&address)?;
         if let Some(reply) = partner.replies.pop_front() {
             return Some(Packet::ConnectReply(ConnectReply {
@@ -120,15 +122,15 @@ impl Endpoint {
             }));
         }
         let sizes = self.setup.sizes;
-        let frame = partner.outbox.frame(now, tuning, |letter| fragments(letter, &sizes));
-        if let Some((seq, letter, fragment, again)) = frame {
-            self.carried.sent_again += u64::from(again);
-            return self.packet_of(address, seq, letter, fragment);
+        let frame = partner.outbox.frame(now, tuning, |entry| fragments(entry, &sizes));
+        if let Some((seq, entry, fragment, again)) = frame {
+            self.traffic.retransmitted += u64::from(again);
+            return self.packet_of(address, seq, entry, fragment);
         }
         if partner.inbox.ack_at().is_none_or(|at| at > now) {
             return None;
         }
-        let (lib_seqnum, acknum) = partner.inbox.explicit();
+        let (lib_seqnum, acknum) = partner.inbox.explicit_ack();
         Some(Packet::Liback(Liback {
             dst_endpoint: address.endpoint,
             src_endpoint: self.setup.number,
@@ -139,23 +141,31 @@ impl Endpoint {
     }
 
     /// A numbered packet.
-    fn packet_of(&mut self, to: Address, seq: SeqNum, letter: Letter, fragment: u32) -> Option<Packet<Source>> {
+    fn packet_of(
+        &mut self,
+        to: Address,
+        seq: SeqNum,
+        entry: OutboxEntry,
+        fragment: u32,
+    ) -> Option<Packet<PayloadRange>> {
         let partner = self.partners.get_mut(&to)?;
-        let (lib_seqnum, lib_piggyack) = (seq, partner.inbox.carried());
+        let (lib_seqnum, lib_piggyack) = (seq, partner.inbox.piggyback_ack());
         let (dst_endpoint, src_endpoint) = (to.endpoint, self.setup.number);
         let session = partner.true_session?;
         let head =
             |match_info| MessageHead { dst_endpoint, src_endpoint, lib_seqnum, lib_piggyack, match_info, session };
-        Some(match letter {
-            Letter::Eager { send, match_info, length } => self.eager_packet(head(match_info), send, length, fragment),
-            Letter::Announce { match_info, length, region, .. } => Packet::Rndv(crate::wire::Rndv {
+        Some(match entry {
+            OutboxEntry::Eager { send, match_info, length } => {
+                self.eager_packet(head(match_info), send, length, fragment)
+            }
+            OutboxEntry::Announce { match_info, length, region, .. } => Packet::Rndv(crate::wire::Rndv {
                 head: head(match_info),
                 msg_length: length,
                 pulled_rdma_id: region.id,
                 pulled_rdma_seqnum: region.seqnum,
                 pulled_rdma_offset: 0,
             }),
-            Letter::Notify { total_length, region } => Packet::Notify(Notify {
+            OutboxEntry::Notify { total_length, region } => Packet::Notify(Notify {
                 dst_endpoint,
                 src_endpoint,
                 session: Partner::session_back(partner)?,
@@ -168,8 +178,8 @@ impl Endpoint {
         })
     }
 
-    fn eager_packet(&self, head: MessageHead, send: super::SendId, length: u32, fragment: u32) -> Packet<Source> {
-        let whole = Source { send, at: 0, len: length };
+    fn eager_packet(&self, head: MessageHead, send: super::SendId, length: u32, fragment: u32) -> Packet<PayloadRange> {
+        let whole = PayloadRange { send, at: 0, len: length };
         if length as usize <= TINY_BYTES_MAX {
             return Packet::Tiny(Eager { head, data: whole });
         }
@@ -179,13 +189,13 @@ impl Endpoint {
         let bytes = self.setup.sizes.fragment_bytes();
         let at = fragment * bytes;
         let mx = self.setup.dialect == Dialect::Mx;
-        Packet::Medium(Fragment {
+        Packet::Medium(Medium {
             head,
             length,
             // A message has no more fragments than their numbers allow.
             frag_seqnum: fragment as u8,
-            frag_pipeline: if mx { Fragment::<()>::PIPELINE } else { 0 },
-            data: Source { send, at, len: bytes.min(length - at) },
+            frag_pipeline: if mx { Medium::<()>::PIPELINE } else { 0 },
+            data: PayloadRange { send, at, len: bytes.min(length - at) },
         })
     }
 }

@@ -4,7 +4,7 @@ use super::Time;
 
 /// What an endpoint can be told to do otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tuning {
+pub struct EndpointTuning {
     /// The longest message that is sent without being asked for. What fragments cannot carry is a rendezvous in any case.
     pub eager_bytes_max: u32,
     /// Longest time before something is sent again that was not acknowledged.
@@ -41,13 +41,13 @@ pub struct Tuning {
     pub partners_max: usize,
 }
 
-impl Default for Tuning {
+impl Default for EndpointTuning {
     fn default() -> Self {
         Self::DEFAULT
     }
 }
 
-impl Tuning {
+impl EndpointTuning {
     /// What suits most wires, and what peers expect.
     pub const DEFAULT: Self = Self {
         eager_bytes_max: 32768,

@@ -35,12 +35,12 @@ pub struct Liback {
 impl Liback {
     const BYTES: usize = 28;
     /// Where the acknowledgement begins that the length counts.
-    const INNER_AT: usize = 12;
+    const INNER_OFFSET: usize = 12;
     const ACK: u8 = 0x55;
 
     pub(super) fn parse(body: &[u8]) -> Result<Self, Malformed> {
         let (fields, _) = Fields::<{ Self::BYTES }>::split(body, HEADER_BYTES)?;
-        check_inner(PacketType::Truc, fields.u8::<4>(), &body[Self::INNER_AT..])?;
+        check_inner(PacketType::Truc, fields.u8::<4>(), &body[Self::INNER_OFFSET..])?;
         match fields.u8::<12>() {
             Self::ACK => {}
             other => return Err(Malformed::TrucType(other)),
@@ -70,7 +70,7 @@ impl Liback {
             .u32::<16>(self.session.0)
             .u32::<20>(self.acknum)
             .u16::<24>(self.lib_seqnum.to_bits())
-            .done()
+            .finish()
     }
 }
 
@@ -189,7 +189,7 @@ impl ConnectRequest {
             .u32::<20>(self.app_key)
             .u16::<24>(self.target_recv_seqnum_start.to_bits())
             .u8::<27>(self.connect_seqnum)
-            .done()
+            .finish()
     }
 }
 
@@ -201,7 +201,7 @@ impl ConnectReply {
             .u8::<26>(1)
             .u8::<27>(self.connect_seqnum)
             .u8::<28>(self.status as u8)
-            .done()
+            .finish()
     }
 }
 
@@ -288,6 +288,6 @@ impl NackLib {
             .u8::<9>(self.dst_endpoint.0)
             .u16::<10>(PeerIndex::emit(header_index))
             .u16::<12>(self.lib_seqnum.to_bits())
-            .done()
+            .finish()
     }
 }

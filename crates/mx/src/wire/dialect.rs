@@ -50,10 +50,10 @@ impl Sizes {
     };
 
     /// The smallest frame limit that is of use: a small message fits, and a fragment is no shorter than one.
-    pub const FRAME_BYTES_LEAST: u32 = (FRAGMENT_HEAD_BYTES + SMALL_BYTES_MAX) as u32;
+    pub const FRAME_LIMIT_MIN: u32 = (FRAGMENT_HEAD_BYTES + SMALL_BYTES_MAX) as u32;
 
     /// The largest: the length of a reply has 16 bits.
-    pub const FRAME_BYTES_MOST: u32 = u16::MAX as u32 + REPLY_HEAD_BYTES as u32;
+    pub const FRAME_LIMIT_MAX: u32 = u16::MAX as u32 + REPLY_HEAD_BYTES as u32;
 
     /// Fragments of a message in Open-MX mode, by default.
     const OPEN_MX_FRAGMENTS: u32 = 32;
@@ -61,7 +61,7 @@ impl Sizes {
     /// Open-MX mode, where no frame is longer than `frame_bytes_max`. That is what Open-MX calls the MTU; it counts the
     /// Ethernet header, which a link's MTU does not. None for a limit that is too small or too large.
     pub const fn open_mx(frame_bytes_max: u32) -> Option<Self> {
-        if frame_bytes_max < Self::FRAME_BYTES_LEAST || frame_bytes_max > Self::FRAME_BYTES_MOST {
+        if frame_bytes_max < Self::FRAME_LIMIT_MIN || frame_bytes_max > Self::FRAME_LIMIT_MAX {
             return None;
         }
         let most = frame_bytes_max - FRAGMENT_HEAD_BYTES as u32;
@@ -137,10 +137,10 @@ mod tests {
 
     #[test]
     fn limits_that_cannot_work_are_refused() {
-        assert!(Sizes::open_mx(Sizes::FRAME_BYTES_LEAST).is_some());
-        assert_eq!(Sizes::open_mx(Sizes::FRAME_BYTES_LEAST - 1), None);
-        assert!(Sizes::open_mx(Sizes::FRAME_BYTES_MOST).is_some());
-        assert_eq!(Sizes::open_mx(Sizes::FRAME_BYTES_MOST + 1), None);
+        assert!(Sizes::open_mx(Sizes::FRAME_LIMIT_MIN).is_some());
+        assert_eq!(Sizes::open_mx(Sizes::FRAME_LIMIT_MIN - 1), None);
+        assert!(Sizes::open_mx(Sizes::FRAME_LIMIT_MAX).is_some());
+        assert_eq!(Sizes::open_mx(Sizes::FRAME_LIMIT_MAX + 1), None);
         assert_eq!([0, 3, 128].map(|frames| Sizes::MX.with_block_frames(frames)), [None; 3]);
         assert_eq!(Sizes::MX.with_block_frames(64).map(Sizes::block_frames), Some(64));
     }

@@ -85,7 +85,7 @@ impl<const N: usize> FieldsMut<N> {
 
     /// The header, complete.
     #[inline]
-    pub(super) fn done(self) -> [u8; N] {
+    pub(super) fn finish(self) -> [u8; N] {
         self.0
     }
 }

@@ -11,7 +11,7 @@ use super::{HEADER_BYTES, Malformed, PacketType, PeerIndex};
 pub const RAW_FRAME_BYTES_MAX: usize = 1024;
 
 /// Where a HOST_REPLY's name begins in its frame.
-pub(super) const NAME_AT: usize = HEADER_BYTES + 16;
+pub(super) const NAME_OFFSET: usize = HEADER_BYTES + 16;
 
 /// What a HOST_REPLY's frame has beside the name: Linux adds the name's length to a whole minimal frame, and so do we.
 pub(super) const NAME_FRAME_BYTES: usize = super::FRAME_BYTES_MIN;
@@ -46,7 +46,7 @@ impl Announcement {
 
     /// The data of its raw packet.
     pub fn emit(&self) -> [u8; Self::BYTES] {
-        FieldsMut::zeroed().u64::<15>(self.nic_id.number()).u32::<23>(self.serial).done()
+        FieldsMut::zeroed().u64::<15>(self.nic_id.number()).u32::<23>(self.serial).finish()
     }
 }
 
@@ -70,7 +70,7 @@ impl HostQuery {
             .u8::<0>(PacketType::HostQuery.number())
             .u16::<2>(PeerIndex::emit(self.src_dst_peer_index))
             .u32::<8>(self.magic)
-            .done()
+            .finish()
     }
 }
 
@@ -110,7 +110,7 @@ impl HostReply {
             .u8::<1>(self.hostname.len + 1)
             .u16::<2>(PeerIndex::emit(self.src_dst_peer_index))
             .u32::<8>(self.magic)
-            .done()
+            .finish()
     }
 }
 

@@ -39,7 +39,7 @@ malformed! {
     /// Not one of the types, or one of the two that are never sent.
     Type (u8) "type" "packet type {0} does not exist",
     /// A type that exists and that we do not implement, as Open-MX does not.
-    NotSpoken (PacketType) "not_spoken" "packets of type {0:?} are not spoken here",
+    UnsupportedType (PacketType) "unsupported_type" "packets of type {0:?} are not spoken here",
     /// It declares more bytes than follow its header.
     DataMissing {
         /// Bytes that it declares.
@@ -102,7 +102,7 @@ impl Malformed {
 
 /// A packet that cannot be said. Nothing of it is sent: this is a mistake of ours, or of what we were asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotEmitted {
+pub enum EmitError {
     /// The buffer is too small.
     #[error("a packet of {need} bytes into a buffer of {have}")]
     Room {
@@ -125,10 +125,10 @@ pub enum NotEmitted {
 
 /// Narrows a value to its field.
 #[inline]
-pub(super) fn fit<T: TryFrom<u64> + Into<u64>>(field: &'static str, value: u64, most: T) -> Result<T, NotEmitted> {
+pub(super) fn narrow<T: TryFrom<u64> + Into<u64>>(field: &'static str, value: u64, most: T) -> Result<T, EmitError> {
     let most: u64 = most.into();
     match T::try_from(value) {
         Ok(narrow) if value <= most => Ok(narrow),
-        _ => Err(NotEmitted::Field { field, value, most }),
+        _ => Err(EmitError::Field { field, value, most }),
     }
 }

@@ -1,8 +1,8 @@
 //! Packets that are numbered like messages: whole messages, fragments, announcements of large ones, and their ends (3.5 to 3.7, 3.10).
 
 use super::fields::{Fields, FieldsMut};
-use super::malformed::fit;
-use super::{Dialect, EndpointNumber, HEADER_BYTES, Malformed, NotEmitted, PacketType, SeqNum, SessionId, Sizes};
+use super::malformed::narrow;
+use super::{Dialect, EmitError, EndpointNumber, HEADER_BYTES, Malformed, PacketType, SeqNum, SessionId, Sizes};
 
 /// Bytes of the longest TINY.
 pub const TINY_BYTES_MAX: usize = 32;
@@ -93,15 +93,15 @@ impl<'a> Eager<&'a [u8]> {
 
 impl<D> Eager<D> {
     #[inline]
-    pub(super) fn emit(&self, kind: PacketType, most: usize, bytes: usize) -> Result<[u8; MESSAGE_BYTES], NotEmitted> {
-        let length = fit("length", bytes as u64, most as u16)?;
-        Ok(self.head.emit(kind).u16::<4>(length).done())
+    pub(super) fn emit(&self, kind: PacketType, most: usize, bytes: usize) -> Result<[u8; MESSAGE_BYTES], EmitError> {
+        let length = narrow("length", bytes as u64, most as u16)?;
+        Ok(self.head.emit(kind).u16::<4>(length).finish())
     }
 }
 
 /// MEDIUM (3.6): one fragment of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fragment<D> {
+pub struct Medium<D> {
     /// As in all fragments of the message.
     pub head: MessageHead,
     /// Bytes of the whole message. 16 bits in MX mode.
@@ -115,8 +115,8 @@ pub struct Fragment<D> {
     pub data: D,
 }
 
-impl<D> Fragment<D> {
-    /// What an MX-mode sender that cuts messages into pieces of 4096 bytes says in `frag_pipeline`.
+impl<D> Medium<D> {
+    /// What an MX-mode sender that cuts messages into fragments of 4096 bytes says in `frag_pipeline`.
     pub const PIPELINE: u8 = MX_FRAGMENT_BYTES_MAX.trailing_zeros() as u8;
 
     /// Where it begins in its message. In MX mode the sender says it; in Open-MX mode it is a matter of the network's sizes.
@@ -139,7 +139,7 @@ impl<D> Fragment<D> {
     }
 }
 
-impl<'a> Fragment<&'a [u8]> {
+impl<'a> Medium<&'a [u8]> {
     #[inline]
     pub(super) fn parse(dialect: Dialect, body: &'a [u8]) -> Result<Self, Malformed> {
         let (fields, rest) = Fields::<FRAGMENT_BYTES>::split(body, HEADER_BYTES)?;
@@ -163,21 +163,21 @@ impl<'a> Fragment<&'a [u8]> {
     }
 }
 
-impl<D> Fragment<D> {
+impl<D> Medium<D> {
     #[inline]
-    pub(super) fn emit(&self, dialect: Dialect, bytes: usize) -> Result<[u8; FRAGMENT_BYTES], NotEmitted> {
+    pub(super) fn emit(&self, dialect: Dialect, bytes: usize) -> Result<[u8; FRAGMENT_BYTES], EmitError> {
         let (most, fields) = match dialect {
             Dialect::Mx => {
-                let length = fit("length", u64::from(self.length), u16::MAX)?;
+                let length = narrow("length", u64::from(self.length), u16::MAX)?;
                 let fields = self.head.emit(PacketType::Medium).u16::<4>(length).u8::<27>(self.frag_pipeline);
                 (MX_FRAGMENT_BYTES_MAX as u16, fields)
             }
             Dialect::OpenMx { .. } => (u16::MAX, self.head.emit(PacketType::Medium).u32::<4>(self.length)),
         };
-        let frag_length = fit("frag_length", bytes as u64, most)?;
+        let frag_length = narrow("frag_length", bytes as u64, most)?;
         let end = self.offset_known(dialect) + u64::from(frag_length);
-        fit("end of fragment", end, self.length)?;
-        Ok(fields.u16::<24>(frag_length).u8::<26>(self.frag_seqnum).done())
+        narrow("end of fragment", end, self.length)?;
+        Ok(fields.u16::<24>(frag_length).u8::<26>(self.frag_seqnum).finish())
     }
 }
 
@@ -224,7 +224,7 @@ impl Rndv {
             .u8::<28>(self.pulled_rdma_id)
             .u8::<29>(self.pulled_rdma_seqnum)
             .u16::<30>(self.pulled_rdma_offset)
-            .done()
+            .finish()
     }
 }
 
@@ -275,6 +275,6 @@ impl Notify {
             .u8::<13>(self.pulled_rdma_seqnum)
             .u16::<18>(self.lib_seqnum.to_bits())
             .u16::<20>(self.lib_piggyack.to_bits())
-            .done()
+            .finish()
     }
 }

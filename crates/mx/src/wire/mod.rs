@@ -35,7 +35,7 @@
 mod connect;
 mod dialect;
 mod fields;
-mod head;
+mod header;
 mod host;
 mod ids;
 mod malformed;
@@ -46,11 +46,11 @@ mod seqnum;
 
 pub use connect::{ConnectReply, ConnectRequest, ConnectStatus, Liback, Nack, NackLib};
 pub use dialect::{Dialect, Sizes};
-pub use head::{BROADCAST, ETHERTYPE, FRAME_BYTES_MIN, HEADER_BYTES, Header};
+pub use header::{BROADCAST, ETHERTYPE, FRAME_BYTES_MIN, HEADER_BYTES, Header};
 pub use host::{Announcement, BoardName, HostQuery, HostReply, RAW_FRAME_BYTES_MAX, Raw};
 pub use ids::{EndpointNumber, PeerIndex, PullHandle, SessionId};
-pub use malformed::{Malformed, NotEmitted};
-pub use message::{Eager, Fragment, MX_FRAGMENT_BYTES_MAX, MessageHead, Notify, Rndv, SMALL_BYTES_MAX, TINY_BYTES_MAX};
-pub use packet::{HEAD_BYTES_MAX, Packet, PacketType, Parts, Payload, emit, emit_head, parse};
+pub use malformed::{EmitError, Malformed};
+pub use message::{Eager, MX_FRAGMENT_BYTES_MAX, Medium, MessageHead, Notify, Rndv, SMALL_BYTES_MAX, TINY_BYTES_MAX};
+pub use packet::{FrameParts, HEAD_BYTES_MAX, Packet, PacketData, PacketType, emit, emit_head, parse};
 pub use pull::{NackMcp, Pull, PullReply};
 pub use seqnum::{SeqNum, SesNum};

@@ -1,11 +1,11 @@
 //! Any packet: from a frame, and into one.
 
 use super::connect::Connect;
-use super::host::{NAME_AT, NAME_FRAME_BYTES};
-use super::malformed::fit;
+use super::host::{NAME_FRAME_BYTES, NAME_OFFSET};
+use super::malformed::narrow;
 use super::{
-    BoardName, ConnectReply, ConnectRequest, Dialect, Eager, EndpointNumber, FRAME_BYTES_MIN, Fragment, HEADER_BYTES,
-    Header, HostQuery, HostReply, Liback, Malformed, NackLib, NackMcp, NotEmitted, Notify, Pull, PullReply,
+    BoardName, ConnectReply, ConnectRequest, Dialect, Eager, EmitError, EndpointNumber, FRAME_BYTES_MIN, HEADER_BYTES,
+    Header, HostQuery, HostReply, Liback, Malformed, Medium, NackLib, NackMcp, Notify, Pull, PullReply,
     RAW_FRAME_BYTES_MAX, Raw, Rndv, SMALL_BYTES_MAX, TINY_BYTES_MAX,
 };
 
@@ -80,15 +80,15 @@ packet_types! {
 }
 
 /// Bytes that [`emit_head`] writes at most.
-pub const HEAD_BYTES_MAX: usize = NAME_AT + BoardName::BYTES_MAX + 1;
+pub const HEAD_BYTES_MAX: usize = NAME_OFFSET + BoardName::BYTES_MAX + 1;
 
 /// Data of a packet: bytes, or something that stands for bytes which lie elsewhere.
-pub trait Payload {
+pub trait PacketData {
     /// How many bytes.
     fn length(&self) -> usize;
 }
 
-impl<T: AsRef<[u8]>> Payload for T {
+impl<T: AsRef<[u8]>> PacketData for T {
     #[inline]
     fn length(&self) -> usize {
         self.as_ref().len()
@@ -116,7 +116,7 @@ pub enum Packet<D> {
     /// SMALL.
     Small(Eager<D>),
     /// MEDIUM.
-    Medium(Fragment<D>),
+    Medium(Medium<D>),
     /// RNDV.
     Rndv(Rndv),
     /// PULL.
@@ -133,7 +133,7 @@ pub enum Packet<D> {
 
 /// What a frame consists of, in bytes: what [`emit_head`] wrote, then data, then zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parts {
+pub struct FrameParts {
     /// Headers.
     pub head: usize,
     /// Data.
@@ -142,7 +142,7 @@ pub struct Parts {
     pub pad: usize,
 }
 
-impl Parts {
+impl FrameParts {
     /// Zeros that any frame ends in at most.
     pub const PAD_MAX: usize = FRAME_BYTES_MIN;
 
@@ -170,7 +170,7 @@ pub fn parse(dialect: Dialect, frame: &[u8]) -> Result<(Header, Packet<&[u8]>), 
         },
         PacketType::Tiny => Packet::Tiny(Eager::parse(kind, TINY_BYTES_MAX, body)?),
         PacketType::Small => Packet::Small(Eager::parse(kind, SMALL_BYTES_MAX, body)?),
-        PacketType::Medium => Packet::Medium(Fragment::parse(dialect, body)?),
+        PacketType::Medium => Packet::Medium(Medium::parse(dialect, body)?),
         PacketType::Rndv => Packet::Rndv(Rndv::parse(body)?),
         PacketType::Pull => Packet::Pull(Pull::parse(dialect, body)?),
         PacketType::PullReply => Packet::PullReply(PullReply::parse(body)?),
@@ -178,7 +178,7 @@ pub fn parse(dialect: Dialect, frame: &[u8]) -> Result<(Header, Packet<&[u8]>), 
         PacketType::NackLib => Packet::NackLib(NackLib::parse(body)?),
         PacketType::NackMcp => Packet::NackMcp(NackMcp::parse(body)?),
         PacketType::MfmNicReply | PacketType::EtherUnicast | PacketType::EtherMulticast | PacketType::EtherNative => {
-            return Err(Malformed::NotSpoken(kind));
+            return Err(Malformed::UnsupportedType(kind));
         }
     };
     Ok((header, packet))
@@ -186,15 +186,15 @@ pub fn parse(dialect: Dialect, frame: &[u8]) -> Result<(Header, Packet<&[u8]>), 
 
 /// Writes all of a frame but its data and its padding to the start of `buffer`, which [`HEAD_BYTES_MAX`] bytes are always enough
 /// for. Says what else belongs to the frame.
-pub fn emit_head<D: Payload>(
+pub fn emit_head<D: PacketData>(
     dialect: Dialect,
     header: &Header,
     packet: &Packet<D>,
     buffer: &mut [u8],
-) -> Result<Parts, NotEmitted> {
+) -> Result<FrameParts, EmitError> {
     let parts = packet.parts(dialect);
     let have = buffer.len();
-    let head = buffer.get_mut(..parts.head).ok_or(NotEmitted::Room { need: parts.head, have })?;
+    let head = buffer.get_mut(..parts.head).ok_or(EmitError::Room { need: parts.head, have })?;
     let (front, body) = head.split_at_mut(HEADER_BYTES);
     front.copy_from_slice(&header.emit(dialect));
     packet.emit_body(dialect, header, body)?;
@@ -207,9 +207,9 @@ pub fn emit<D: AsRef<[u8]>>(
     header: &Header,
     packet: &Packet<D>,
     buffer: &mut [u8],
-) -> Result<usize, NotEmitted> {
+) -> Result<usize, EmitError> {
     let (need, have) = (packet.parts(dialect).frame(), buffer.len());
-    let frame = buffer.get_mut(..need).ok_or(NotEmitted::Room { need, have })?;
+    let frame = buffer.get_mut(..need).ok_or(EmitError::Room { need, have })?;
     let parts = emit_head(dialect, header, packet, frame)?;
     let (data, pad) = frame[parts.head..].split_at_mut(parts.data);
     if let Some(bytes) = packet.data() {
@@ -289,8 +289,8 @@ impl<D> Packet<D> {
             Self::ConnectReply(body) => Packet::ConnectReply(body),
             Self::Tiny(body) => Packet::Tiny(Eager { head: body.head, data: change(body.data) }),
             Self::Small(body) => Packet::Small(Eager { head: body.head, data: change(body.data) }),
-            Self::Medium(Fragment { head, length, frag_seqnum, frag_pipeline, data }) => {
-                Packet::Medium(Fragment { head, length, frag_seqnum, frag_pipeline, data: change(data) })
+            Self::Medium(Medium { head, length, frag_seqnum, frag_pipeline, data }) => {
+                Packet::Medium(Medium { head, length, frag_seqnum, frag_pipeline, data: change(data) })
             }
             Self::Rndv(body) => Packet::Rndv(body),
             Self::Pull(body) => Packet::Pull(body),
@@ -308,7 +308,7 @@ impl<D> Packet<D> {
         HEADER_BYTES
             + match self {
                 Self::Raw(_) => 1,
-                Self::HostReply(body) => NAME_AT - HEADER_BYTES + body.hostname.as_bytes().len() + 1,
+                Self::HostReply(body) => NAME_OFFSET - HEADER_BYTES + body.hostname.as_bytes().len() + 1,
                 Self::HostQuery(_) | Self::PullReply(_) | Self::NackLib(_) | Self::NackMcp(_) => 16,
                 Self::Tiny(_) | Self::Small(_) | Self::Notify(_) => 24,
                 Self::Liback(_) => 28,
@@ -318,28 +318,28 @@ impl<D> Packet<D> {
     }
 }
 
-impl<D: Payload> Packet<D> {
+impl<D: PacketData> Packet<D> {
     /// What its frame will consist of.
-    pub fn parts(&self, dialect: Dialect) -> Parts {
-        let (head, data) = (self.head_bytes(dialect), self.data().map_or(0, Payload::length));
+    pub fn parts(&self, dialect: Dialect) -> FrameParts {
+        let (head, data) = (self.head_bytes(dialect), self.data().map_or(0, PacketData::length));
         let least = match self {
-            Self::HostReply(_) => NAME_FRAME_BYTES + head - NAME_AT,
+            Self::HostReply(_) => NAME_FRAME_BYTES + head - NAME_OFFSET,
             _ => FRAME_BYTES_MIN,
         };
-        Parts { head, data, pad: least.saturating_sub(head + data) }
+        FrameParts { head, data, pad: least.saturating_sub(head + data) }
     }
 
     /// Writes the body's header; `into` is as long as it.
-    fn emit_body(&self, dialect: Dialect, header: &Header, into: &mut [u8]) -> Result<(), NotEmitted> {
-        let bytes = self.data().map_or(0, Payload::length);
+    fn emit_body(&self, dialect: Dialect, header: &Header, into: &mut [u8]) -> Result<(), EmitError> {
+        let bytes = self.data().map_or(0, PacketData::length);
         match self {
             Self::Raw(_) => {
-                fit("raw frame", (HEADER_BYTES + 1 + bytes) as u64, RAW_FRAME_BYTES_MAX as u16)?;
+                narrow("raw frame", (HEADER_BYTES + 1 + bytes) as u64, RAW_FRAME_BYTES_MAX as u16)?;
                 into.copy_from_slice(&[PacketType::Raw.number()]);
             }
             Self::HostQuery(body) => into.copy_from_slice(&body.emit()),
             Self::HostReply(body) => {
-                let (fields, name) = into.split_at_mut(NAME_AT - HEADER_BYTES);
+                let (fields, name) = into.split_at_mut(NAME_OFFSET - HEADER_BYTES);
                 fields.copy_from_slice(&body.emit());
                 let (name, nul) = name.split_at_mut(body.hostname.as_bytes().len());
                 name.copy_from_slice(body.hostname.as_bytes());

@@ -1,9 +1,9 @@
 //! Packets that move a large message (3.8, 3.9, 3.12). They have no numbers: what is lost is asked for again.
 
 use super::fields::{Fields, FieldsMut};
-use super::malformed::fit;
+use super::malformed::narrow;
 use super::message::declared;
-use super::{Dialect, EndpointNumber, HEADER_BYTES, Malformed, Nack, NotEmitted, PacketType, PullHandle, SessionId};
+use super::{Dialect, EmitError, EndpointNumber, HEADER_BYTES, Malformed, Nack, PacketType, PullHandle, SessionId};
 
 /// Bytes of the body in MX mode.
 pub(super) const MX_PULL_BYTES: usize = 32;
@@ -101,18 +101,18 @@ impl Pull {
             .u32::<8>(self.total_length)
     }
 
-    pub(super) fn emit_mx(&self) -> Result<[u8; MX_PULL_BYTES], NotEmitted> {
+    pub(super) fn emit_mx(&self) -> Result<[u8; MX_PULL_BYTES], EmitError> {
         let fields = self
             .head()
-            .u8::<12>(fit("pulled_rdma_id", u64::from(self.pulled_rdma_id), u8::MAX)?)
+            .u8::<12>(narrow("pulled_rdma_id", u64::from(self.pulled_rdma_id), u8::MAX)?)
             .u8::<13>(self.pulled_rdma_seqnum)
-            .u16::<14>(fit("pulled_rdma_offset", u64::from(self.pulled_rdma_offset), u16::MAX)?)
+            .u16::<14>(narrow("pulled_rdma_offset", u64::from(self.pulled_rdma_offset), u16::MAX)?)
             .u32::<16>(self.puller.handle)
             .u32::<20>(self.puller.magic)
-            .u16::<24>(fit("first_frame_offset", u64::from(self.first_frame_offset), u16::MAX)?)
-            .u16::<26>(fit("block_length", u64::from(self.block_length), u16::MAX)?)
+            .u16::<24>(narrow("first_frame_offset", u64::from(self.first_frame_offset), u16::MAX)?)
+            .u16::<26>(narrow("block_length", u64::from(self.block_length), u16::MAX)?)
             .u32::<28>(self.frame_index);
-        Ok(fields.done())
+        Ok(fields.finish())
     }
 
     pub(super) fn emit_open_mx(&self) -> [u8; OPEN_MX_PULL_BYTES] {
@@ -125,7 +125,7 @@ impl Pull {
             .u32::<32>(self.first_frame_offset)
             .u32::<36>(self.block_length)
             .u32::<40>(self.frame_index)
-            .done()
+            .finish()
     }
 }
 
@@ -157,15 +157,15 @@ impl<'a> PullReply<&'a [u8]> {
 
 impl<D> PullReply<D> {
     #[inline]
-    pub(super) fn emit(&self, bytes: usize) -> Result<[u8; 16], NotEmitted> {
+    pub(super) fn emit(&self, bytes: usize) -> Result<[u8; 16], EmitError> {
         let fields = FieldsMut::zeroed()
             .u8::<0>(PacketType::PullReply.number())
             .u8::<1>(self.frame_seqnum)
-            .u16::<2>(fit("frame_length", bytes as u64, u16::MAX)?)
+            .u16::<2>(narrow("frame_length", bytes as u64, u16::MAX)?)
             .u32::<4>(self.msg_offset)
             .u32::<8>(self.puller.handle)
             .u32::<12>(self.puller.magic);
-        Ok(fields.done())
+        Ok(fields.finish())
     }
 }
 
@@ -197,6 +197,6 @@ impl NackMcp {
             .u8::<3>(self.nack_type.number())
             .u32::<8>(self.puller.handle)
             .u32::<12>(self.puller.magic)
-            .done()
+            .finish()
     }
 }

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_do_not_see_sessions() {
+    fn steps_from_ignores_the_session_number() {
         assert_eq!(SeqNum::from_bits(0x4002).steps_from(SeqNum::from_bits(0x3fff)), 3);
         assert_eq!(SeqNum::from_bits(0x0000).steps_from(SeqNum::from_bits(0xffff)), 1);
     }
@@ -140,7 +140,7 @@ mod tests {
         }
 
         #[test]
-        fn giving_up_goes_to_the_following_session(bits: u16) {
+        fn given_up_advances_the_session_number(bits: u16) {
             let at = SeqNum::from_bits(bits);
             prop_assert_eq!(at.given_up().sesnum().number(), (at.sesnum().number() + 1) % 4);
         }

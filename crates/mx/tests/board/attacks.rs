@@ -5,7 +5,7 @@ use crate::demux::{FOR_ENDPOINTS, to_endpoint};
 use crate::random::{Random, Seed};
 use crate::samples::samples;
 use crate::{LINK, START, all_dropped, events, index, linked, name, nic, sent, setup};
-use isthmus_mx::board::{Board, Dropped, Event, LinkNumber, Received, Setup, Tuning};
+use isthmus_mx::board::{Board, BoardEvent, BoardSetup, BoardTuning, Dropped, FrameAction, LinkNumber};
 use isthmus_mx::net::Time;
 use isthmus_mx::wire::{
     Announcement, BROADCAST, EndpointNumber, Header, HostQuery, HostReply, Packet, PeerIndex, Raw, parse,
@@ -16,8 +16,8 @@ const PEERS_MAX: usize = 12;
 
 /// Board 1, which knows 2 to 5 as peers 1 to 4.
 fn victim() -> Board {
-    let tuning = Tuning { peers_max: PEERS_MAX, announced_max: 6, endpoints_max: 32, ..Tuning::DEFAULT };
-    let mut board = linked(Setup { tuning, secret: 42, ..setup(1) });
+    let tuning = BoardTuning { peers_max: PEERS_MAX, announced_max: 6, endpoints_max: 32, ..BoardTuning::DEFAULT };
+    let mut board = linked(BoardSetup { tuning, secret: 42, ..setup(1) });
     board.add_link(START, LinkNumber(1), 5).unwrap();
     for number in 2..6 {
         board.add_static(START, nic(number), name(number)).unwrap();
@@ -98,7 +98,7 @@ impl Watch {
     }
 
     fn seen(board: &Board) -> Vec<(isthmus_layout::NicId, Option<PeerIndex>)> {
-        board.peers().map(|peer| (peer.nic, peer.reverse)).collect()
+        board.peers().map(|peer| (peer.nic, peer.remote_index)).collect()
     }
 
     fn receive(&mut self, board: &mut Board, now: Time, bytes: &[u8]) {
@@ -106,18 +106,18 @@ impl Watch {
         // A frame of which only the number in it could be used.
         let mut is_learned_from = true;
         let is_dropped = match board.receive(now, LINK, bytes) {
-            Received::Dropped(reason) => {
-                let known = [Dropped::BadEndpoint, Dropped::EndpointClosed, Dropped::QueriedTooOften];
+            FrameAction::Dropped(reason) => {
+                let known = [Dropped::BadEndpoint, Dropped::EndpointClosed, Dropped::QueryRateLimited];
                 is_learned_from = known.contains(&reason);
                 true
             }
-            Received::ForEndpoint { endpoint, peer, .. } => {
+            FrameAction::ForEndpoint { endpoint, peer, .. } => {
                 assert_eq!((endpoint, board.nic_of(peer)), (EndpointNumber(3), source));
                 assert!(!board.is_local(source.unwrap()));
                 false
             }
-            Received::Taken => false,
-            Received::Raw { .. } => panic!("nobody takes raw packets"),
+            FrameAction::Consumed => false,
+            FrameAction::Raw { .. } => panic!("nobody takes raw packets"),
         };
         let counted = all_dropped(board.counters());
         assert_eq!(counted, self.counted + u64::from(is_dropped));
@@ -137,7 +137,7 @@ impl Watch {
 
 #[test]
 #[cfg_attr(miri, ignore = "no unsafe code, and many steps")]
-fn no_frame_does_more_than_its_sender_may() {
+fn frames_have_no_effect_beyond_their_sender() {
     for seed in 0..60 {
         let _seed = Seed(seed);
         let mut random = Random::new(seed);
@@ -216,9 +216,9 @@ fn every_field_at_every_value_does_no_harm() {
 
 /// An attacker who knows all addresses says that everybody starts anew: the only effect is questions.
 #[test]
-fn forged_announcements_end_nothing() {
+fn forged_announcements_do_not_remove_peers() {
     let mut board = victim();
-    let before: Vec<_> = board.peers().map(|peer| (peer.nic, peer.names, peer.reverse, peer.forgotten)).collect();
+    let before: Vec<_> = board.peers().map(|peer| (peer.nic, peer.names, peer.remote_index, peer.forgotten)).collect();
     for serial in 0..10_000 {
         let now = START.after_us(u64::from(serial) * 1000);
         for number in 2..6 {
@@ -226,11 +226,11 @@ fn forged_announcements_end_nothing() {
         }
         sent(&mut board, now);
     }
-    let after: Vec<_> = board.peers().map(|peer| (peer.nic, peer.names, peer.reverse, peer.forgotten)).collect();
+    let after: Vec<_> = board.peers().map(|peer| (peer.nic, peer.names, peer.remote_index, peer.forgotten)).collect();
     assert_eq!(after, before);
-    let expected: Vec<_> = (1..5).map(|peer| Event::Restarted(index(peer))).collect();
+    let expected: Vec<_> = (1..5).map(|peer| BoardEvent::Restarted(index(peer))).collect();
     assert_eq!(events(&mut board), expected);
-    assert!(board.counters().dropped(Dropped::RestartedTooOften) > 39_000);
+    assert!(board.counters().dropped(Dropped::RestartRateLimited) > 39_000);
 }
 
 proptest! {

@@ -30,7 +30,7 @@ fn seeds() -> Vec<(String, Vec<u8>)> {
 
 #[test]
 #[cfg_attr(miri, ignore = "the corpus is large, and boards have no unsafe code")]
-fn lives_in_the_corpus_are_lived() {
+fn corpus_inputs_run_without_a_panic() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/mxoe_board");
     if std::env::var_os("UPDATE").is_some() {
         std::fs::create_dir_all(&folder).unwrap();
@@ -46,10 +46,10 @@ fn lives_in_the_corpus_are_lived() {
     assert!(taken >= 2 * demux::FOR_ENDPOINTS.len(), "{taken}");
 }
 
-/// Seeds cut and changed anywhere are lives, too.
+/// Seeds cut and changed anywhere are inputs, too.
 #[test]
 #[cfg_attr(miri, ignore = "no unsafe code, and many steps")]
-fn changed_lives_are_lived() {
+fn mutated_corpus_inputs_run_without_a_panic() {
     let mut random = crate::random::Random::new(3);
     for (_, life) in seeds() {
         for _ in 0..3000 {

@@ -1,11 +1,10 @@
 //! What becomes of a frame: whose it is, and which endpoint takes it.
 
 use crate::{LINK, SECOND, START, index, is_dropped, linked, name, nic, quiet, report, samples, sent, setup};
-use isthmus_mx::board::{Board, Dropped, Received, Setup, Tuning};
-use isthmus_mx::net::refusal;
+use isthmus_mx::board::{Board, BoardSetup, BoardTuning, Dropped, FrameAction};
 use isthmus_mx::wire::{
-    BROADCAST, ConnectReply, ConnectRequest, ConnectStatus, Dialect, Eager, EndpointNumber, Fragment, Header, Liback,
-    Malformed, MessageHead, Nack, NackLib, NackMcp, Notify, Packet, PacketType, PeerIndex, Pull, PullHandle, PullReply,
+    BROADCAST, ConnectReply, ConnectRequest, ConnectStatus, Dialect, Eager, EndpointNumber, Header, Liback, Malformed,
+    Medium, MessageHead, Nack, NackLib, NackMcp, Notify, Packet, PacketType, PeerIndex, Pull, PullHandle, PullReply,
     Rndv, SeqNum, SessionId, parse,
 };
 
@@ -45,7 +44,7 @@ pub(crate) fn to_endpoint(kind: PacketType, endpoint: u8) -> Packet<Vec<u8>> {
         }),
         PacketType::Tiny => Packet::Tiny(Eager { head, data }),
         PacketType::Small => Packet::Small(Eager { head, data }),
-        PacketType::Medium => Packet::Medium(Fragment { head, length: 20, frag_seqnum: 0, frag_pipeline: 0, data }),
+        PacketType::Medium => Packet::Medium(Medium { head, length: 20, frag_seqnum: 0, frag_pipeline: 0, data }),
         PacketType::Rndv => Packet::Rndv(Rndv {
             head,
             msg_length: 1 << 20,
@@ -115,11 +114,11 @@ fn header(from: u16, number: u16) -> Header {
 fn receive(board: &mut Board, header: Header, packet: &Packet<Vec<u8>>) -> Result<(u8, u16), Dropped> {
     let bytes = crate::frame(&header, packet);
     match board.receive(START, LINK, &bytes) {
-        Received::ForEndpoint { endpoint, peer, packet: said } => {
+        FrameAction::ForEndpoint { endpoint, peer, packet: said } => {
             assert_eq!(said.map(<[u8]>::to_vec), *packet);
             Ok((endpoint.0, peer.number()))
         }
-        Received::Dropped(reason) => Err(reason),
+        FrameAction::Dropped(reason) => Err(reason),
         other => panic!("{other:?}"),
     }
 }
@@ -138,17 +137,17 @@ fn packets_reach_their_endpoint_with_their_sender() {
 
 /// For those who look at frames and take no part.
 #[test]
-fn a_frame_names_its_endpoint_whoever_sends_it_and_whether_or_not_it_is_open() {
+fn destination_endpoint_ignores_sender_and_state() {
     let board = ready();
     for kind in FOR_ENDPOINTS {
         let names = |header: Header, endpoint| {
-            board.addressee(&crate::frame(&header, &to_endpoint(kind, endpoint))).map(|endpoint| endpoint.0)
+            board.destination_endpoint(&crate::frame(&header, &to_endpoint(kind, endpoint))).map(|endpoint| endpoint.0)
         };
         assert_eq!([names(header(2, 1), 3), names(header(9, 77), 3)], [Some(3); 2], "{kind:?}");
         assert_eq!(names(header(2, 1), 5), Some(5), "{kind:?}");
         assert_eq!(names(Header { dst: nic(2), ..header(3, 1) }, 3), None, "{kind:?}, of another board");
     }
-    assert_eq!(board.addressee(&[0; 14]), None);
+    assert_eq!(board.destination_endpoint(&[0; 14]), None);
     assert_eq!(board.counters().received(PacketType::Tiny), 0);
 }
 
@@ -162,10 +161,10 @@ fn senders_are_found_by_index_or_by_address_and_always_compared() {
         let mut at = |from, number| receive(&mut board, header(from, number), &to_endpoint(kind, 3));
         let (any, none_too) = (by_address.contains(&kind), by_either.contains(&kind));
         let dropped = |reason| if any { Ok((3, 1)) } else { Err(reason) };
-        assert_eq!(at(2, 2), dropped(Dropped::IndexOfAnother), "{kind:?}");
-        assert_eq!(at(2, 0), dropped(Dropped::IndexOfAnother), "{kind:?}");
-        assert_eq!(at(2, 3), dropped(Dropped::VacantIndex), "{kind:?}");
-        assert_eq!(at(2, 0xfffe), dropped(Dropped::VacantIndex), "{kind:?}");
+        assert_eq!(at(2, 2), dropped(Dropped::IndexMismatch), "{kind:?}");
+        assert_eq!(at(2, 0), dropped(Dropped::IndexMismatch), "{kind:?}");
+        assert_eq!(at(2, 3), dropped(Dropped::UnusedIndex), "{kind:?}");
+        assert_eq!(at(2, 0xfffe), dropped(Dropped::UnusedIndex), "{kind:?}");
         assert_eq!(at(2, 0xffff), if none_too { Ok((3, 1)) } else { dropped(Dropped::NoIndex) }, "{kind:?}");
         for number in [0, 1, 2, 3, 0xffff] {
             assert_eq!(at(4, number), Err(Dropped::UnknownSource), "{kind:?}");
@@ -226,8 +225,8 @@ fn packets_for_endpoints_that_are_not_there_are_refused_or_dropped() {
         (255, Nack::BadEndpoint, Dropped::BadEndpoint),
     ] {
         for kind in FOR_ENDPOINTS {
-            let tuning = Tuning { endpoints_max: 32, ..Tuning::DEFAULT };
-            let mut board = linked(Setup { discovery: false, tuning, ..setup(1) });
+            let tuning = BoardTuning { endpoints_max: 32, ..BoardTuning::DEFAULT };
+            let mut board = linked(BoardSetup { discovery: false, tuning, ..setup(1) });
             board.add_static(START, nic(2), name(2)).unwrap();
             // Raw packets being taken does not make it an endpoint of messages.
             board.open(EndpointNumber::RAW).unwrap();
@@ -243,7 +242,7 @@ fn packets_for_endpoints_that_are_not_there_are_refused_or_dropped() {
             // A CONNECT has told its number for us.
             let reverse = (kind == PacketType::Connect).then(|| index(9));
             assert_eq!((*link, to.dst, to.src, to.peer_index), (LINK, nic(2), nic(1), reverse), "{kind:?}");
-            let expected = refusal(&packet, nack).unwrap();
+            let expected = isthmus_mx::net::nack_for(&packet, nack).unwrap();
             assert_eq!(answer.map(|_| Vec::<u8>::new()), expected.map(|_| Vec::new()), "{kind:?}");
             assert_eq!(board.counters().sent_by_board(answer.kind()), 1);
         }
@@ -257,8 +256,8 @@ fn packets_for_endpoints_that_are_not_there_are_refused_or_dropped() {
 
 #[test]
 fn messages_are_never_for_the_raw_endpoint() {
-    let tuning = Tuning { endpoints_max: 1000, ..Tuning::DEFAULT };
-    let mut board = linked(Setup { discovery: false, tuning, ..setup(1) });
+    let tuning = BoardTuning { endpoints_max: 1000, ..BoardTuning::DEFAULT };
+    let mut board = linked(BoardSetup { discovery: false, tuning, ..setup(1) });
     board.add_static(START, nic(2), name(2)).unwrap();
     board.open(EndpointNumber::RAW).unwrap();
     board.open(EndpointNumber(254)).unwrap();
@@ -279,7 +278,7 @@ fn an_endpoint_that_was_closed_is_refused() {
 }
 
 #[test]
-fn there_are_only_so_many_refusals() {
+fn limits_the_rate_of_nacks() {
     let mut board = ready();
     let packet = to_endpoint(PacketType::Tiny, 4);
     for _ in 0..10_000 {
@@ -298,7 +297,7 @@ fn the_number_that_a_peer_has_for_us_is_learned_from_its_connects() {
     let expected = Header { dst: nic(2), src: nic(1), peer_index: PeerIndex::new(9) };
     assert_eq!(board.header_to(index(1)), Some(expected));
     assert_eq!(board.header_to(index(2)).unwrap().peer_index, None);
-    assert_eq!(report(&board, index(1)).reverse, PeerIndex::new(9));
+    assert_eq!(report(&board, index(1)).remote_index, PeerIndex::new(9));
     // One that does not say it takes nothing back.
     let Packet::ConnectRequest(request) = to_endpoint(PacketType::Connect, 3) else { panic!() };
     let silent = Packet::ConnectRequest(ConnectRequest { src_dst_peer_index: None, ..request });
@@ -307,7 +306,7 @@ fn the_number_that_a_peer_has_for_us_is_learned_from_its_connects() {
 }
 
 #[test]
-fn malformed_frames_are_counted_under_their_own_reasons() {
+fn counts_malformed_frames_by_reason() {
     let mut board = ready();
     let frame = crate::frame(&header(2, 1), &to_endpoint(PacketType::Tiny, 3));
     is_dropped(&mut board, START, &frame[..15], Dropped::Malformed(Malformed::Short { have: 15, need: 16 }));
@@ -320,11 +319,11 @@ fn malformed_frames_are_counted_under_their_own_reasons() {
 
 /// The specification's frames between A and B, as B and as A receive them: A numbers B as 1, B numbers A as 2.
 #[test]
-fn sample_frames_are_received_by_those_whom_they_are_for() {
+fn sample_frames_reach_their_destination() {
     for sample in samples::samples() {
         for &dialect in sample.dialects {
             let own = if sample.header.src == samples::A { samples::B } else { samples::A };
-            let mut board = linked(Setup { nic: own, dialect, secret: 0x1305_2008, ..setup(1) });
+            let mut board = linked(BoardSetup { nic: own, dialect, secret: 0x1305_2008, ..setup(1) });
             if own == samples::B {
                 board.add_static(START, nic(9), name(9)).unwrap();
             }
@@ -332,13 +331,13 @@ fn sample_frames_are_received_by_those_whom_they_are_for() {
             [1, 3].into_iter().for_each(|number| board.open(EndpointNumber(number)).unwrap());
             sent(&mut board, START);
             match board.receive(START, LINK, &sample.frame) {
-                Received::ForEndpoint { endpoint, peer: from, packet } => {
+                FrameAction::ForEndpoint { endpoint, peer: from, packet } => {
                     assert_eq!(packet.map(<[u8]>::to_vec), sample.packet, "V{:02}", sample.number);
                     let expected = if own == samples::A { 1 } else { 3 };
                     // The samples that B's pulls are answered with carry its magic.
                     assert_eq!((endpoint.0, from), (expected, peer), "V{:02}", sample.number);
                 }
-                received => assert!(sample.number <= 3 && received == Received::Taken, "V{:02}", sample.number),
+                received => assert!(sample.number <= 3 && received == FrameAction::Consumed, "V{:02}", sample.number),
             }
         }
     }
@@ -346,9 +345,9 @@ fn sample_frames_are_received_by_those_whom_they_are_for() {
 
 /// And what a board sends is what stands there.
 #[test]
-fn a_boards_own_frames_are_those_of_the_samples() {
+fn board_frames_equal_the_samples() {
     let secret = 0x1305_2008;
-    let mut a = linked(Setup { nic: samples::A, serial: 0x0a0b_0c0d, secret, dialect: Dialect::Mx, ..setup(1) });
+    let mut a = linked(BoardSetup { nic: samples::A, serial: 0x0a0b_0c0d, secret, dialect: Dialect::Mx, ..setup(1) });
     let frames = samples::samples();
     let emitted = |board: &mut Board| -> Vec<Vec<u8>> {
         sent(board, START).into_iter().map(|(_, header, packet)| crate::frame(&header, &packet)).collect()
@@ -360,11 +359,11 @@ fn a_boards_own_frames_are_those_of_the_samples() {
     // The header's index is not filled on Linux; ours says that it is not known.
     assert_eq!((header.peer_index, packet.map(<[u8]>::to_vec)), (None, frames[1].packet.clone()));
     let b_name = isthmus_mx::wire::BoardName::new(b"nodeB:0").unwrap();
-    let mut b = linked(Setup { nic: samples::B, name: b_name, discovery: false, ..setup(2) });
+    let mut b = linked(BoardSetup { nic: samples::B, name: b_name, discovery: false, ..setup(2) });
     b.add_static(START, nic(9), name(9)).unwrap();
     b.add_static(START, samples::A, name(1)).unwrap();
     sent(&mut b, START);
-    assert_eq!(b.receive(START, LINK, query), Received::Taken);
+    assert_eq!(b.receive(START, LINK, query), FrameAction::Consumed);
     let [reply] = &emitted(&mut b)[..] else { panic!("no answer") };
     // A is B's number 2, and B has learned that it is A's number 1.
     let (header, packet) = parse(Dialect::Mx, reply).unwrap();

@@ -1,14 +1,14 @@
 //! Announcements.
 
 use crate::{LINK, SECOND, START, announcement, board, events, index, is_dropped, nic, quiet, report, sent};
-use isthmus_mx::board::{Board, Dropped, Event, Known, Received, Tuning};
+use isthmus_mx::board::{Board, BoardEvent, BoardTuning, Dropped, FrameAction, PeerOrigin};
 use isthmus_mx::net::Time;
 use isthmus_mx::wire::{
     Announcement, BROADCAST, EndpointNumber, FRAME_BYTES_MIN, Header, Packet, PacketType, PeerIndex, Raw,
 };
 
 fn is_taken(board: &mut Board, now: Time, bytes: &[u8]) {
-    assert_eq!(board.receive(now, LINK, bytes), Received::Taken);
+    assert_eq!(board.receive(now, LINK, bytes), FrameAction::Consumed);
 }
 
 /// When a board announces itself, in seconds from the start, until then.
@@ -23,7 +23,7 @@ fn announced_at(board: &mut Board, until_s: u64) -> Vec<u64> {
 }
 
 #[test]
-fn a_board_announces_itself_eight_times_and_then_every_three_minutes() {
+fn announces_eight_times_then_every_three_minutes() {
     assert_eq!(announced_at(&mut board(1), 500), [0, 1, 2, 3, 4, 5, 6, 7, 187, 367]);
     assert_eq!(announced_at(&mut quiet(1), 500), []);
 }
@@ -39,13 +39,13 @@ fn an_announcement_is_as_open_mx_sends_it() {
 }
 
 #[test]
-fn who_announces_itself_is_a_peer_and_is_answered_with_announcements() {
+fn adds_an_announcing_peer_and_announces_back() {
     let mut board = board(1);
     announced_at(&mut board, 100);
     let now = START.after_us(100 * SECOND);
     is_taken(&mut board, now, &announcement(nic(2), 9));
-    assert_eq!(events(&mut board), [Event::Found(index(1))]);
-    assert_eq!((board.find(nic(2)), report(&board, index(1)).known), (Some(index(1)), Known::Announced));
+    assert_eq!(events(&mut board), [BoardEvent::Found(index(1))]);
+    assert_eq!((board.find(nic(2)), report(&board, index(1)).origin), (Some(index(1)), PeerOrigin::Announced));
     // Once more is nothing new.
     is_taken(&mut board, now, &announcement(nic(2), 9));
     assert_eq!(events(&mut board), []);
@@ -60,7 +60,7 @@ fn who_announces_itself_is_a_peer_and_is_answered_with_announcements() {
 }
 
 #[test]
-fn new_peers_all_the_time_do_not_put_announcements_off() {
+fn new_peers_do_not_delay_announcements() {
     let mut board = board(1);
     let mut announcements = 0;
     for tenths in 0..200_u16 {
@@ -72,7 +72,7 @@ fn new_peers_all_the_time_do_not_put_announcements_off() {
 }
 
 #[test]
-fn another_serial_is_a_reason_to_ask_and_nothing_else() {
+fn new_serial_triggers_a_query_only() {
     let mut board = board(1);
     is_taken(&mut board, START, &announcement(nic(2), 9));
     let before = report(&board, index(1));
@@ -80,37 +80,37 @@ fn another_serial_is_a_reason_to_ask_and_nothing_else() {
     events(&mut board);
     let now = START.after_us(100 * SECOND);
     is_taken(&mut board, now, &announcement(nic(2), 10));
-    assert_eq!(events(&mut board), [Event::Restarted(index(1))]);
+    assert_eq!(events(&mut board), [BoardEvent::Restarted(index(1))]);
     let after = report(&board, index(1));
-    assert_eq!((after.restarts, after.reverse, after.names), (1, before.reverse, before.names));
+    assert_eq!((after.restarts, after.remote_index, after.names), (1, before.remote_index, before.names));
     let asked = sent(&mut board, now);
     assert!(asked.iter().any(|(_, header, packet)| header.dst == nic(2) && packet.kind() == PacketType::HostQuery));
     // A daemon that starts again at once is told of later, if it is true.
-    is_dropped(&mut board, now, &announcement(nic(2), 11), Dropped::RestartedTooOften);
+    is_dropped(&mut board, now, &announcement(nic(2), 11), Dropped::RestartRateLimited);
     is_taken(&mut board, now.after_us(SECOND), &announcement(nic(2), 11));
-    assert_eq!((events(&mut board), report(&board, index(1)).restarts), (vec![Event::Restarted(index(1))], 2));
+    assert_eq!((events(&mut board), report(&board, index(1)).restarts), (vec![BoardEvent::Restarted(index(1))], 2));
 }
 
 #[test]
-fn what_is_told_twice_before_it_was_taken_is_told_once() {
+fn repeated_events_are_reported_once_until_popped() {
     let mut board = board(1);
     for second in 0..1000 {
         is_taken(&mut board, START.after_us(second * SECOND), &announcement(nic(2), second as u32));
     }
-    assert_eq!(events(&mut board), [Event::Found(index(1)), Event::Restarted(index(1))]);
+    assert_eq!(events(&mut board), [BoardEvent::Found(index(1)), BoardEvent::Restarted(index(1))]);
     assert_eq!(report(&board, index(1)).restarts, 999);
 }
 
 #[test]
-fn who_announces_our_address_with_another_serial_is_another_host() {
+fn own_address_with_a_foreign_serial_counts_as_duplicate_address() {
     let mut board = board(1);
-    is_dropped(&mut board, START, &announcement(nic(1), 9), Dropped::AddressTwice);
+    is_dropped(&mut board, START, &announcement(nic(1), 9), Dropped::DuplicateAddress);
     is_dropped(&mut board, START, &announcement(nic(1), 1), Dropped::OwnSource);
-    assert_eq!(board.counters().dropped(Dropped::AddressTwice), 1);
+    assert_eq!(board.counters().dropped(Dropped::DuplicateAddress), 1);
 }
 
 #[test]
-fn announcements_of_oneself_and_of_others_are_dropped() {
+fn drops_announcements_of_own_and_mismatched_addresses() {
     let mut board = board(1);
     board.add_local(nic(5), crate::name(5)).unwrap();
     is_dropped(&mut board, START, &announcement(nic(1), 1), Dropped::OwnSource);
@@ -118,7 +118,7 @@ fn announcements_of_oneself_and_of_others_are_dropped() {
     is_dropped(&mut board, START, &announcement(BROADCAST, 9), Dropped::BadSource);
     let header = Header { dst: BROADCAST, src: nic(2), peer_index: PeerIndex::new(0) };
     let data = Announcement { nic_id: nic(3), serial: 9 }.emit();
-    is_dropped(&mut board, START, &crate::frame(&header, &Packet::Raw(Raw { data })), Dropped::AnnouncedAnother);
+    is_dropped(&mut board, START, &crate::frame(&header, &Packet::Raw(Raw { data })), Dropped::AnnouncementMismatch);
     assert_eq!(board.peers().count(), 2);
 }
 
@@ -128,7 +128,7 @@ fn without_discovery_announcements_are_raw_packets_like_others() {
     let bytes = announcement(nic(2), 9);
     is_dropped(&mut board, START, &bytes, Dropped::NoRawEndpoint);
     board.open(EndpointNumber::RAW).unwrap();
-    assert_eq!(board.receive(START, LINK, &bytes), Received::Raw { frame: &bytes });
+    assert_eq!(board.receive(START, LINK, &bytes), FrameAction::Raw { frame: &bytes });
     assert_eq!(board.peers().count(), 1);
 }
 
@@ -139,40 +139,41 @@ fn other_raw_packets_are_for_the_raw_endpoint() {
     let bytes = crate::frame(&header, &Packet::Raw(Raw { data: [0x5a; 100] }));
     is_dropped(&mut board, START, &bytes, Dropped::NoRawEndpoint);
     board.open(EndpointNumber::RAW).unwrap();
-    assert_eq!(board.receive(START, LINK, &bytes), Received::Raw { frame: &bytes });
+    assert_eq!(board.receive(START, LINK, &bytes), FrameAction::Raw { frame: &bytes });
     assert_eq!(board.counters().received(PacketType::Raw), 1);
     board.close(EndpointNumber::RAW);
     is_dropped(&mut board, START, &bytes, Dropped::NoRawEndpoint);
 }
 
 #[test]
-fn what_only_looks_like_an_announcement_is_for_the_raw_endpoint() {
+fn invalid_announcements_go_to_the_raw_endpoint() {
     let mut board = board(1);
     board.open(EndpointNumber::RAW).unwrap();
     let header = Header { dst: BROADCAST, src: nic(2), peer_index: PeerIndex::new(0) };
     let data = Announcement { nic_id: nic(3), serial: 9 }.emit();
     let bytes = crate::frame(&header, &Packet::Raw(Raw { data }));
-    assert_eq!(board.receive(START, LINK, &bytes), Received::Raw { frame: &bytes });
+    assert_eq!(board.receive(START, LINK, &bytes), FrameAction::Raw { frame: &bytes });
     assert_eq!(board.peers().count(), 1);
     is_taken(&mut board, START, &announcement(nic(2), 9));
 }
 
 #[test]
-fn a_flood_of_strangers_costs_no_more_than_it_may() {
+fn flood_of_new_peers_is_rate_limited() {
     let mut board = board(1);
     sent(&mut board, START);
-    // 40,000 strangers in twenty seconds.
+    // 40,000 unknown hosts in twenty seconds.
     let mut frames = 0;
     for number in 0..40_000 {
         let now = START.after_us(u64::from(number) * 500);
         board.receive(now, LINK, &announcement(nic(1000 + number), 9));
         frames += sent(&mut board, now).len();
     }
-    let Tuning { announced_max, .. } = Tuning::DEFAULT;
+    let BoardTuning { announced_max, .. } = BoardTuning::DEFAULT;
     assert_eq!(board.peers().count(), 1 + announced_max);
-    let refused = board.counters().dropped(Dropped::FoundTooOften) + board.counters().dropped(Dropped::TableFull);
+    let refused =
+        board.counters().dropped(Dropped::DiscoveryRateLimited) + board.counters().dropped(Dropped::TableFull);
     assert_eq!(refused, 40_000 - announced_max as u64);
-    assert!(board.counters().dropped(Dropped::FoundTooOften) > 0);
+    assert!(board.counters().dropped(Dropped::DiscoveryRateLimited) > 0);
     // Twenty announcements; 64 questions and 64 a second.
     assert!(frames <= 20 + 64 + 64 * 20, "{frames}");
     // Those who are asked for by hand have room.

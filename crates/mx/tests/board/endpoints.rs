@@ -1,11 +1,13 @@
 //! Boards with endpoints on them: what an endpoint sends by its board's header reaches the one that it is for, in every type that a
 //! long message takes.
 
-use crate::network::{Network, Weather};
+use crate::network::{NetConditions, Network};
 use crate::{DIALECTS, LINK, SECOND, nic, setup};
 use isthmus_mx::StatusCode;
-use isthmus_mx::board::{Board, Received, Setup as BoardSetup};
-use isthmus_mx::net::{Address, ConnectId, Endpoint, Event, Manner, SendId, Setup, Time, Tuning};
+use isthmus_mx::board::{Board, BoardSetup, FrameAction};
+use isthmus_mx::net::{
+    Address, ConnectId, Endpoint, EndpointEvent, EndpointSetup, EndpointTuning, SendId, SendMode, Time,
+};
 use isthmus_mx::wire::{self, Dialect, EndpointNumber, SessionId, Sizes};
 
 const LENGTH: u32 = 500_000;
@@ -16,19 +18,27 @@ const NUMBERS: [EndpointNumber; 2] = [EndpointNumber(3), EndpointNumber(254)];
 struct Host {
     board: Board,
     endpoints: [Endpoint; 2],
-    events: Vec<(usize, Event)>,
+    events: Vec<(usize, EndpointEvent)>,
     bytes: Vec<u8>,
 }
 
 fn endpoint(dialect: Dialect, number: EndpointNumber, host: u32) -> Endpoint {
     let sizes = if dialect == Dialect::Mx { Sizes::MX } else { Sizes::open_mx(9000).unwrap() };
     let session = SessionId(100 * host + u32::from(number.0));
-    Endpoint::new(Setup { dialect, sizes, number, session, key: 9, secret: 0x1234_5600, tuning: Tuning::DEFAULT })
+    Endpoint::new(EndpointSetup {
+        dialect,
+        sizes,
+        number,
+        session,
+        key: 9,
+        secret: 0x1234_5600,
+        tuning: EndpointTuning::DEFAULT,
+    })
 }
 
 /// Two hosts whose boards have found each other.
 fn hosts(dialect: Dialect) -> Vec<Host> {
-    let mut network = Network::new(0, 1, Weather::default(), 1);
+    let mut network = Network::new(0, 1, NetConditions::default(), 1);
     network.boards =
         [1, 2].map(|number| network.start(BoardSetup { dialect, ..setup(number) }, 1)).into_iter().collect();
     network.run_until(Time::from_us(20 * SECOND));
@@ -65,11 +75,11 @@ fn pass(hosts: &mut [Host], from: usize, now: Time, data: &[u8]) -> bool {
 
 fn deliver(host: &mut Host, now: Time, frame: &[u8]) {
     let received = host.board.receive(now, LINK, frame);
-    let Received::ForEndpoint { endpoint, peer, packet } = received else { panic!("{received:?}") };
+    let FrameAction::ForEndpoint { endpoint, peer, packet } = received else { panic!("{received:?}") };
     let at = NUMBERS.iter().position(|number| *number == endpoint).unwrap();
     host.endpoints[at].receive(now, peer, &packet).unwrap();
     while let Some(event) = host.endpoints[at].event() {
-        if let Event::Bytes { at, len, .. } = event {
+        if let EndpointEvent::Bytes { at, len, .. } = event {
             let (at, len) = (at as usize, len as usize);
             host.bytes[at..at + len].copy_from_slice(&packet.data().unwrap()[..len]);
         }
@@ -86,7 +96,7 @@ fn a_long_message_passes_through_the_boards() {
         let to = Address { peer: hosts[0].board.find(nic(2)).unwrap(), endpoint: NUMBERS[1] };
         hosts[0].endpoints[0].connect(now, to, 9, ConnectId(1)).unwrap();
         let (mut is_sent, mut is_pulled) = (false, false);
-        let sent = (0, Event::Sent { send: SendId(5), code: StatusCode::Success, xfer_length: LENGTH });
+        let sent = (0, EndpointEvent::Sent { send: SendId(5), code: StatusCode::Success, xfer_length: LENGTH });
         for _ in 0..10_000 {
             if hosts[0].events.contains(&sent) {
                 break;
@@ -94,12 +104,12 @@ fn a_long_message_passes_through_the_boards() {
             now = now.after_us(1000);
             hosts.iter_mut().flat_map(|host| &mut host.endpoints).for_each(|endpoint| endpoint.tick(now));
             while pass(&mut hosts, 0, now, &data) | pass(&mut hosts, 1, now, &data) {}
-            if !is_sent && hosts[0].events.iter().any(|(_, event)| matches!(event, Event::Connected { .. })) {
-                hosts[0].endpoints[0].send(now, to, SendId(5), 77, LENGTH, Manner::Plain).unwrap();
+            if !is_sent && hosts[0].events.iter().any(|(_, event)| matches!(event, EndpointEvent::Connected { .. })) {
+                hosts[0].endpoints[0].send(now, to, SendId(5), 77, LENGTH, SendMode::Standard).unwrap();
                 is_sent = true;
             }
             let begun = hosts[1].events.iter().find_map(|(at, event)| match event {
-                Event::Begun { message, source, large: true, .. } => Some((*at, *message, *source)),
+                EndpointEvent::Begun { message, source, large: true, .. } => Some((*at, *message, *source)),
                 _ => None,
             });
             if let Some((at, message, source)) = begun.filter(|_| !is_pulled) {
@@ -110,8 +120,9 @@ fn a_long_message_passes_through_the_boards() {
             }
         }
         assert!(hosts[0].events.contains(&sent));
-        let is_whole =
-            |event: &Event| matches!(event, Event::Received { code: StatusCode::Success, xfer_length: LENGTH, .. });
+        let is_whole = |event: &EndpointEvent| {
+            matches!(event, EndpointEvent::Received { code: StatusCode::Success, xfer_length: LENGTH, .. })
+        };
         assert!(hosts[1].events.iter().any(|(at, event)| *at == 1 && is_whole(event)));
         assert!(hosts[1].bytes == data);
     }

@@ -6,6 +6,7 @@ mod corpus;
 mod demux;
 mod discovery;
 mod endpoints;
+mod links;
 mod names;
 mod network;
 #[path = "../net/random.rs"]
@@ -16,10 +17,11 @@ mod schedules;
 mod spec;
 mod steps;
 mod table;
-mod ways;
 
 use isthmus_layout::NicId;
-use isthmus_mx::board::{Board, BoardCounters, Dropped, Event, LinkNumber, OwnPacket, PeerReport, Received, Setup};
+use isthmus_mx::board::{
+    Board, BoardCounters, BoardEvent, BoardSetup, Dropped, FrameAction, LinkNumber, OwnPacket, PeerReport,
+};
 use isthmus_mx::net::Time;
 use isthmus_mx::wire::{self, Announcement, BROADCAST, BoardName, Dialect, Header, Packet, PeerIndex, Raw};
 
@@ -41,8 +43,8 @@ fn index(number: u16) -> PeerIndex {
     PeerIndex::new(number).unwrap()
 }
 
-fn setup(number: u16) -> Setup {
-    Setup::new(nic(number), name(number), Dialect::OPEN_MX, u32::from(number), 77)
+fn setup(number: u16) -> BoardSetup {
+    BoardSetup::new(nic(number), name(number), Dialect::OPEN_MX, u32::from(number), 77)
 }
 
 /// Board `number`, with one link.
@@ -50,7 +52,7 @@ fn board(number: u16) -> Board {
     linked(setup(number))
 }
 
-fn linked(setup: Setup) -> Board {
+fn linked(setup: BoardSetup) -> Board {
     let mut board = Board::new(setup);
     board.add_link(START, LINK, 1).unwrap();
     board
@@ -58,7 +60,7 @@ fn linked(setup: Setup) -> Board {
 
 /// The same without discovery: it knows nobody, and is silent until it does.
 fn quiet(number: u16) -> Board {
-    linked(Setup { discovery: false, ..setup(number) })
+    linked(BoardSetup { discovery: false, ..setup(number) })
 }
 
 fn frame(header: &Header, packet: &Packet<impl AsRef<[u8]>>) -> Vec<u8> {
@@ -84,7 +86,7 @@ fn sent_to_peers(board: &mut Board, now: Time) -> Vec<(LinkNumber, Header, OwnPa
     sent(board, now).into_iter().filter(|(_, header, _)| header.dst != BROADCAST).collect()
 }
 
-fn events(board: &mut Board) -> Vec<Event> {
+fn events(board: &mut Board) -> Vec<BoardEvent> {
     std::iter::from_fn(|| board.event()).collect()
 }
 
@@ -95,7 +97,7 @@ fn report(board: &Board, peer: PeerIndex) -> PeerReport {
 /// Receives what is dropped for this reason, and counted under it.
 fn is_dropped(board: &mut Board, now: Time, bytes: &[u8], reason: Dropped) {
     let before = board.counters().dropped(reason);
-    assert_eq!(board.receive(now, LINK, bytes), Received::Dropped(reason));
+    assert_eq!(board.receive(now, LINK, bytes), FrameAction::Dropped(reason));
     assert_eq!(board.counters().dropped(reason), before + 1);
 }
 

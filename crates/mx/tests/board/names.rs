@@ -4,7 +4,7 @@ use crate::{
     LINK, SECOND, START, announcement, board, events, index, is_dropped, linked, name, nic, quiet, report, sent,
     sent_to_peers, setup,
 };
-use isthmus_mx::board::{Board, Dropped, Event, Known, LinkNumber, Received, Setup};
+use isthmus_mx::board::{Board, BoardEvent, BoardSetup, Dropped, FrameAction, LinkNumber, PeerOrigin};
 use isthmus_mx::net::Time;
 use isthmus_mx::wire::{BROADCAST, BoardName, Header, HostQuery, HostReply, Packet, PacketType, PeerIndex};
 
@@ -21,7 +21,7 @@ fn reply(from: u16, to: u16, magic: u32, theirs: u16, hostname: BoardName) -> Ve
 }
 
 fn is_taken(board: &mut Board, now: Time, bytes: &[u8]) {
-    assert_eq!(board.receive(now, LINK, bytes), Received::Taken);
+    assert_eq!(board.receive(now, LINK, bytes), FrameAction::Consumed);
 }
 
 /// A board that has asked board 2, its peer 1, and the magic of the question.
@@ -35,18 +35,18 @@ fn asked() -> (Board, u32) {
 }
 
 #[test]
-fn a_peer_without_a_name_is_asked_at_once_and_then_more_and_more_seldom() {
+fn queries_a_nameless_peer_with_growing_intervals() {
     let mut board = quiet(1);
     board.ask(START, nic(2)).unwrap();
     let times: Vec<u64> =
         (0..1500).filter(|second| !sent(&mut board, START.after_us(second * SECOND)).is_empty()).collect();
     assert_eq!(times, [0, 5, 10, 15, 20, 25, 30, 40, 60, 100, 180, 340, 640, 940, 1240]);
-    assert_eq!(report(&board, index(1)).known, Known::Asked);
+    assert_eq!(report(&board, index(1)).origin, PeerOrigin::Requested);
 }
 
 /// It has not answered because it did not know us.
 #[test]
-fn a_peer_that_shows_that_it_knows_us_now_is_asked_again_at_once() {
+fn queries_a_peer_again_once_it_knows_our_index() {
     let (mut board, _) = asked();
     let later = START.after_us(SECOND);
     is_taken(&mut board, later, &query(2, 1, 7, 3));
@@ -59,7 +59,7 @@ fn a_peer_that_shows_that_it_knows_us_now_is_asked_again_at_once() {
 }
 
 #[test]
-fn deadlines_are_when_there_is_something_to_send() {
+fn next_deadline_is_when_a_packet_is_due() {
     let mut board = board(1);
     board.ask(START, nic(2)).unwrap();
     let mut now = START;
@@ -74,11 +74,11 @@ fn deadlines_are_when_there_is_something_to_send() {
 }
 
 #[test]
-fn an_answer_says_a_name_and_a_number() {
+fn reply_sets_name_and_remote_index() {
     let (mut board, magic) = asked();
     is_taken(&mut board, START, &reply(2, 1, magic, 7, name(2)));
-    assert_eq!(events(&mut board), [Event::Named(index(1))]);
-    assert_eq!(board.find_name(name(2).as_bytes()), Some(index(1)));
+    assert_eq!(events(&mut board), [BoardEvent::Named(index(1))]);
+    assert_eq!(board.find_by_name(name(2).as_bytes()), Some(index(1)));
     assert_eq!(board.header_to(index(1)).unwrap().peer_index, Some(index(7)));
     // Enough is known: nothing more is asked.
     assert!((1..1000).all(|second| sent(&mut board, START.after_us(second * SECOND)).is_empty()));
@@ -87,21 +87,21 @@ fn an_answer_says_a_name_and_a_number() {
     is_taken(&mut board, START, &reply(2, 1, magic, 7, name(2)));
     assert_eq!(events(&mut board), []);
     is_taken(&mut board, START, &reply(2, 1, magic, 8, name(20)));
-    assert_eq!((events(&mut board), board.name_of(index(1))), (vec![Event::Named(index(1))], Some(name(20))));
+    assert_eq!((events(&mut board), board.name_of(index(1))), (vec![BoardEvent::Named(index(1))], Some(name(20))));
 }
 
 #[test]
-fn answers_that_were_not_asked_for_change_nothing() {
+fn drops_unsolicited_replies() {
     let (mut board, magic) = asked();
     let before = report(&board, index(1));
-    is_dropped(&mut board, START, &reply(2, 1, magic + 1, 7, name(2)), Dropped::NotAsked);
+    is_dropped(&mut board, START, &reply(2, 1, magic + 1, 7, name(2)), Dropped::UnsolicitedReply);
     is_dropped(&mut board, START, &reply(3, 1, magic, 7, name(2)), Dropped::UnknownSource);
     is_dropped(&mut board, START, &reply(2, 4, magic, 7, name(2)), Dropped::NotForUs);
     assert_eq!(report(&board, index(1)), before);
     let mut other = quiet(1);
     other.add_link(START, LinkNumber(1), 1).unwrap();
     other.ask(START, nic(2)).unwrap();
-    is_dropped(&mut other, START, &reply(2, 1, magic, 7, name(2)), Dropped::NotAsked);
+    is_dropped(&mut other, START, &reply(2, 1, magic, 7, name(2)), Dropped::UnsolicitedReply);
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_name_given_by_hand_is_not_replaced() {
     // It is asked all the same: nothing else is known of it.
     let [(_, _, Packet::HostQuery(query))] = sent(&mut board, START)[..] else { panic!("no question") };
     is_taken(&mut board, START, &reply(2, 1, query.magic, 7, name(2)));
-    assert_eq!((board.name_of(peer), board.find_name(name(2).as_bytes())), (Some(name(20)), None));
+    assert_eq!((board.name_of(peer), board.find_by_name(name(2).as_bytes())), (Some(name(20)), None));
     assert_eq!(board.header_to(peer).unwrap().peer_index, Some(index(7)));
     assert!((1..1000).all(|second| sent(&mut board, START.after_us(second * SECOND)).is_empty()));
 }
@@ -120,12 +120,12 @@ fn a_name_given_by_hand_is_not_replaced() {
 fn an_empty_name_is_none() {
     let (mut board, magic) = asked();
     is_taken(&mut board, START, &reply(2, 1, magic, 7, BoardName::new(b"").unwrap()));
-    assert_eq!((events(&mut board), board.name_of(index(1)), board.find_name(b"")), (vec![], None, None));
+    assert_eq!((events(&mut board), board.name_of(index(1)), board.find_by_name(b"")), (vec![], None, None));
     assert_eq!(board.header_to(index(1)).unwrap().peer_index, Some(index(7)));
 }
 
 #[test]
-fn names_that_were_cleared_are_asked_for_anew_and_late_answers_do_not_count() {
+fn queries_cleared_names_again_and_ignores_late_replies() {
     let (mut board, magic) = asked();
     is_taken(&mut board, START, &reply(2, 1, magic, 7, name(2)));
     let given = board.add_static(START, nic(3), name(3)).unwrap();
@@ -135,7 +135,7 @@ fn names_that_were_cleared_are_asked_for_anew_and_late_answers_do_not_count() {
         (board.name_of(index(1)), board.name_of(given), board.name_of(index(0))),
         (None, Some(name(3)), Some(name(1)))
     );
-    is_dropped(&mut board, now, &reply(2, 1, magic, 7, name(2)), Dropped::NotAsked);
+    is_dropped(&mut board, now, &reply(2, 1, magic, 7, name(2)), Dropped::UnsolicitedReply);
     let questions = sent_to_peers(&mut board, now);
     let [Packet::HostQuery(query)] = questions
         .iter()
@@ -178,7 +178,7 @@ fn questions_for_others_or_for_all_are_not_answered() {
 }
 
 #[test]
-fn there_are_only_so_many_answers() {
+fn limits_the_rate_of_replies() {
     let mut board = quiet(1);
     board.add_static(START, nic(2), name(2)).unwrap();
     sent(&mut board, START);
@@ -190,12 +190,12 @@ fn there_are_only_so_many_answers() {
         answers += kinds.filter(|kind| *kind == PacketType::HostReply).count();
     }
     assert!((1280..=1410).contains(&answers), "{answers}");
-    assert_eq!(board.counters().dropped(Dropped::QueriedTooOften), 10_000 - answers as u64);
+    assert_eq!(board.counters().dropped(Dropped::QueryRateLimited), 10_000 - answers as u64);
 }
 
 #[test]
-fn who_numbers_us_as_we_were_before_we_started_anew_is_told_better() {
-    let mut board = linked(Setup { discovery: false, ..setup(1) });
+fn corrects_a_peer_that_uses_our_index_from_before_a_restart() {
+    let mut board = linked(BoardSetup { discovery: false, ..setup(1) });
     let peer = board.add_static(START, nic(2), name(2)).unwrap();
     let [(_, _, Packet::HostQuery(question))] = sent(&mut board, START)[..] else { panic!("no question") };
     is_taken(&mut board, START, &reply(2, 1, question.magic, 7, name(2)));
@@ -203,7 +203,7 @@ fn who_numbers_us_as_we_were_before_we_started_anew_is_told_better() {
     assert_eq!(sent(&mut board, later), []);
     let liback = crate::demux::to_endpoint(PacketType::Truc, 3);
     let from_two = |peer_index| Header { dst: nic(1), src: nic(2), peer_index };
-    for (stale, reason) in [(0, Dropped::IndexOfAnother), (9, Dropped::VacantIndex), (0xffff, Dropped::NoIndex)] {
+    for (stale, reason) in [(0, Dropped::IndexMismatch), (9, Dropped::UnusedIndex), (0xffff, Dropped::NoIndex)] {
         let frame = crate::frame(&from_two(PeerIndex::new(stale)), &liback);
         is_dropped(&mut board, later, &frame, reason);
     }
@@ -215,7 +215,7 @@ fn who_numbers_us_as_we_were_before_we_started_anew_is_told_better() {
 }
 
 #[test]
-fn a_probe_is_a_question_and_not_more_than_one_at_a_time() {
+fn probe_sends_one_query_at_a_time() {
     let (mut board, magic) = asked();
     is_taken(&mut board, START, &reply(2, 1, magic, 7, name(2)));
     let later = START.after_us(2 * SECOND);
@@ -229,12 +229,12 @@ fn a_probe_is_a_question_and_not_more_than_one_at_a_time() {
     is_taken(&mut board, START, &reply(2, 1, magic, 7, name(2)));
     // One that does not answer is not asked for ever.
     board.probe(later, index(1));
-    let questions: usize = (6..10_000).map(|second| sent(&mut board, START.after_us(second * SECOND)).len()).sum();
-    assert_eq!(questions, 8);
+    let queries: usize = (6..10_000).map(|second| sent(&mut board, START.after_us(second * SECOND)).len()).sum();
+    assert_eq!(queries, 8);
 }
 
 #[test]
-fn many_peers_are_asked_one_after_the_other_and_none_is_left_out() {
+fn queries_every_peer_in_turn() {
     let mut board = quiet(1);
     for link in 1..8 {
         board.add_link(START, LinkNumber(link), 1).unwrap();
@@ -252,12 +252,12 @@ fn many_peers_are_asked_one_after_the_other_and_none_is_left_out() {
         now = due;
         asked += sent(&mut board, now).len();
     }
-    assert!(board.peers().skip(1).all(|peer| peer.questions == 1));
+    assert!(board.peers().skip(1).all(|peer| peer.queries == 1));
 }
 
 #[test]
-fn without_a_link_nobody_is_asked_until_there_is_one() {
-    let mut board = Board::new(Setup { discovery: false, ..setup(1) });
+fn sends_no_queries_until_a_link_exists() {
+    let mut board = Board::new(BoardSetup { discovery: false, ..setup(1) });
     board.ask(START, nic(2)).unwrap();
     assert_eq!((sent(&mut board, START), board.next_deadline()), (vec![], None));
     board.add_link(START, LINK, 1).unwrap();

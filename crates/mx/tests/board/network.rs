@@ -2,13 +2,13 @@
 
 use crate::random::Random;
 use crate::{name, nic, setup};
-use isthmus_mx::board::{Board, LinkNumber, Received, Setup};
+use isthmus_mx::board::{Board, BoardSetup, FrameAction, LinkNumber};
 use isthmus_mx::net::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How bad the wires are.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Weather {
+pub(crate) struct NetConditions {
     pub(crate) loss_per_million: u64,
     pub(crate) repeat_per_million: u64,
     pub(crate) delay_us_max: u64,
@@ -18,7 +18,7 @@ pub(crate) struct Weather {
 pub(crate) struct Network {
     pub(crate) now: Time,
     pub(crate) boards: Vec<Board>,
-    weather: Weather,
+    conditions: NetConditions,
     random: Random,
     flying: BTreeMap<(Time, u64), (usize, LinkNumber, Vec<u8>)>,
     count: u64,
@@ -28,11 +28,11 @@ pub(crate) struct Network {
 
 impl Network {
     /// Boards 1 to `boards`, each with `links` links, of which the last is the fastest.
-    pub(crate) fn new(boards: u16, links: u8, weather: Weather, seed: u64) -> Self {
+    pub(crate) fn new(boards: u16, links: u8, conditions: NetConditions, seed: u64) -> Self {
         let mut network = Self {
             now: Time::ZERO,
             boards: Vec::new(),
-            weather,
+            conditions,
             random: Random::new(seed),
             flying: BTreeMap::new(),
             count: 0,
@@ -43,7 +43,7 @@ impl Network {
     }
 
     /// A daemon starts.
-    pub(crate) fn start(&self, setup: Setup, links: u8) -> Board {
+    pub(crate) fn start(&self, setup: BoardSetup, links: u8) -> Board {
         let mut board = Board::new(setup);
         for link in 0..links {
             board.add_link(self.now, LinkNumber(link), u32::from(link)).unwrap();
@@ -71,7 +71,7 @@ impl Network {
             while let Some(entry) = self.flying.first_entry().filter(|entry| entry.key().0 <= self.now) {
                 let (to, link, bytes) = entry.remove();
                 let received = self.boards[to].receive(self.now, link, &bytes);
-                assert!(!matches!(received, Received::ForEndpoint { .. } | Received::Raw { .. }), "{received:?}");
+                assert!(!matches!(received, FrameAction::ForEndpoint { .. } | FrameAction::Raw { .. }), "{received:?}");
             }
         }
         self.now = end;
@@ -85,7 +85,7 @@ impl Network {
                     continue;
                 }
                 for to in (0..self.boards.len()).filter(|to| *to != from && !self.detached.contains(&(*to, link))) {
-                    let Weather { loss_per_million, repeat_per_million, delay_us_max } = self.weather;
+                    let NetConditions { loss_per_million, repeat_per_million, delay_us_max } = self.conditions;
                     let times = u64::from(!self.random.chance(loss_per_million))
                         + u64::from(self.random.chance(repeat_per_million));
                     for _ in 0..times {
@@ -110,7 +110,7 @@ impl Network {
             everybody.iter().filter(|number| *number != own).all(|number| {
                 let Some(peer) = board.find(nic(*number)) else { return false };
                 let other = &self.boards[usize::from(*number) - 1];
-                board.find_name(name(*number).as_bytes()) == Some(peer)
+                board.find_by_name(name(*number).as_bytes()) == Some(peer)
                     && board.header_to(peer).unwrap().peer_index == other.find(nic(*own))
             })
         })

@@ -1,14 +1,15 @@
 //! Boards find each other, whatever the wires are like, and again when one of them starts anew.
 
-use crate::network::{Network, Weather};
+use crate::network::{NetConditions, Network};
 use crate::random::Seed;
 use crate::{SECOND, events, name, nic, setup};
-use isthmus_mx::board::{Event, Known, LinkNumber, Setup};
+use isthmus_mx::board::{BoardEvent, BoardSetup, LinkNumber, PeerOrigin};
 use isthmus_mx::net::Time;
 use isthmus_mx::wire::{Dialect, EndpointNumber, Header, Packet, PacketType};
 
-const FINE: Weather = Weather { loss_per_million: 0, repeat_per_million: 0, delay_us_max: 0 };
-const BAD: Weather = Weather { loss_per_million: 100_000, repeat_per_million: 100_000, delay_us_max: 200_000 };
+const FINE: NetConditions = NetConditions { loss_per_million: 0, repeat_per_million: 0, delay_us_max: 0 };
+const BAD: NetConditions =
+    NetConditions { loss_per_million: 100_000, repeat_per_million: 100_000, delay_us_max: 200_000 };
 
 fn second(seconds: u64) -> Time {
     Time::from_us(seconds * SECOND)
@@ -39,11 +40,11 @@ fn boards_find_each_other_on_bad_wires() {
 
 #[test]
 #[cfg_attr(miri, ignore = "no unsafe code, and many steps")]
-fn half_of_all_frames_is_enough() {
+fn discovery_works_with_half_of_the_frames_lost() {
     for seed in 0..50 {
         let _seed = Seed(seed);
-        let weather = Weather { loss_per_million: 500_000, ..BAD };
-        let mut network = Network::new(2, 1, weather, seed);
+        let conditions = NetConditions { loss_per_million: 500_000, ..BAD };
+        let mut network = Network::new(2, 1, conditions, seed);
         network.run_until(second(7200));
         assert!(network.all_know_all());
     }
@@ -51,13 +52,13 @@ fn half_of_all_frames_is_enough() {
 
 #[test]
 #[cfg_attr(miri, ignore = "no unsafe code, and many steps")]
-fn a_lan_of_forty_boards_comes_to_know_itself() {
+fn forty_boards_discover_each_other() {
     let mut network = Network::new(40, 1, BAD, 40);
     network.run_until(second(120));
     assert!(network.all_know_all());
     for (number, board) in (1..).zip(&mut network.boards) {
         assert_eq!(board.peers().count(), 40);
-        let found = events(board).into_iter().filter(|event| matches!(event, Event::Found(_))).count();
+        let found = events(board).into_iter().filter(|event| matches!(event, BoardEvent::Found(_))).count();
         assert_eq!(found, 39, "board {number}");
         assert_eq!(board.counters().refused_peers(), 0);
     }
@@ -70,7 +71,7 @@ fn a_lan_of_forty_boards_comes_to_know_itself() {
 }
 
 #[test]
-fn all_at_once_is_not_too_much() {
+fn discovery_works_when_all_boards_start_at_once() {
     let mut network = Network::new(40, 1, FINE, 1);
     network.run_until(second(12));
     assert!(network.all_know_all());
@@ -78,7 +79,7 @@ fn all_at_once_is_not_too_much() {
 
 #[test]
 #[cfg_attr(miri, ignore = "no unsafe code, and many steps")]
-fn a_board_that_comes_back_with_another_serial_is_known_again() {
+fn rediscovers_a_board_with_a_new_serial() {
     for seed in 0..50 {
         let _seed = Seed(seed);
         let mut network = Network::new(3, 1, BAD, seed);
@@ -86,14 +87,14 @@ fn a_board_that_comes_back_with_another_serial_is_known_again() {
         assert!(network.all_know_all());
         network.boards.iter_mut().for_each(|board| _ = events(board));
         // It numbers the others anew: in another order, if frames come so.
-        let anew = Setup { serial: 1000, secret: 5, ..setup(2) };
+        let anew = BoardSetup { serial: 1000, secret: 5, ..setup(2) };
         network.boards[1] = network.start(anew, 1);
         network.boards[1].add_static(network.now, nic(3), name(3)).unwrap();
         network.run_until(second(200));
         assert!(network.all_know_all());
         for at in [0, 2] {
             let peer = network.boards[at].find(nic(2)).unwrap();
-            assert_eq!(events(&mut network.boards[at]), [Event::Restarted(peer)]);
+            assert_eq!(events(&mut network.boards[at]), [BoardEvent::Restarted(peer)]);
             let report = network.boards[at].peers().find(|report| report.index == peer).unwrap();
             assert_eq!(report.restarts, 1);
         }
@@ -101,8 +102,8 @@ fn a_board_that_comes_back_with_another_serial_is_known_again() {
 }
 
 #[test]
-fn a_board_that_starts_anew_without_saying_so_is_known_again_when_it_is_sent_something() {
-    let quiet = |number| Setup { discovery: false, ..setup(number) };
+fn rediscovers_a_silently_restarted_board_on_the_next_send() {
+    let quiet = |number| BoardSetup { discovery: false, ..setup(number) };
     let mut network = Network::new(2, 1, FINE, 1);
     for (at, (own, other)) in [(1, 2), (2, 1)].into_iter().enumerate() {
         network.boards[at] = network.start(quiet(own), 1);
@@ -121,10 +122,10 @@ fn a_board_that_starts_anew_without_saying_so_is_known_again_when_it_is_sent_som
 }
 
 #[test]
-fn static_tables_are_enough() {
+fn static_tables_work_without_discovery() {
     let mut network = Network::new(3, 1, BAD, 7);
     for at in 0..3_u16 {
-        let mut board = network.start(Setup { discovery: false, ..setup(at + 1) }, 1);
+        let mut board = network.start(BoardSetup { discovery: false, ..setup(at + 1) }, 1);
         for number in (1..=3).filter(|number| *number != at + 1) {
             board.add_static(Time::ZERO, nic(number), name(number)).unwrap();
         }
@@ -134,7 +135,7 @@ fn static_tables_are_enough() {
     assert!(network.all_know_all());
     for board in &network.boards {
         assert_eq!(board.counters().sent_by_board(PacketType::Raw), 0);
-        assert!(board.peers().skip(1).all(|peer| peer.known == Known::Static && peer.heard.is_some()));
+        assert!(board.peers().skip(1).all(|peer| peer.origin == PeerOrigin::Static && peer.heard.is_some()));
     }
 }
 
@@ -176,7 +177,7 @@ fn headers_are_right_in_both_directions() {
         let bytes = crate::frame(&header, &packet);
         let back = network.boards[to].find(nic(from as u16 + 1)).unwrap();
         let received = network.boards[to].receive(network.now, LinkNumber(0), &bytes);
-        let isthmus_mx::board::Received::ForEndpoint { peer, packet: Packet::Tiny(_), .. } = received else {
+        let isthmus_mx::board::FrameAction::ForEndpoint { peer, packet: Packet::Tiny(_), .. } = received else {
             panic!("{received:?}")
         };
         assert_eq!(peer, back);

@@ -2,7 +2,7 @@
 //! and the test that replays its corpus.
 
 use isthmus_layout::NicId;
-use isthmus_mx::board::{Board, LinkNumber, Received, Setup, Tuning};
+use isthmus_mx::board::{Board, BoardSetup, BoardTuning, FrameAction, LinkNumber};
 use isthmus_mx::net::Time;
 use isthmus_mx::wire::{self, BoardName, Dialect, EndpointNumber};
 
@@ -20,8 +20,8 @@ pub(crate) const TIME: u8 = 4;
 
 fn born(dialect: Dialect, discovery: bool) -> Board {
     let name = |text: &str| BoardName::new(text.as_bytes()).expect("it is short");
-    let tuning = Tuning { peers_max: PEERS_MAX, announced_max: 10, endpoints_max: 32, ..Tuning::DEFAULT };
-    let setup = Setup { discovery, tuning, ..Setup::new(OWN, name("nodeB:0"), dialect, 7, 0x1305_2008) };
+    let tuning = BoardTuning { peers_max: PEERS_MAX, announced_max: 10, endpoints_max: 32, ..BoardTuning::DEFAULT };
+    let setup = BoardSetup { discovery, tuning, ..BoardSetup::new(OWN, name("nodeB:0"), dialect, 7, 0x1305_2008) };
     let mut board = Board::new(setup);
     for link in 0..2 {
         board.add_link(Time::ZERO, LinkNumber(link), u32::from(link)).expect("it can have eight");
@@ -66,19 +66,19 @@ pub(crate) fn live(bytes: &[u8]) -> usize {
 }
 
 fn receive(board: &mut Board, now: Time, link: LinkNumber, frame: &[u8]) -> usize {
-    let reverses = |board: &Board| -> Vec<_> { board.peers().map(|peer| (peer.nic, peer.reverse)).collect() };
+    let reverses = |board: &Board| -> Vec<_> { board.peers().map(|peer| (peer.nic, peer.remote_index)).collect() };
     let before = reverses(board);
     let is_taken = match board.receive(now, link, frame) {
-        Received::ForEndpoint { endpoint, peer, .. } => {
+        FrameAction::ForEndpoint { endpoint, peer, .. } => {
             assert!(endpoint.0 < 32 && board.header_to(peer).is_some());
             true
         }
-        Received::Raw { frame: same } => {
+        FrameAction::Raw { frame: same } => {
             assert_eq!(same, frame);
             true
         }
-        Received::Taken => true,
-        Received::Dropped(_) => false,
+        FrameAction::Consumed => true,
+        FrameAction::Dropped(_) => false,
     };
     // Nobody says for another how that one numbers us.
     let source = frame.get(6..12).and_then(|octets| Some(NicId::from_octets(octets.try_into().ok()?)));

@@ -1,21 +1,23 @@
 //! Who is in the table, under which index and names.
 
 use crate::{START, announcement, board, events, index, is_dropped, linked, name, nic, quiet, report, sent, setup};
-use isthmus_mx::board::{Board, CannotAdd, Dropped, Event, Known, LinkNumber, NoSuchLink, Received, Setup, Tuning};
+use isthmus_mx::board::{
+    AddPeerError, Board, BoardEvent, BoardSetup, BoardTuning, Dropped, FrameAction, LinkNumber, NoSuchLink, PeerOrigin,
+};
 use isthmus_mx::wire::{BROADCAST, BoardName, EndpointNumber, Header, HostQuery, HostReply, Packet, PeerIndex};
 
 fn is_taken(board: &mut Board, bytes: &[u8]) {
-    assert_eq!(board.receive(START, crate::LINK, bytes), Received::Taken);
+    assert_eq!(board.receive(START, crate::LINK, bytes), FrameAction::Consumed);
 }
 
 #[test]
-fn a_board_knows_itself_and_the_others_of_its_host_first() {
+fn local_boards_have_the_first_indices() {
     let mut board = board(1);
     assert_eq!(board.add_local(nic(2), name(2)), Ok(index(1)));
     assert_eq!(board.add_static(START, nic(3), name(3)), Ok(index(2)));
-    let known: Vec<_> = board.peers().map(|peer| (peer.nic, peer.known, peer.names)).collect();
-    let expected = [(1, Known::Local), (2, Known::Local), (3, Known::Static)];
-    assert_eq!(known, expected.map(|(number, known)| (nic(number), known, vec![name(number)])));
+    let peers: Vec<_> = board.peers().map(|peer| (peer.nic, peer.origin, peer.names)).collect();
+    let expected = [(1, PeerOrigin::Local), (2, PeerOrigin::Local), (3, PeerOrigin::Static)];
+    assert_eq!(peers, expected.map(|(number, origin)| (nic(number), origin, vec![name(number)])));
     assert_eq!([1, 2, 3, 4].map(|number| board.is_local(nic(number))), [true, true, false, false]);
     // Nothing for them goes to the wire.
     for peer in [0, 1] {
@@ -33,27 +35,27 @@ fn an_address_has_several_names_and_each_finds_it() {
     assert_eq!(board.add_static(START, nic(2), name(21)), Ok(peer));
     assert_eq!(report(&board, peer).names, [name(20), name(21)]);
     for name in [name(20), name(21)] {
-        assert_eq!(board.find_name(name.as_bytes()), Some(peer));
+        assert_eq!(board.find_by_name(name.as_bytes()), Some(peer));
     }
-    assert_eq!(board.find_name(b"node20"), None);
+    assert_eq!(board.find_by_name(b"node20"), None);
     let names: Vec<_> = (22..40).map(|number| board.add_static(START, nic(2), name(number))).collect();
     assert_eq!(names.iter().filter(|added| added.is_ok()).count(), 6);
-    assert_eq!(names[17], Err(CannotAdd::TooManyNames(nic(2))));
+    assert_eq!(names[17], Err(AddPeerError::TooManyNames(nic(2))));
 }
 
 #[test]
-fn a_name_given_to_a_board_of_this_host_takes_the_place_of_its_own() {
+fn static_name_replaces_the_name_of_a_local_board() {
     let mut board = quiet(1);
     assert_eq!(board.add_static(START, nic(1), name(10)), Ok(index(0)));
-    assert_eq!((board.name_of(index(0)), board.find_name(name(1).as_bytes())), (Some(name(10)), None));
+    assert_eq!((board.name_of(index(0)), board.find_by_name(name(1).as_bytes())), (Some(name(10)), None));
     assert!(board.is_local(nic(1)));
 }
 
 #[test]
-fn names_of_this_host_win_over_given_ones_and_those_over_told_ones() {
+fn local_names_precede_static_and_learned_names() {
     let mut board = quiet(1);
     let other = board.add_static(START, nic(2), name(1)).unwrap();
-    assert_eq!(board.find_name(name(1).as_bytes()), Some(index(0)));
+    assert_eq!(board.find_by_name(name(1).as_bytes()), Some(index(0)));
     assert_eq!(board.name_of(other), Some(name(1)));
     // A peer says that it is called as another one that was given this name later.
     let liar = board.ask(START, nic(3)).unwrap();
@@ -65,18 +67,18 @@ fn names_of_this_host_win_over_given_ones_and_those_over_told_ones() {
     let header = Header { dst: nic(1), src: nic(3), peer_index: None };
     let reply = HostReply { src_dst_peer_index: None, magic: magic.unwrap(), hostname: name(4) };
     is_taken(&mut board, &crate::frame(&header, &Packet::<Vec<u8>>::HostReply(reply)));
-    assert_eq!(board.find_name(name(4).as_bytes()), Some(liar));
+    assert_eq!(board.find_by_name(name(4).as_bytes()), Some(liar));
     let given = board.add_static(START, nic(4), name(4)).unwrap();
-    assert_eq!(board.find_name(name(4).as_bytes()), Some(given));
+    assert_eq!(board.find_by_name(name(4).as_bytes()), Some(given));
 }
 
 #[test]
 fn a_full_table_refuses_and_counts() {
-    let tuning = Tuning { peers_max: 3, ..Tuning::DEFAULT };
-    let mut board = linked(Setup { tuning, ..setup(1) });
+    let tuning = BoardTuning { peers_max: 3, ..BoardTuning::DEFAULT };
+    let mut board = linked(BoardSetup { tuning, ..setup(1) });
     board.add_static(START, nic(2), name(2)).unwrap();
     board.ask(START, nic(3)).unwrap();
-    let full = Err(CannotAdd::Full { max: 3 });
+    let full = Err(AddPeerError::Full { max: 3 });
     assert_eq!(board.add_static(START, nic(4), name(4)), full);
     assert_eq!(board.ask(START, nic(4)), full);
     assert_eq!(board.add_local(nic(4), name(4)), full);
@@ -89,18 +91,18 @@ fn a_full_table_refuses_and_counts() {
 
 #[test]
 fn the_largest_table_has_an_index_for_every_peer() {
-    let tuning = Tuning { peers_max: usize::MAX, ..Tuning::DEFAULT };
-    let mut board = linked(Setup { discovery: false, tuning, ..setup(1) });
+    let tuning = BoardTuning { peers_max: usize::MAX, ..BoardTuning::DEFAULT };
+    let mut board = linked(BoardSetup { discovery: false, tuning, ..setup(1) });
     assert_eq!(board.setup().tuning.peers_max, 65535);
     let added = (2..=u16::MAX).filter(|number| board.ask(START, nic(*number)).is_ok()).count();
     assert_eq!((added, board.find(nic(u16::MAX))), (65534, PeerIndex::new(65534)));
-    assert_eq!(board.ask(START, nic(0)), Err(CannotAdd::Full { max: 65535 }));
+    assert_eq!(board.ask(START, nic(0)), Err(AddPeerError::Full { max: 65535 }));
 }
 
 #[test]
-fn announcements_leave_room_for_those_who_are_asked_for() {
-    let tuning = Tuning { peers_max: 10, announced_max: 4, ..Tuning::DEFAULT };
-    let mut board = linked(Setup { tuning, ..setup(1) });
+fn announced_peers_leave_room_for_requested_peers() {
+    let tuning = BoardTuning { peers_max: 10, announced_max: 4, ..BoardTuning::DEFAULT };
+    let mut board = linked(BoardSetup { tuning, ..setup(1) });
     for number in 2..6 {
         is_taken(&mut board, &announcement(nic(number), 9));
     }
@@ -112,20 +114,20 @@ fn announcements_leave_room_for_those_who_are_asked_for() {
 }
 
 #[test]
-fn who_is_known_by_hand_stays_so() {
+fn static_peer_stays_static() {
     let mut board = board(1);
     is_taken(&mut board, &announcement(nic(2), 9));
-    assert_eq!(report(&board, index(1)).known, Known::Announced);
+    assert_eq!(report(&board, index(1)).origin, PeerOrigin::Announced);
     board.ask(START, nic(2)).unwrap();
-    assert_eq!(report(&board, index(1)).known, Known::Asked);
+    assert_eq!(report(&board, index(1)).origin, PeerOrigin::Requested);
     board.add_static(START, nic(2), name(2)).unwrap();
     board.ask(START, nic(2)).unwrap();
     is_taken(&mut board, &announcement(nic(2), 9));
-    assert_eq!(report(&board, index(1)).known, Known::Static);
+    assert_eq!(report(&board, index(1)).origin, PeerOrigin::Static);
 }
 
 #[test]
-fn a_forgotten_peer_keeps_its_index_and_nothing_else() {
+fn forgotten_peer_keeps_only_its_index() {
     let mut board = board(1);
     let peer = board.add_static(START, nic(2), name(2)).unwrap();
     is_taken(&mut board, &announcement(nic(2), 9));
@@ -133,7 +135,7 @@ fn a_forgotten_peer_keeps_its_index_and_nothing_else() {
     assert!(!board.forget(nic(2)));
     assert!(!board.forget(nic(1)));
     assert!(!board.forget(nic(9)));
-    assert_eq!((board.find(nic(2)), board.find_name(name(2).as_bytes())), (None, None));
+    assert_eq!((board.find(nic(2)), board.find_by_name(name(2).as_bytes())), (None, None));
     assert_eq!((board.header_to(peer), board.link_to(peer), board.nic_of(peer)), (None, None, Some(nic(2))));
     assert!(report(&board, peer).forgotten);
     // Nobody else gets its index, and it is not asked any more.
@@ -142,53 +144,53 @@ fn a_forgotten_peer_keeps_its_index_and_nothing_else() {
     // It comes back as what it is now.
     events(&mut board);
     is_taken(&mut board, &announcement(nic(2), 9));
-    assert_eq!((board.find(nic(2)), events(&mut board)), (Some(peer), vec![Event::Found(peer)]));
-    assert_eq!((report(&board, peer).known, report(&board, peer).names), (Known::Announced, vec![]));
+    assert_eq!((board.find(nic(2)), events(&mut board)), (Some(peer), vec![BoardEvent::Found(peer)]));
+    assert_eq!((report(&board, peer).origin, report(&board, peer).names), (PeerOrigin::Announced, vec![]));
 }
 
 #[test]
-fn nothing_that_was_learned_of_a_forgotten_peer_is_left() {
+fn forget_clears_everything_learned_about_a_peer() {
     let mut board = quiet(1);
     let peer = board.ask(START, nic(2)).unwrap();
     let header = Header { dst: nic(1), src: nic(2), peer_index: None };
     let query = HostQuery { src_dst_peer_index: PeerIndex::new(7), magic: 99 };
     is_taken(&mut board, &crate::frame(&header, &Packet::<Vec<u8>>::HostQuery(query)));
-    assert_eq!(report(&board, peer).reverse, PeerIndex::new(7));
+    assert_eq!(report(&board, peer).remote_index, PeerIndex::new(7));
     sent(&mut board, START);
     assert!(board.next_deadline().is_some());
     board.forget(nic(2));
     assert_eq!(board.next_deadline(), None);
     assert_eq!(board.ask(START, nic(2)), Ok(peer));
     let report = report(&board, peer);
-    assert_eq!((report.reverse, report.heard, report.ways[0].heard), (None, None, None));
+    assert_eq!((report.remote_index, report.heard, report.links[0].heard), (None, None, None));
     assert_eq!(board.header_to(peer), Some(Header { dst: nic(2), src: nic(1), peer_index: None }));
 }
 
 #[test]
-fn addresses_of_groups_are_no_peers() {
+fn rejects_multicast_addresses_as_peers() {
     let mut board = quiet(1);
     let group = isthmus_layout::NicId::from_octets([1, 0, 0x5e, 0, 0, 1]);
     for address in [BROADCAST, group, isthmus_layout::NicId::from_octets([0; 6])] {
-        assert_eq!(board.ask(START, address), Err(CannotAdd::NotABoard(address)));
+        assert_eq!(board.ask(START, address), Err(AddPeerError::InvalidNic(address)));
     }
 }
 
 #[test]
 fn links_and_endpoints_beyond_the_limits_are_refused() {
-    let tuning = Tuning { endpoints_max: 32, ..Tuning::DEFAULT };
-    let mut board = linked(Setup { tuning, ..setup(1) });
+    let tuning = BoardTuning { endpoints_max: 32, ..BoardTuning::DEFAULT };
+    let mut board = linked(BoardSetup { tuning, ..setup(1) });
     assert_eq!(board.add_link(START, LinkNumber(8), 1), Err(NoSuchLink(LinkNumber(8))));
     assert_eq!(board.link_up(START, LinkNumber(7)), Err(NoSuchLink(LinkNumber(7))));
     assert!(board.open(EndpointNumber(31)).is_ok());
     assert!(board.open(EndpointNumber(32)).is_err());
     assert!(board.open(EndpointNumber::RAW).is_ok());
-    let tuning = Tuning { endpoints_max: 1000, ..tuning };
-    assert!(linked(Setup { tuning, ..setup(1) }).open(EndpointNumber(254)).is_ok());
+    let tuning = BoardTuning { endpoints_max: 1000, ..tuning };
+    assert!(linked(BoardSetup { tuning, ..setup(1) }).open(EndpointNumber(254)).is_ok());
 }
 
 #[test]
 fn a_board_without_a_name_has_none() {
     let nameless = BoardName::new(b"").unwrap();
-    let board = linked(Setup { name: nameless, ..setup(1) });
-    assert_eq!((board.name_of(index(0)), board.find_name(b"")), (None, None));
+    let board = linked(BoardSetup { name: nameless, ..setup(1) });
+    assert_eq!((board.name_of(index(0)), board.find_by_name(b"")), (None, None));
 }

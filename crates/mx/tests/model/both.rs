@@ -1,10 +1,10 @@
 //! Engine and model side by side: each step is done to both, and whatever can be seen of them has to be the same.
 
 use crate::Op;
-use crate::model::{Model, Partner, Stage};
+use crate::model::{Model, Partner, RequestState};
 use isthmus_mx::{
-    BufferedError, Cargo, Contexts, Engine, Envelope, Filter, Held, Kind, PartnerIndex, PostError, Posted, RequestId,
-    Status, StatusCode, UnknownRequest,
+    BufferedError, ContextIdBits, Engine, Filter, MatchEnvelope, PartnerId, PostError, PostOutcome, RequestId,
+    RequestKind, Status, StatusCode, TransportTypes, UnexpectedMessage, UnknownRequest,
 };
 use proptest::sample::Index;
 
@@ -12,25 +12,25 @@ use proptest::sample::Index;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Numbers;
 
-impl Cargo for Numbers {
+impl TransportTypes for Numbers {
     type Receive = u32;
     type Message = u32;
     type Address = u32;
 }
 
-pub(crate) struct Both {
+pub(crate) struct EngineAndModel {
     engine: Engine<Numbers>,
     model: Model,
     /// All requests there ever were.
     named: Vec<RequestId>,
     /// All partners there ever were.
-    known: Vec<PartnerIndex>,
+    known: Vec<PartnerId>,
     /// Numbers for cargos and contexts, each used once.
     next: u32,
 }
 
-impl Both {
-    pub(crate) fn new(contexts: Contexts, seed: u64) -> Self {
+impl EngineAndModel {
+    pub(crate) fn new(contexts: ContextIdBits, seed: u64) -> Self {
         let (engine, model) = (Engine::new(contexts, seed), Model::new(contexts));
         Self { engine, model, named: vec![], known: vec![], next: 0 }
     }
@@ -40,7 +40,7 @@ impl Both {
         self.next
     }
 
-    fn partner(&mut self, address: u32) -> PartnerIndex {
+    fn partner(&mut self, address: u32) -> PartnerId {
         let index = self.engine.partner(address).unwrap();
         match self.model.partners.iter().find(|partner| partner.address == address) {
             Some(partner) => assert_eq!(partner.index, index),
@@ -64,7 +64,7 @@ impl Both {
             Op::Receive { filter, length, times } => (0..times).for_each(|_| self.receive(filter, length)),
             Op::Arrive { from, match_info, length, whole, times } => {
                 let source = self.partner(from);
-                let envelope = Envelope { source, match_info, msg_length: length };
+                let envelope = MatchEnvelope { source, match_info, msg_length: length };
                 (0..times).for_each(|_| if whole { self.deliver(envelope) } else { self.arrive(envelope) });
             }
             Op::Send { to, match_info, length, over, times } => {
@@ -75,7 +75,7 @@ impl Both {
             Op::End { which, code, missing } => self.end(which, code, missing),
             Op::Connected { which, outcome } => self.connected(which, outcome),
             Op::TestAny { filter } => assert_eq!(self.engine.test_any(filter), self.model.test_any(filter)),
-            Op::TakeMessage { which } => self.take_message(which),
+            Op::TakeMessage { which } => self.remove_message(which),
             Op::SetContext { partner, context } => self.set_context(partner, context),
             Op::Fail { partner, code } => self.fail(partner, code),
             Op::Disconnect { partner } => self.disconnect(partner),
@@ -98,18 +98,19 @@ impl Both {
         match op {
             Op::Stray { .. } => {
                 let (code, reason) = (StatusCode::Success, Err(StatusCode::Timeout));
-                assert_eq!(engine.received(id, code, 0), model.finish(id, Kind::Receive, code, 0));
-                assert_eq!(engine.sent(id, code, 0), model.finish(id, Kind::Send, code, 0));
+                assert_eq!(engine.received(id, code, 0), model.finish(id, RequestKind::Receive, code, 0));
+                assert_eq!(engine.sent(id, code, 0), model.finish(id, RequestKind::Send, code, 0));
                 assert_eq!(engine.connected(id, reason), model.connected(id, reason));
             }
             Op::Cancel { .. } => assert_eq!(engine.cancel(id), model.cancel(id)),
             Op::Forget { .. } => assert_eq!(engine.forget(id).is_ok(), model.forget(id)),
             Op::Test { .. } => assert_eq!(engine.test(id).ok(), model.test(id)),
             Op::SetBuffered { .. } => {
-                let send = model.requests.iter_mut().find(|request| request.id == id && request.kind == Kind::Send);
+                let send =
+                    model.requests.iter_mut().find(|request| request.id == id && request.kind == RequestKind::Send);
                 assert_eq!(engine.set_buffered(id), send.is_some());
                 if let Some(send) = send {
-                    send.buffered = true;
+                    send.is_buffered = true;
                 }
             }
             _ => unreachable!("not about one request"),
@@ -124,36 +125,36 @@ impl Both {
         }
         let found = self.model.find_message(filter).map(|at| self.model.messages.remove(at).1);
         let (id, taken) = match made.unwrap() {
-            Posted::Waiting(id) => (id, None),
-            Posted::Found { request, receive, held } => {
+            PostOutcome::Waiting(id) => (id, None),
+            PostOutcome::Found { request, receive, unexpected } => {
                 assert_eq!(receive, cargo);
-                (request, Some(held))
+                (request, Some(unexpected))
             }
         };
         assert_eq!(taken, found);
         self.named.push(id);
-        let stage = if found.is_some() { Stage::Underway } else { Stage::Posted };
-        let request = self.model.add(id, Kind::Receive, stage, filter, context);
+        let state = if found.is_some() { RequestState::InProgress } else { RequestState::Posted };
+        let request = self.model.add(id, RequestKind::Receive, state, filter, context);
         (request.length, request.cargo) = (length, cargo);
-        if let Some(held) = found {
-            request.address(&held.envelope);
+        if let Some(unexpected) = found {
+            request.set_envelope(&unexpected.envelope);
         }
     }
 
-    fn arrive(&mut self, envelope: Envelope) {
+    fn arrive(&mut self, envelope: MatchEnvelope) {
         let matched = self.engine.arrive(&envelope);
         let matched = matched.map(|matched| (matched.request, matched.receive, matched.posted_length));
         let wanted = self.model.arrive(&envelope);
         assert_eq!(matched, wanted.map(|request| (request.id, request.cargo, request.length)));
         if matched.is_none() {
-            let held = Held { envelope, message: self.number() };
-            let id = self.engine.hold(held.envelope, held.message).unwrap();
-            self.model.messages.push((id, held));
+            let unexpected = UnexpectedMessage { envelope, message: self.number() };
+            let id = self.engine.hold(unexpected.envelope, unexpected.message).unwrap();
+            self.model.messages.push((id, unexpected));
         }
     }
 
     /// As [`Self::arrive`], and the receive is over when it has as many bytes as it has room for.
-    fn deliver(&mut self, envelope: Envelope) {
+    fn deliver(&mut self, envelope: MatchEnvelope) {
         let wanted = self.model.arrive(&envelope);
         let moved = wanted.as_ref().map_or(0, |request| request.length.min(envelope.msg_length));
         let mut filled = None;
@@ -163,12 +164,12 @@ impl Both {
         });
         assert_eq!((delivered, filled), (wanted.is_some(), wanted.as_ref().map(|request| request.cargo)));
         match wanted {
-            Some(request) => assert!(self.model.finish(request.id, Kind::Receive, StatusCode::Success, moved)),
+            Some(request) => assert!(self.model.finish(request.id, RequestKind::Receive, StatusCode::Success, moved)),
             None => self.arrive(envelope),
         }
     }
 
-    fn send(&mut self, to: PartnerIndex, match_info: u64, length: u32, over: bool) {
+    fn send(&mut self, to: PartnerId, match_info: u64, length: u32, over: bool) {
         let context = self.number() as usize;
         let id = if over {
             self.engine.post_sent(to, match_info, context, length).unwrap()
@@ -176,10 +177,11 @@ impl Both {
             self.engine.post_send(to, match_info, context, length).unwrap()
         };
         self.named.push(id);
-        let request = self.model.add(id, Kind::Send, Stage::Underway, Filter::exactly(match_info), context);
-        request.address(&Envelope { source: to, match_info, msg_length: length });
+        let request =
+            self.model.add(id, RequestKind::Send, RequestState::InProgress, Filter::exactly(match_info), context);
+        request.set_envelope(&MatchEnvelope { source: to, match_info, msg_length: length });
         if over {
-            self.model.finish(id, Kind::Send, StatusCode::Success, length);
+            self.model.finish(id, RequestKind::Send, StatusCode::Success, length);
         }
     }
 
@@ -187,40 +189,40 @@ impl Both {
         let context = self.number() as usize;
         let id = self.engine.post_connect(match_info, context).unwrap();
         self.named.push(id);
-        self.model.add(id, Kind::Connect, Stage::Underway, Filter::exactly(match_info), context);
+        self.model.add(id, RequestKind::Connect, RequestState::InProgress, Filter::exactly(match_info), context);
     }
 
     /// A request that the transport is at.
-    fn underway(&self, which: Index, connect: bool) -> Option<(RequestId, Kind, Status)> {
-        let underway = self.model.requests.iter().filter(|request| request.stage == Stage::Underway);
-        let wanted: Vec<_> = underway.filter(|request| (request.kind == Kind::Connect) == connect).collect();
+    fn in_progress(&self, which: Index, connect: bool) -> Option<(RequestId, RequestKind, Status)> {
+        let underway = self.model.requests.iter().filter(|request| request.state == RequestState::InProgress);
+        let wanted: Vec<_> = underway.filter(|request| (request.kind == RequestKind::Connect) == connect).collect();
         (!wanted.is_empty()).then(|| which.get(&wanted)).map(|request| (request.id, request.kind, request.status))
     }
 
     fn end(&mut self, which: Index, code: StatusCode, missing: u32) {
-        let Some((id, kind, status)) = self.underway(which, false) else { return };
+        let Some((id, kind, status)) = self.in_progress(which, false) else { return };
         let xfer_length = status.msg_length.saturating_sub(missing);
         assert!(match kind {
-            Kind::Receive => self.engine.received(id, code, xfer_length),
+            RequestKind::Receive => self.engine.received(id, code, xfer_length),
             _ => self.engine.sent(id, code, xfer_length),
         });
         assert!(self.model.finish(id, kind, code, xfer_length));
     }
 
     fn connected(&mut self, which: Index, outcome: Result<u32, StatusCode>) {
-        let Some((id, ..)) = self.underway(which, true) else { return };
+        let Some((id, ..)) = self.in_progress(which, true) else { return };
         let outcome = outcome.map(|address| self.partner(address));
         assert!(self.engine.connected(id, outcome));
         assert!(self.model.connected(id, outcome));
     }
 
-    fn take_message(&mut self, which: Index) {
+    fn remove_message(&mut self, which: Index) {
         if !self.model.messages.is_empty() {
-            let (id, held) = self.model.messages.remove(which.index(self.model.messages.len()));
+            let (id, unexpected) = self.model.messages.remove(which.index(self.model.messages.len()));
             *self.engine.message_mut(id).unwrap() += 1;
-            let held = Held { message: held.message + 1, ..held };
-            assert_eq!(self.engine.take_message(id), Some(held));
-            assert_eq!(self.engine.take_message(id), None);
+            let unexpected = UnexpectedMessage { message: unexpected.message + 1, ..unexpected };
+            assert_eq!(self.engine.remove_message(id), Some(unexpected));
+            assert_eq!(self.engine.remove_message(id), None);
         }
     }
 
@@ -233,34 +235,37 @@ impl Both {
 
     fn fail(&mut self, address: u32, code: StatusCode) {
         let partner = self.partner(address);
-        let severed = self.engine.fail_partner(partner, code, |message| message % 2 == 0);
-        assert_eq!((severed.requests, severed.messages), self.model.fail(partner, code, |message| message % 2 == 0));
+        let disconnected = self.engine.fail_partner(partner, code, |message| message % 2 == 0);
+        assert_eq!(
+            (disconnected.requests, disconnected.messages),
+            self.model.fail(partner, code, |message| message % 2 == 0)
+        );
     }
 
     fn disconnect(&mut self, address: u32) {
         let partner = self.partner(address);
-        let severed = self.engine.disconnect(partner);
+        let disconnected = self.engine.disconnect(partner);
         let expected = self.model.fail(partner, StatusCode::EndpointUnreachable, |_| false);
-        assert_eq!((severed.requests, severed.messages), expected);
+        assert_eq!((disconnected.requests, disconnected.messages), expected);
         self.model.partners.retain(|known| known.index != partner);
-        let envelope = Envelope { source: partner, match_info: 0, msg_length: 0 };
+        let envelope = MatchEnvelope { source: partner, match_info: 0, msg_length: 0 };
         assert_eq!(self.engine.hold(envelope, 7), Err(7), "nothing is kept from one who is gone");
     }
 
     fn drain(&mut self) {
         let drained = self.engine.drain();
         let requests = std::mem::take(&mut self.model.requests);
-        let posted = requests.iter().filter(|request| request.stage == Stage::Posted);
-        let underway = requests.iter().filter(|request| request.stage == Stage::Underway);
+        let posted = requests.iter().filter(|request| request.state == RequestState::Posted);
+        let underway = requests.iter().filter(|request| request.state == RequestState::InProgress);
         assert_eq!(drained.receives, posted.map(|request| (request.id, request.cargo)).collect::<Vec<_>>());
         assert_eq!(drained.underway, underway.map(|request| (request.id, request.kind)).collect::<Vec<_>>());
-        let messages = self.model.messages.drain(..).map(|(_, held)| held);
+        let messages = self.model.messages.drain(..).map(|(_, unexpected)| unexpected);
         assert_eq!(drained.messages, messages.collect::<Vec<_>>());
         self.model.done.clear();
     }
 
     /// Everything that can be seen is the same.
-    pub(crate) fn agree(&mut self, look: Filter) {
+    pub(crate) fn check_agreement(&mut self, look: Filter) {
         assert_eq!(self.engine.counts(), self.model.counts());
         assert_eq!(self.engine.peek(), self.model.done.first().copied());
         let found = self.model.find_message(look).map(|at| self.model.messages[at].1.envelope);
@@ -271,48 +276,48 @@ impl Both {
         );
         assert_eq!(probed.map(|status| status.msg_length), found.map(|envelope| envelope.msg_length));
         assert_eq!(probed.map(|status| status.xfer_length), found.map(|envelope| envelope.msg_length));
-        self.agree_on_requests();
-        self.agree_on_partners();
+        self.check_requests();
+        self.check_partners();
     }
 
-    fn agree_on_requests(&self) {
+    fn check_requests(&self) {
         for id in self.named.iter().rev().take(64) {
             let wanted = self.model.visible(*id);
-            assert_eq!(self.engine.is_done(*id).ok(), wanted.map(|request| request.stage == Stage::Done));
+            assert_eq!(self.engine.is_done(*id).ok(), wanted.map(|request| request.state == RequestState::Done));
             assert_eq!(self.engine.kind(*id).ok(), wanted.map(|request| request.kind));
             assert_eq!(self.engine.context_of(*id).ok(), wanted.map(|request| request.status.context));
             let buffered = match wanted {
                 None => Err(BufferedError::Unknown(UnknownRequest)),
-                Some(request) if request.kind != Kind::Send => Err(BufferedError::WrongKind),
-                Some(request) => Ok(request.buffered || request.stage == Stage::Done),
+                Some(request) if request.kind != RequestKind::Send => Err(BufferedError::WrongKind),
+                Some(request) => Ok(request.is_buffered || request.state == RequestState::Done),
             };
             assert_eq!(self.engine.is_buffered(*id), buffered);
             assert_eq!(RequestId::from_bits(id.to_bits()), Some(*id));
         }
     }
 
-    fn agree_on_partners(&self) {
+    fn check_partners(&self) {
         for index in &self.known {
             let wanted = self.model.partners.iter().find(|partner| partner.index == *index);
             assert_eq!(self.engine.address_of(*index).ok(), wanted.map(|partner| partner.address));
             assert_eq!(self.engine.partner_context(*index).ok(), wanted.map(|partner| partner.context));
-            let from = self.model.messages.iter().rev().filter(|(_, held)| held.envelope.source == *index);
+            let from = self.model.messages.iter().rev().filter(|(_, unexpected)| unexpected.envelope.source == *index);
             let from: Vec<_> = from.map(|(id, _)| *id).collect();
-            assert_eq!(self.engine.held_from(*index).collect::<Vec<_>>(), from);
+            assert_eq!(self.engine.unexpected_from(*index).collect::<Vec<_>>(), from);
         }
         for partner in &self.model.partners {
             assert_eq!(self.engine.find_partner(partner.address), Some(partner.index));
         }
-        for (id, held) in &self.model.messages {
-            assert_eq!(self.engine.message(*id), Some(held));
+        for (id, unexpected) in &self.model.messages {
+            assert_eq!(self.engine.message(*id), Some(unexpected));
         }
     }
 
     /// Takes out most of what waits: receives by messages, messages by receives, and what is over.
     pub(crate) fn shorten(&mut self) {
         let source = self.partner(0);
-        while let Some(request) = self.model.requests.iter().rfind(|request| request.stage == Stage::Posted) {
-            let envelope = Envelope { source, match_info: request.filter.match_info(), msg_length: 0 };
+        while let Some(request) = self.model.requests.iter().rfind(|request| request.state == RequestState::Posted) {
+            let envelope = MatchEnvelope { source, match_info: request.filter.match_info(), msg_length: 0 };
             self.arrive(envelope);
         }
         while self.model.messages.len() > 1 {
@@ -323,7 +328,7 @@ impl Both {
             self.model.done.push(id);
             assert_eq!(self.engine.test(id).ok(), self.model.test(id));
         }
-        self.agree(Filter::ANY);
+        self.check_agreement(Filter::ANY);
     }
 
     /// Takes out everything that is left, one by one.
@@ -333,7 +338,7 @@ impl Both {
             self.disconnect(partner);
         }
         while let Some(request) = self.model.requests.first() {
-            let (id, forgotten) = (request.id, request.forgotten);
+            let (id, forgotten) = (request.id, request.is_forgotten);
             if forgotten {
                 return self.drain();
             }

@@ -4,8 +4,8 @@
 mod both;
 mod model;
 
-use both::Both;
-use isthmus_mx::{Contexts, Filter, StatusCode};
+use both::EngineAndModel;
+use isthmus_mx::{ContextIdBits, Filter, StatusCode};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -141,9 +141,9 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn contexts() -> impl Strategy<Value = Contexts> {
+fn contexts() -> impl Strategy<Value = ContextIdBits> {
     let some = vec![(0, 0), (0, 0), (0, 64), (1, 63), (2, 48), (16, 48), (3, 0), (16, 0)];
-    prop::sample::select(some).prop_map(|(bits, shift)| Contexts::new(bits, shift).unwrap())
+    prop::sample::select(some).prop_map(|(bits, shift)| ContextIdBits::new(bits, shift).unwrap())
 }
 
 proptest! {
@@ -154,14 +154,14 @@ proptest! {
         steps in prop::collection::vec((op(), filter()), 1..200),
         drained in any::<bool>(),
     ) {
-        let mut both = Both::new(contexts, seed);
+        let mut both = EngineAndModel::new(contexts, seed);
         for (op, look) in &steps {
             both.step(op);
-            both.agree(*look);
+            both.check_agreement(*look);
         }
         if drained {
             both.step(&Op::Drain);
-            both.agree(Filter::ANY);
+            both.check_agreement(Filter::ANY);
         }
         both.empty();
     }
@@ -173,7 +173,7 @@ proptest! {
         long in prop::collection::vec((wide(), 0..4_u8), 50..300),
         steps in prop::collection::vec((op(), filter()), 1..100),
     ) {
-        let mut both = Both::new(contexts, 1);
+        let mut both = EngineAndModel::new(contexts, 1);
         // Twice: queues become long again after they were short.
         for _ in 0..2 {
             for (match_info, what) in &long {
@@ -186,13 +186,13 @@ proptest! {
             }
             for (op, look) in &steps {
                 both.step(op);
-                both.agree(*look);
+                both.check_agreement(*look);
             }
             for ((match_info, _), (_, filter)) in long.iter().zip(&steps) {
                 both.step(&Op::Arrive { from: 3, match_info: *match_info, length: 1, whole: true, times: 1 });
                 both.step(&Op::TestAny { filter: Filter::exactly(*match_info) });
                 both.step(&Op::TestAny { filter: *filter });
-                both.agree(Filter::exactly(*match_info));
+                both.check_agreement(Filter::exactly(*match_info));
             }
             both.shorten();
         }

@@ -1,19 +1,20 @@
 //! Somebody on the wire who sends what he likes: nothing panics, nothing grows without end, and what he cannot know he cannot change.
 
-use crate::host::{Host, Kind, address};
+use crate::host::{Host, HostConfig, address};
 use crate::random::{Random, Seed};
-use crate::wire::Weather;
-use crate::world::World;
+use crate::simulation::Simulation;
+use crate::wire::NetConditions;
 use isthmus_mx::StatusCode;
-use isthmus_mx::net::{Event, Ignored, Time, Tuning};
+use isthmus_mx::net::{EndpointEvent, EndpointTuning, Ignored, Time};
 use isthmus_mx::wire::{
-    Dialect, Eager, EndpointNumber, Fragment, Liback, MessageHead, Nack, NackLib, NackMcp, Notify, Packet, PeerIndex,
+    Dialect, Eager, EndpointNumber, Liback, Medium, MessageHead, Nack, NackLib, NackMcp, Notify, Packet, PeerIndex,
     Pull, PullHandle, PullReply, Rndv, SeqNum, SessionId, Sizes,
 };
 
-const MX: Kind = Kind { dialect: Dialect::Mx, sizes: Sizes::MX, tuning: TUNING, narrow: true };
+const MX: HostConfig = HostConfig { dialect: Dialect::Mx, sizes: Sizes::MX, tuning: TUNING, narrow: true };
 
-const TUNING: Tuning = Tuning { resends_max: 20, early_bytes_max: 1 << 20, partners_max: 16, ..Tuning::DEFAULT };
+const TUNING: EndpointTuning =
+    EndpointTuning { resends_max: 20, early_bytes_max: 1 << 20, partners_max: 16, ..EndpointTuning::DEFAULT };
 
 /// A number that is often one that matters.
 fn number(random: &mut Random, some: &[u64]) -> u64 {
@@ -44,7 +45,7 @@ fn packet<'a>(random: &mut Random, session: SessionId, data: &'a [u8]) -> Packet
     let nack_type = [Nack::BadEndpoint, Nack::EndpointClosed, Nack::BadSession][random.below(3) as usize];
     match random.below(9) {
         0 => Packet::Tiny(Eager { head, data }),
-        1 => Packet::Medium(Fragment {
+        1 => Packet::Medium(Medium {
             head,
             length,
             frag_seqnum: number(random, &[0, 1, 7]) as u8,
@@ -96,30 +97,31 @@ fn packet<'a>(random: &mut Random, session: SessionId, data: &'a [u8]) -> Packet
 
 /// Without the session, messages go on as if nobody were there.
 #[test]
-fn who_does_not_know_the_session_changes_nothing() {
+fn packets_without_the_session_have_no_effect() {
     let data = vec![0xee; 4096];
     for seed in 0..200 {
         let _seed = Seed(seed);
         let mut random = Random::new(seed);
-        let mut world = World::new(2, MX, Weather { loss_per_million: 20_000, ..Weather::FINE }, seed);
-        world.connect_all();
-        world.run_until_quiet(60_000_000);
+        let mut simulation =
+            Simulation::new(2, MX, NetConditions { loss_per_million: 20_000, ..NetConditions::FINE }, seed);
+        simulation.connect_all();
+        simulation.run_until_quiet(60_000_000);
         for _ in 0..20 {
             for (from, to) in [(0, 1), (1, 0)] {
                 let length = [5, 100, 20_000, 100_000][random.below(4) as usize];
-                world.send(from, to, length, false).unwrap();
+                simulation.send(from, to, length, false).unwrap();
             }
             for _ in 0..20 {
                 let forged = packet(&mut random, SessionId(0xdead_beef), &data);
                 let peer = PeerIndex::new(random.below(3) as u16).unwrap();
-                let _ = world.hosts[0].endpoint.receive(world.now, peer, &forged);
-                world.hosts[0].look(world.now, None);
+                let _ = simulation.hosts[0].endpoint.receive(simulation.now, peer, &forged);
+                simulation.hosts[0].process_events(simulation.now, None);
             }
-            world.run_until(world.now.after_us(random.below(1000)));
+            simulation.run_until(simulation.now.after_us(random.below(1000)));
         }
-        world.run_until_quiet(60_000_000);
-        for host in &world.hosts {
-            assert_eq!((host.severed, host.failed_receives), (0, 0));
+        simulation.run_until_quiet(60_000_000);
+        for host in &simulation.hosts {
+            assert_eq!((host.disconnected, host.failed_receives), (0, 0));
             let mut sends = host.sends.values();
             assert!(sends.all(|sending| sending.ended.unwrap().code == StatusCode::Success));
         }
@@ -128,17 +130,17 @@ fn who_does_not_know_the_session_changes_nothing() {
 
 /// A partner may say anything. What it says of its own messages is its own loss; the rest is checked.
 #[test]
-fn a_partner_who_says_anything_neither_panics_nor_fills_memory() {
+fn arbitrary_packets_of_a_partner_neither_panic_nor_fill_memory() {
     let data = vec![0xee; 4096];
     for seed in 0..100 {
         let _seed = Seed(seed);
         let mut random = Random::new(seed);
-        let mut world = World::new(3, MX, Weather::FINE, seed);
-        world.connect_all();
-        world.run_until_quiet(60_000_000);
-        let session = world.hosts[0].endpoint.setup().session;
-        let host = &mut world.hosts[0];
-        let mut now = world.now;
+        let mut simulation = Simulation::new(3, MX, NetConditions::FINE, seed);
+        simulation.connect_all();
+        simulation.run_until_quiet(60_000_000);
+        let session = simulation.hosts[0].endpoint.setup().session;
+        let host = &mut simulation.hosts[0];
+        let mut now = simulation.now;
         for send in 0..4 {
             host.send(now, 1, 1000 + send, 100_000, false).unwrap();
         }
@@ -166,11 +168,11 @@ fn drain(host: &mut Host, packet: &Packet<&[u8]>, received: Result<(), Ignored>)
     let mut events = 0;
     while let Some(event) = host.endpoint.event() {
         events += 1;
-        if let Event::Bytes { length, at, len, .. } = event {
+        if let EndpointEvent::Bytes { length, at, len, .. } = event {
             assert!(received.is_ok());
             assert!(len as usize <= packet.data().unwrap().len() && at.checked_add(len).unwrap() <= length);
         }
-        if let Event::Begun { message, length, large: true, .. } = event {
+        if let EndpointEvent::Begun { message, length, large: true, .. } = event {
             let _ = host.endpoint.pull(Time::from_us(1), message, length, u32::MAX);
         }
     }

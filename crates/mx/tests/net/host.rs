@@ -3,17 +3,18 @@
 use isthmus_layout::NicId;
 use isthmus_mx::StatusCode;
 use isthmus_mx::net::{
-    Address, CannotSend, ConnectId, Endpoint, Event, IncomingId, Manner, SendId, Setup, Source, Time, Tuning,
+    Address, ConnectId, Endpoint, EndpointEvent, EndpointSendError, EndpointSetup, EndpointTuning, IncomingId,
+    PayloadRange, SendId, SendMode, Time,
 };
 use isthmus_mx::wire::{self, Dialect, EndpointNumber, Header, Packet, PeerIndex, SessionId, Sizes};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a network agrees on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Kind {
+pub(crate) struct HostConfig {
     pub(crate) dialect: Dialect,
     pub(crate) sizes: Sizes,
-    pub(crate) tuning: Tuning,
+    pub(crate) tuning: EndpointTuning,
     /// Some receivers have room for one block at a time.
     pub(crate) narrow: bool,
 }
@@ -51,7 +52,7 @@ pub(crate) struct Host {
     pub(crate) sending: usize,
     pub(crate) just_ended: Vec<u64>,
     incoming: BTreeMap<IncomingId, Incoming>,
-    /// Sends (of all hosts and lives) that are here, whole: what was received of each.
+    /// Sends (of all hosts and their restarts) that are here, whole: what was received of each.
     pub(crate) whole: BTreeMap<u64, u32>,
     /// Sends that failed here after they had begun.
     pub(crate) failed: BTreeSet<u64>,
@@ -60,7 +61,7 @@ pub(crate) struct Host {
     pub(crate) connected: BTreeMap<usize, Option<Result<SessionId, StatusCode>>>,
     connects: u64,
     pub(crate) failed_receives: u64,
-    pub(crate) severed: u64,
+    pub(crate) disconnected: u64,
     pub(crate) pulled: bool,
     narrow: bool,
 }
@@ -88,8 +89,8 @@ pub(crate) fn posted(send: u64, length: u32) -> u32 {
 }
 
 impl Host {
-    pub(crate) fn new(number: usize, session: u32, kind: &Kind) -> Self {
-        let endpoint = Endpoint::new(Setup {
+    pub(crate) fn new(number: usize, session: u32, kind: &HostConfig) -> Self {
+        let endpoint = Endpoint::new(EndpointSetup {
             dialect: kind.dialect,
             sizes: kind.sizes,
             number: address(number).endpoint,
@@ -112,7 +113,7 @@ impl Host {
             connected: BTreeMap::new(),
             connects: 0,
             failed_receives: 0,
-            severed: 0,
+            disconnected: 0,
             pulled: true,
             narrow: kind.narrow,
         }
@@ -131,14 +132,14 @@ impl Host {
         send: u64,
         length: u32,
         synchronous: bool,
-    ) -> Result<(), CannotSend> {
-        let manner = match (synchronous, send % 2) {
-            (false, _) => Manner::Plain,
-            (true, 0) => Manner::Synchronous,
-            (true, _) => Manner::OnDemand,
+    ) -> Result<(), EndpointSendError> {
+        let mode = match (synchronous, send % 2) {
+            (false, _) => SendMode::Standard,
+            (true, 0) => SendMode::Synchronous,
+            (true, _) => SendMode::OnDemand,
         };
-        self.endpoint.send(now, address(to), SendId(send), send, length, manner)?;
-        let here = if manner == Manner::OnDemand { 0 } else { length };
+        self.endpoint.send(now, address(to), SendId(send), send, length, mode)?;
+        let here = if mode == SendMode::OnDemand { 0 } else { length };
         self.sends.insert(send, Sending { to, length, here, ended: None });
         self.sending += 1;
         Ok(())
@@ -150,7 +151,7 @@ impl Host {
         let to = usize::from(transmit.to.number());
         let header = Header { dst: nic(to), src: nic(self.number), peer_index: PeerIndex::new(self.number as u16) };
         let sends = &self.sends;
-        let packet = transmit.packet.map(|Source { send, at, len }| -> Vec<u8> {
+        let packet = transmit.packet.map(|PayloadRange { send, at, len }| -> Vec<u8> {
             let sending = &sends[&send.0];
             assert!(sending.ended.is_none(), "a packet carries bytes of a send that is over");
             assert!(at + len <= sending.here, "a packet carries bytes that a send has not");
@@ -165,40 +166,40 @@ impl Host {
     pub(crate) fn receive(&mut self, now: Time, from: usize, dialect: Dialect, frame: &[u8]) {
         let (_, packet) = wire::parse(dialect, frame).unwrap();
         let _ = self.endpoint.receive(now, PeerIndex::new(from as u16).unwrap(), &packet);
-        self.look(now, Some(&packet));
+        self.process_events(now, Some(&packet));
     }
 
     /// Takes what has happened.
-    pub(crate) fn look(&mut self, now: Time, packet: Option<&Packet<&[u8]>>) {
+    pub(crate) fn process_events(&mut self, now: Time, packet: Option<&Packet<&[u8]>>) {
         while let Some(event) = self.endpoint.event() {
             match event {
-                Event::Begun { message, source, match_info, length, large } => {
+                EndpointEvent::Begun { message, source, match_info, length, large } => {
                     self.begun(now, message, usize::from(source.peer.number()), match_info, length, large);
                 }
-                Event::Bytes { message, length, at, len } => {
+                EndpointEvent::Bytes { message, length, at, len } => {
                     let data = packet.and_then(|packet| packet.data()).unwrap();
                     self.bytes(message, length, at, &data[..len as usize]);
                     self.endpoint.allow(now, message, at + len + 1);
                 }
-                Event::Received { message, code, xfer_length } => self.received(message, code, xfer_length),
-                Event::Wanted { send, bytes, total } => {
+                EndpointEvent::Received { message, code, xfer_length } => self.received(message, code, xfer_length),
+                EndpointEvent::DataWanted { send, bytes, total } => {
                     let sending = self.sends.get_mut(&send.0).unwrap();
                     assert!(sending.here < bytes && bytes <= total && total <= sending.length);
                     sending.here = bytes;
                     self.endpoint.provide(send, bytes);
                 }
-                Event::Sent { send, code, xfer_length } => {
+                EndpointEvent::Sent { send, code, xfer_length } => {
                     let sending = self.sends.get_mut(&send.0).unwrap();
                     assert_eq!(sending.ended, None, "a send ends once");
                     sending.ended = Some(Sent { code, xfer_length });
                     self.sending -= 1;
                     self.just_ended.push(send.0);
                 }
-                Event::Connected { partner, outcome, .. } => {
+                EndpointEvent::Connected { partner, outcome, .. } => {
                     self.connected.insert(usize::from(partner.peer.number()), Some(outcome));
                 }
-                Event::Severed { partner } => {
-                    self.severed += 1;
+                EndpointEvent::Disconnected { partner } => {
+                    self.disconnected += 1;
                     if self.endpoint.session_of(partner).is_none() {
                         self.connected.remove(&usize::from(partner.peer.number()));
                     }

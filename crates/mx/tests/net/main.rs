@@ -4,10 +4,10 @@
 
 mod attacks;
 mod host;
-mod lives;
 mod random;
+mod restarts;
 mod rules;
 mod schedules;
+mod simulation;
 mod throughput;
 mod wire;
-mod world;

@@ -1,12 +1,13 @@
 //! Single rules of the protocol, packet by packet, against a peer that is written by hand.
 
-use crate::host::Kind;
+use crate::host::HostConfig;
 use crate::host::address;
-use crate::wire::Weather;
-use crate::world::World;
+use crate::simulation::Simulation;
+use crate::wire::NetConditions;
 use isthmus_mx::StatusCode;
 use isthmus_mx::net::{
-    CannotSend, ConnectId, Endpoint, Event, Ignored, Manner, SendId, Setup, Source, Time, Tuning, refusal,
+    ConnectId, Endpoint, EndpointEvent, EndpointSendError, EndpointSetup, EndpointTuning, Ignored, PayloadRange,
+    SendId, SendMode, Time,
 };
 use isthmus_mx::wire::{
     ConnectReply, ConnectRequest, ConnectStatus, Dialect, Eager, EndpointNumber, Liback, MessageHead, Nack, NackLib,
@@ -19,8 +20,8 @@ const THEIRS: SessionId = SessionId(0x1122_3344);
 const NOW: Time = Time::from_us(1000);
 
 fn endpoint(dialect: Dialect) -> Endpoint {
-    let (number, session, tuning) = (address(0).endpoint, OURS, Tuning::DEFAULT);
-    Endpoint::new(Setup { dialect, sizes: Sizes::MX, number, session, key: 77, secret: 0x1234_5678, tuning })
+    let (number, session, tuning) = (address(0).endpoint, OURS, EndpointTuning::DEFAULT);
+    Endpoint::new(EndpointSetup { dialect, sizes: Sizes::MX, number, session, key: 77, secret: 0x1234_5678, tuning })
 }
 
 fn request(session: SessionId, key: u32, start: SeqNum) -> Packet<&'static [u8]> {
@@ -67,7 +68,7 @@ fn take(endpoint: &mut Endpoint, packet: &Packet<&[u8]>) -> Result<(), Ignored> 
     endpoint.receive(NOW, address(1).peer, packet)
 }
 
-fn next(endpoint: &mut Endpoint) -> Option<Packet<Source>> {
+fn next(endpoint: &mut Endpoint) -> Option<Packet<PayloadRange>> {
     endpoint.transmit(NOW).map(|transmit| transmit.packet)
 }
 
@@ -78,7 +79,7 @@ fn next_request(endpoint: &mut Endpoint) -> ConnectRequest {
     }
 }
 
-fn events(endpoint: &mut Endpoint) -> Vec<Event> {
+fn events(endpoint: &mut Endpoint) -> Vec<EndpointEvent> {
     core::iter::from_fn(|| endpoint.event()).collect()
 }
 
@@ -90,17 +91,20 @@ fn connected(dialect: Dialect) -> Endpoint {
     assert_eq!((asked.app_key, asked.target_recv_seqnum_start, asked.connect_seqnum), (3, SeqNum::FIRST, 0));
     take(&mut endpoint, &reply(&asked, THEIRS, SeqNum::FIRST, ConnectStatus::Success)).unwrap();
     let outcome = Ok(THEIRS);
-    assert_eq!(events(&mut endpoint), [Event::Connected { connect: ConnectId(1), partner: address(1), outcome }]);
+    assert_eq!(
+        events(&mut endpoint),
+        [EndpointEvent::Connected { connect: ConnectId(1), partner: address(1), outcome }]
+    );
     endpoint
 }
 
 /// Section 7.4: an Open-MX host that connected to us does not believe that we know it before we have connected back.
 #[test]
-fn who_connected_to_us_is_connected_to_before_the_first_message() {
+fn open_mx_initiator_is_connected_back_before_the_first_message() {
     for status in [ConnectStatus::Success, ConnectStatus::BadKey] {
         let mut endpoint = endpoint(Dialect::OPEN_MX);
         take(&mut endpoint, &request(THEIRS, 77, SeqNum::from_bits(9))).unwrap();
-        endpoint.send(NOW, address(1), SendId(1), 5, 4, Manner::Plain).unwrap();
+        endpoint.send(NOW, address(1), SendId(1), 5, 4, SendMode::Standard).unwrap();
         let answered = next(&mut endpoint);
         assert!(matches!(answered, Some(Packet::ConnectReply(reply)) if reply.status == ConnectStatus::Success));
         let asked = next_request(&mut endpoint);
@@ -113,7 +117,7 @@ fn who_connected_to_us_is_connected_to_before_the_first_message() {
 
 /// The sessions of a reply are enough to acknowledge what comes back.
 #[test]
-fn who_was_connected_to_gets_acknowledgements_in_its_session() {
+fn acknowledgements_carry_the_session_of_the_connect_reply() {
     let mut endpoint = connected(Dialect::OPEN_MX);
     for seq in 1..5 {
         take(&mut endpoint, &tiny(seq, 1, b"hello")).unwrap();
@@ -122,7 +126,7 @@ fn who_was_connected_to_gets_acknowledgements_in_its_session() {
     assert_eq!((ack.session, ack.lib_seqnum, ack.acknum), (THEIRS, SeqNum::from_bits(5), 1));
     take(&mut endpoint, &tiny(5, 1, b"hello")).unwrap();
     assert_eq!(next(&mut endpoint), None, "one is held back");
-    endpoint.send(NOW, address(1), SendId(1), 5, 40, Manner::Plain).unwrap();
+    endpoint.send(NOW, address(1), SendId(1), 5, 40, SendMode::Standard).unwrap();
     let Some(Packet::Small(sent)) = next(&mut endpoint) else { panic!("no message") };
     assert_eq!(sent.head.lib_piggyack, SeqNum::from_bits(6));
     endpoint.flush(NOW);
@@ -136,14 +140,14 @@ fn who_was_connected_to_gets_acknowledgements_in_its_session() {
 #[test]
 fn acknowledgements_count_once_and_in_their_session_number() {
     let mut endpoint = connected(Dialect::OPEN_MX);
-    (1..=3).for_each(|send| endpoint.send(NOW, address(1), SendId(send), 5, 4, Manner::Plain).unwrap());
+    (1..=3).for_each(|send| endpoint.send(NOW, address(1), SendId(send), 5, 4, SendMode::Standard).unwrap());
     while next(&mut endpoint).is_some() {}
     let ack = |lib_seqnum, acknum| {
         let (dst_endpoint, src_endpoint) = (address(0).endpoint, address(1).endpoint);
         let lib_seqnum = SeqNum::from_bits(lib_seqnum);
         Packet::Liback(Liback { dst_endpoint, src_endpoint, session: OURS, lib_seqnum, acknum })
     };
-    let sent = |send| Event::Sent { send: SendId(send), code: StatusCode::Success, xfer_length: 4 };
+    let sent = |send| EndpointEvent::Sent { send: SendId(send), code: StatusCode::Success, xfer_length: 4 };
     take(&mut endpoint, &ack(2, 1)).unwrap();
     assert_eq!(events(&mut endpoint), [sent(1)]);
     assert_eq!(take(&mut endpoint, &ack(3, 1)), Err(Ignored::OldAck));
@@ -157,19 +161,19 @@ fn acknowledgements_count_once_and_in_their_session_number() {
 
 /// That it is another one now is not believed before it has said so itself.
 #[test]
-fn a_peer_that_was_opened_again_is_asked_who_it_is() {
+fn reopened_peer_is_verified_by_a_connect() {
     let mut endpoint = connected(Dialect::OPEN_MX);
     take(&mut endpoint, &tiny(1, 1, b"hello")).unwrap();
-    endpoint.send(NOW, address(1), SendId(1), 5, 4, Manner::Plain).unwrap();
+    endpoint.send(NOW, address(1), SendId(1), 5, 4, SendMode::Standard).unwrap();
     events(&mut endpoint);
     while next(&mut endpoint).is_some() {}
     let again = request(SessionId(9), 0, SeqNum::FIRST);
-    assert_eq!(take(&mut endpoint, &again), Err(Ignored::Doubted));
+    assert_eq!(take(&mut endpoint, &again), Err(Ignored::UnverifiedPartner));
     assert_eq!(events(&mut endpoint), []);
     let asked = next_request(&mut endpoint);
     take(&mut endpoint, &reply(&asked, SessionId(9), SeqNum::FIRST, ConnectStatus::BadKey)).unwrap();
-    let failed = Event::Sent { send: SendId(1), code: StatusCode::EndpointUnreachable, xfer_length: 0 };
-    assert_eq!(events(&mut endpoint), [failed, Event::Severed { partner: address(1) }]);
+    let failed = EndpointEvent::Sent { send: SendId(1), code: StatusCode::EndpointUnreachable, xfer_length: 0 };
+    assert_eq!(events(&mut endpoint), [failed, EndpointEvent::Disconnected { partner: address(1) }]);
     take(&mut endpoint, &again).unwrap();
     let Some(Packet::ConnectReply(answer)) = next(&mut endpoint) else { panic!("no reply") };
     assert_eq!((answer.status, answer.target_session_id), (ConnectStatus::BadKey, OURS));
@@ -178,13 +182,13 @@ fn a_peer_that_was_opened_again_is_asked_who_it_is() {
 
 /// Somebody else says that it is the partner, and another one: the partner, which is asked, is as it was.
 #[test]
-fn who_says_that_it_is_a_partner_ends_nothing_and_keeps_nobody_out() {
+fn forged_connect_requests_do_not_disconnect_a_partner() {
     let mut endpoint = connected(Dialect::OPEN_MX);
-    endpoint.send(NOW, address(1), SendId(1), 5, 4, Manner::Plain).unwrap();
+    endpoint.send(NOW, address(1), SendId(1), 5, 4, SendMode::Standard).unwrap();
     while next(&mut endpoint).is_some() {}
     for forged in 20..40 {
         let request = request(SessionId(forged), 77, SeqNum::FIRST);
-        assert_eq!(take(&mut endpoint, &request), Err(Ignored::Doubted));
+        assert_eq!(take(&mut endpoint, &request), Err(Ignored::UnverifiedPartner));
     }
     let asked = next_request(&mut endpoint);
     assert_eq!(next(&mut endpoint), None, "one question is enough");
@@ -198,7 +202,7 @@ fn who_says_that_it_is_a_partner_ends_nothing_and_keeps_nobody_out() {
     take(&mut endpoint, &Packet::NackLib(nack)).unwrap();
     take(&mut endpoint, &reply(&asked, THEIRS, SeqNum::from_bits(2), ConnectStatus::BadKey)).unwrap();
     take(&mut endpoint, &tiny(1, 2, b"hello")).unwrap();
-    let sent = Event::Sent { send: SendId(1), code: StatusCode::Success, xfer_length: 4 };
+    let sent = EndpointEvent::Sent { send: SendId(1), code: StatusCode::Success, xfer_length: 4 };
     assert_eq!(events(&mut endpoint)[0], sent);
     take(&mut endpoint, &request(THEIRS, 77, SeqNum::from_bits(2))).unwrap();
 }
@@ -207,14 +211,14 @@ fn who_says_that_it_is_a_partner_ends_nothing_and_keeps_nobody_out() {
 #[test]
 fn a_peer_that_gave_us_up_is_noticed_when_it_connects_again() {
     let mut endpoint = connected(Dialect::OPEN_MX);
-    endpoint.send(NOW, address(1), SendId(1), 5, 4, Manner::Plain).unwrap();
+    endpoint.send(NOW, address(1), SendId(1), 5, 4, SendMode::Standard).unwrap();
     while next(&mut endpoint).is_some() {}
     take(&mut endpoint, &request(THEIRS, 77, SeqNum::FIRST)).unwrap();
     assert_eq!(events(&mut endpoint), [], "a connect of the same kind again changes nothing");
     take(&mut endpoint, &request(THEIRS, 77, SeqNum::FIRST.given_up())).unwrap();
-    let failed = Event::Sent { send: SendId(1), code: StatusCode::EndpointUnreachable, xfer_length: 0 };
-    assert_eq!(events(&mut endpoint), [failed, Event::Severed { partner: address(1) }]);
-    endpoint.send(NOW, address(1), SendId(2), 5, 4, Manner::Plain).unwrap();
+    let failed = EndpointEvent::Sent { send: SendId(1), code: StatusCode::EndpointUnreachable, xfer_length: 0 };
+    assert_eq!(events(&mut endpoint), [failed, EndpointEvent::Disconnected { partner: address(1) }]);
+    endpoint.send(NOW, address(1), SendId(2), 5, 4, SendMode::Standard).unwrap();
     while !matches!(next(&mut endpoint), Some(Packet::ConnectReply(_))) {}
     let asked = next_request(&mut endpoint);
     assert_eq!(asked.target_recv_seqnum_start.sesnum().number(), 1);
@@ -225,7 +229,7 @@ fn a_peer_that_gave_us_up_is_noticed_when_it_connects_again() {
 
 /// A message of the life before comes after the request that the next life answers: which number did that one take?
 #[test]
-fn a_peer_that_may_count_otherwise_is_told_another_session_number() {
+fn peer_with_unknown_numbering_gets_a_new_session_number() {
     for late in [false, true] {
         let mut endpoint = connected(Dialect::OPEN_MX);
         endpoint.connect(NOW, address(1), 3, ConnectId(2)).unwrap();
@@ -246,9 +250,9 @@ fn a_peer_that_may_count_otherwise_is_told_another_session_number() {
 
 /// Section 10.1: one that is of another use of the region, or of somebody else, ends nothing.
 #[test]
-fn a_notify_ends_only_what_it_names() {
+fn notify_completes_only_its_own_region() {
     let mut endpoint = connected(Dialect::OPEN_MX);
-    endpoint.send(NOW, address(1), SendId(1), 5, 100_000, Manner::Plain).unwrap();
+    endpoint.send(NOW, address(1), SendId(1), 5, 100_000, SendMode::Standard).unwrap();
     let Some(Packet::Rndv(announced)) = next(&mut endpoint) else { panic!("no announcement") };
     let mut seq = 0;
     let mut notify = |id: u8, seqnum: u8, total_length: u32| {
@@ -272,15 +276,15 @@ fn a_notify_ends_only_what_it_names() {
     assert_eq!(events(&mut endpoint), [], "the announcement is not acknowledged yet");
     take(&mut endpoint, &notify(id, seqnum, 3)).unwrap();
     take(&mut endpoint, &tiny(5, 2, b"")).unwrap();
-    let sent = Event::Sent { send: SendId(1), code: StatusCode::Success, xfer_length: 7 };
+    let sent = EndpointEvent::Sent { send: SendId(1), code: StatusCode::Success, xfer_length: 7 };
     assert_eq!(events(&mut endpoint)[0], sent, "what the first one said that named it");
 }
 
 /// What it gives back may be what a message before it waits for.
 #[test]
-fn a_notify_counts_before_its_turn_and_once() {
+fn notify_takes_effect_out_of_order_and_once() {
     let mut endpoint = connected(Dialect::OPEN_MX);
-    (1..=2).for_each(|send| endpoint.send(NOW, address(1), SendId(send), 5, 100_000, Manner::Plain).unwrap());
+    (1..=2).for_each(|send| endpoint.send(NOW, address(1), SendId(send), 5, 100_000, SendMode::Standard).unwrap());
     let announced = [(); 2].map(|()| match next(&mut endpoint) {
         Some(Packet::Rndv(announced)) => announced,
         other => panic!("{other:?} instead of an announcement"),
@@ -297,7 +301,7 @@ fn a_notify_counts_before_its_turn_and_once() {
             lib_piggyack: SeqNum::from_bits(3),
         })
     };
-    let sent = |send| Event::Sent { send: SendId(send), code: StatusCode::Success, xfer_length: 100_000 };
+    let sent = |send| EndpointEvent::Sent { send: SendId(send), code: StatusCode::Success, xfer_length: 100_000 };
     take(&mut endpoint, &notify(&announced[0], 3)).unwrap();
     assert_eq!(events(&mut endpoint), [sent(1)]);
     assert_eq!(take(&mut endpoint, &notify(&announced[0], 3)), Err(Ignored::Duplicate));
@@ -306,7 +310,7 @@ fn a_notify_counts_before_its_turn_and_once() {
     assert_eq!(events(&mut endpoint), []);
     for seq in [1, 2] {
         take(&mut endpoint, &tiny(seq, 3, b"")).unwrap();
-        assert!(events(&mut endpoint).iter().all(|event| !matches!(event, Event::Sent { .. })));
+        assert!(events(&mut endpoint).iter().all(|event| !matches!(event, EndpointEvent::Sent { .. })));
     }
     take(&mut endpoint, &notify(&announced[1], 4)).unwrap();
     assert_eq!(events(&mut endpoint), [sent(2)]);
@@ -316,7 +320,7 @@ fn a_notify_counts_before_its_turn_and_once() {
 #[test]
 fn a_notify_is_sent_before_announcements_that_wait() {
     let mut endpoint = connected(Dialect::OPEN_MX);
-    (1..=1000).for_each(|send| endpoint.send(NOW, address(1), SendId(send), 5, 100_000, Manner::Plain).unwrap());
+    (1..=1000).for_each(|send| endpoint.send(NOW, address(1), SendId(send), 5, 100_000, SendMode::Standard).unwrap());
     let mut announced = 0;
     while let Some(packet) = next(&mut endpoint) {
         assert!(matches!(packet, Packet::Rndv(_)), "{packet:?}");
@@ -327,7 +331,7 @@ fn a_notify_is_sent_before_announcements_that_wait() {
     let theirs =
         Rndv { head: head(1, 1), msg_length: 50_000, pulled_rdma_id, pulled_rdma_seqnum, pulled_rdma_offset: 0 };
     take(&mut endpoint, &Packet::Rndv(theirs)).unwrap();
-    let Some(Event::Begun { message, .. }) = endpoint.event() else { panic!("no message") };
+    let Some(EndpointEvent::Begun { message, .. }) = endpoint.event() else { panic!("no message") };
     endpoint.pull(NOW, message, 0, 0).unwrap();
     let Some(Packet::Notify(notify)) = next(&mut endpoint) else { panic!("no notify") };
     assert_eq!((notify.pulled_rdma_id, notify.pulled_rdma_seqnum), (pulled_rdma_id, pulled_rdma_seqnum));
@@ -336,9 +340,10 @@ fn a_notify_is_sent_before_announcements_that_wait() {
 
 /// Nobody has fetched any of them: as many as Open-MX has at a time are of one region each, more of several uses of them.
 #[test]
-fn long_messages_have_names_of_their_own_however_many_there_are() {
+fn long_messages_have_unique_region_names() {
     let mut endpoint = connected(Dialect::OPEN_MX);
-    (1..=1000).for_each(|send| endpoint.send(NOW, address(1), SendId(send), send, 100_000, Manner::Plain).unwrap());
+    (1..=1000)
+        .for_each(|send| endpoint.send(NOW, address(1), SendId(send), send, 100_000, SendMode::Standard).unwrap());
     let mut names = BTreeMap::new();
     while names.len() < 1000 {
         let before = names.len();
@@ -357,7 +362,7 @@ fn long_messages_have_names_of_their_own_however_many_there_are() {
     assert_eq!(first.len(), 128);
     for ((region, use_of), send) in names {
         take(&mut endpoint, &pull(region, use_of)).unwrap();
-        let asked = Event::Wanted { send: SendId(send), bytes: 1000, total: 100_000 };
+        let asked = EndpointEvent::DataWanted { send: SendId(send), bytes: 1000, total: 100_000 };
         assert!(matches!(next(&mut endpoint), Some(Packet::PullReply(reply)) if reply.data.send == SendId(send)));
         assert!(events(&mut endpoint).iter().all(|event| *event == asked));
     }
@@ -382,10 +387,14 @@ fn pull(region: u8, use_of: u8) -> Packet<&'static [u8]> {
 }
 
 #[test]
-fn connects_end_with_what_the_peer_says_or_in_time() {
+fn connects_end_with_the_peers_status_or_a_timeout() {
     let mut endpoint = endpoint(Dialect::OPEN_MX);
-    assert_eq!(endpoint.send(NOW, address(1), SendId(1), 0, 0, Manner::Plain), Err(CannotSend::NotConnected));
-    let failed = |id, code| [Event::Connected { connect: ConnectId(id), partner: address(1), outcome: Err(code) }];
+    assert_eq!(
+        endpoint.send(NOW, address(1), SendId(1), 0, 0, SendMode::Standard),
+        Err(EndpointSendError::NotConnected)
+    );
+    let failed =
+        |id, code| [EndpointEvent::Connected { connect: ConnectId(id), partner: address(1), outcome: Err(code) }];
     endpoint.connect(NOW, address(1), 3, ConnectId(1)).unwrap();
     let asked = next_request(&mut endpoint);
     take(&mut endpoint, &reply(&asked, THEIRS, SeqNum::FIRST, ConnectStatus::BadKey)).unwrap();
@@ -395,7 +404,9 @@ fn connects_end_with_what_the_peer_says_or_in_time() {
 
     endpoint.connect(NOW, address(1), 3, ConnectId(2)).unwrap();
     let asked = Packet::<&[u8]>::ConnectRequest(next_request(&mut endpoint));
-    let Some(Packet::NackLib(nack)) = refusal(&asked, Nack::EndpointClosed) else { panic!("no refusal") };
+    let Some(Packet::NackLib(nack)) = isthmus_mx::net::nack_for(&asked, Nack::EndpointClosed) else {
+        panic!("no refusal")
+    };
     take(&mut endpoint, &Packet::NackLib(nack)).unwrap();
     assert_eq!(events(&mut endpoint), failed(2, StatusCode::EndpointClosed));
 
@@ -418,10 +429,12 @@ fn connects_end_with_what_the_peer_says_or_in_time() {
 #[test]
 fn messages_to_an_endpoint_that_was_closed_end_with_that() {
     let mut endpoint = connected(Dialect::OPEN_MX);
-    endpoint.send(NOW, address(1), SendId(1), 5, 4, Manner::Plain).unwrap();
-    endpoint.send(NOW, address(1), SendId(2), 5, 100_000, Manner::Plain).unwrap();
+    endpoint.send(NOW, address(1), SendId(1), 5, 4, SendMode::Standard).unwrap();
+    endpoint.send(NOW, address(1), SendId(2), 5, 100_000, SendMode::Standard).unwrap();
     while let Some(packet) = next(&mut endpoint) {
-        let Some(Packet::NackLib(nack)) = refusal(&packet, Nack::EndpointClosed) else { panic!("{packet:?}") };
+        let Some(Packet::NackLib(nack)) = isthmus_mx::net::nack_for(&packet, Nack::EndpointClosed) else {
+            panic!("{packet:?}")
+        };
         take(&mut endpoint, &Packet::NackLib(nack)).unwrap_or(());
     }
     // Nobody says anything else.
@@ -429,7 +442,7 @@ fn messages_to_an_endpoint_that_was_closed_end_with_that() {
     endpoint.tick(later);
     let ended = events(&mut endpoint)
         .into_iter()
-        .filter(|event| matches!(event, Event::Sent { code: StatusCode::EndpointClosed, .. }));
+        .filter(|event| matches!(event, EndpointEvent::Sent { code: StatusCode::EndpointClosed, .. }));
     assert_eq!(ended.count(), 2);
 }
 
@@ -448,7 +461,7 @@ fn packets_for_an_earlier_session_are_refused() {
     assert_eq!(next(&mut endpoint), Some(Packet::NackLib(nack)));
     let other = Packet::NackLib(NackLib { dst_endpoint: EndpointNumber(200), ..nack });
     assert_eq!(take(&mut endpoint, &other), Err(Ignored::WrongEndpoint));
-    assert_eq!(refusal(&other, Nack::BadSession), None, "nobody refuses a refusal");
+    assert_eq!(isthmus_mx::net::nack_for(&other, Nack::BadSession), None, "nobody refuses a refusal");
 }
 
 /// Section 8.5: native MX before 1.2.5 waits for it.
@@ -456,7 +469,7 @@ fn packets_for_an_earlier_session_are_refused() {
 fn a_notify_is_acknowledged_at_once_in_mx_mode() {
     for (dialect, at_once) in [(Dialect::Mx, true), (Dialect::OPEN_MX, false)] {
         let mut endpoint = connected(dialect);
-        endpoint.send(NOW, address(1), SendId(1), 5, 100_000, Manner::Plain).unwrap();
+        endpoint.send(NOW, address(1), SendId(1), 5, 100_000, SendMode::Standard).unwrap();
         let Some(Packet::Rndv(announced)) = next(&mut endpoint) else { panic!("no announcement") };
         assert_eq!((announced.pulled_rdma_seqnum, announced.pulled_rdma_offset), (23, 0));
         let notify = Notify {
@@ -470,7 +483,7 @@ fn a_notify_is_acknowledged_at_once_in_mx_mode() {
             lib_piggyack: SeqNum::from_bits(2),
         };
         take(&mut endpoint, &Packet::Notify(notify)).unwrap();
-        let sent = Event::Sent { send: SendId(1), code: StatusCode::Success, xfer_length: 100_000 };
+        let sent = EndpointEvent::Sent { send: SendId(1), code: StatusCode::Success, xfer_length: 100_000 };
         assert_eq!(events(&mut endpoint), [sent]);
         assert_eq!(matches!(next(&mut endpoint), Some(Packet::Liback(_))), at_once);
     }
@@ -478,21 +491,21 @@ fn a_notify_is_acknowledged_at_once_in_mx_mode() {
 
 /// Both ends learn it in time when a host dies while it is being pulled from, or pulls.
 #[test]
-fn a_pull_whose_other_end_dies_ends_at_both_ends() {
-    let tuning = Tuning { resends_max: 20, ..Tuning::DEFAULT };
-    let kind = Kind { dialect: Dialect::Mx, sizes: Sizes::MX, tuning, narrow: true };
+fn pull_ends_on_both_sides_when_the_peer_dies() {
+    let tuning = EndpointTuning { resends_max: 20, ..EndpointTuning::DEFAULT };
+    let kind = HostConfig { dialect: Dialect::Mx, sizes: Sizes::MX, tuning, narrow: true };
     for dies in [0, 1] {
-        let mut world = World::new(2, kind, Weather::FINE, 1);
-        world.connect_all();
-        world.run_until_quiet(60_000_000);
-        world.send_whole(0, 1, 20_000_000);
-        world.run_until(world.now.after_us(5_000));
-        let died = world.now;
-        world.wire.cut(dies, 1 - dies, Time::from_us(u64::MAX));
-        world.wire.cut(1 - dies, dies, Time::from_us(u64::MAX));
-        world.run_until_quiet(60_000_000);
-        assert!(world.now.since_us(died) < 30_000_000);
-        assert!(world.hosts[0].sends.values().all(|send| send.ended.unwrap().code != StatusCode::Success));
-        assert_eq!(world.hosts[1].failed_receives, 1);
+        let mut simulation = Simulation::new(2, kind, NetConditions::FINE, 1);
+        simulation.connect_all();
+        simulation.run_until_quiet(60_000_000);
+        simulation.send_whole(0, 1, 20_000_000);
+        simulation.run_until(simulation.now.after_us(5_000));
+        let died = simulation.now;
+        simulation.wire.cut(dies, 1 - dies, Time::from_us(u64::MAX));
+        simulation.wire.cut(1 - dies, dies, Time::from_us(u64::MAX));
+        simulation.run_until_quiet(60_000_000);
+        assert!(simulation.now.since_us(died) < 30_000_000);
+        assert!(simulation.hosts[0].sends.values().all(|send| send.ended.unwrap().code != StatusCode::Success));
+        assert_eq!(simulation.hosts[1].failed_receives, 1);
     }
 }

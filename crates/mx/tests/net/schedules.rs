@@ -1,28 +1,28 @@
-//! Many short schedules, each with a weather and a program of its own.
+//! Many short schedules, each with network conditions and a program of its own.
 
-use crate::host::Kind;
+use crate::host::HostConfig;
 use crate::random::{Random, Seed};
-use crate::wire::Weather;
-use crate::world::World;
-use isthmus_mx::net::{Time, Tuning};
+use crate::simulation::Simulation;
+use crate::wire::NetConditions;
+use isthmus_mx::net::{EndpointTuning, Time};
 use isthmus_mx::wire::{Dialect, Sizes};
 
-pub(crate) fn kind(random: &mut Random) -> Kind {
+pub(crate) fn kind(random: &mut Random) -> HostConfig {
     let sizes = match random.below(4) {
         0 => None,
         1 => Sizes::open_mx(9000),
         2 => Sizes::open_mx(1500),
         _ => Sizes::open_mx(300).and_then(|sizes| sizes.with_block_frames(8)),
     };
-    let tuning = Tuning { resends_max: 20, ..Tuning::default() };
+    let tuning = EndpointTuning { resends_max: 20, ..EndpointTuning::default() };
     match sizes {
-        None => Kind { dialect: Dialect::Mx, sizes: Sizes::MX, tuning, narrow: true },
-        Some(sizes) => Kind { dialect: Dialect::OPEN_MX, sizes, tuning, narrow: true },
+        None => HostConfig { dialect: Dialect::Mx, sizes: Sizes::MX, tuning, narrow: true },
+        Some(sizes) => HostConfig { dialect: Dialect::OPEN_MX, sizes, tuning, narrow: true },
     }
 }
 
-pub(crate) fn weather(random: &mut Random) -> Weather {
-    Weather {
+pub(crate) fn conditions(random: &mut Random) -> NetConditions {
+    NetConditions {
         loss_per_million: [0, 1_000, 20_000, 100_000, 300_000][random.below(5) as usize],
         repeat_per_million: [0, 10_000, 100_000][random.below(3) as usize],
         late_per_million: [0, 50_000, 500_000][random.below(3) as usize],
@@ -39,40 +39,40 @@ pub(crate) fn length(random: &mut Random) -> u32 {
 }
 
 /// Hosts that connect to each other and send a few messages of all classes.
-fn exchange(seed: u64, messages: u64) -> World {
+fn exchange(seed: u64, messages: u64) -> Simulation {
     let _seed = Seed(seed);
     let mut random = Random::new(seed);
     let hosts = 2 + random.below(3) as usize;
-    let (kind, weather) = (kind(&mut random), weather(&mut random));
-    let mut world = World::new(hosts, kind, weather, random.next());
-    world.connect_all();
-    world.run_until_quiet(60_000_000);
+    let (kind, conditions) = (kind(&mut random), conditions(&mut random));
+    let mut simulation = Simulation::new(hosts, kind, conditions, random.next());
+    simulation.connect_all();
+    simulation.run_until_quiet(60_000_000);
     for _ in 0..messages {
         let from = random.below(hosts as u64) as usize;
         let to = (from + 1 + random.below(hosts as u64 - 1) as usize) % hosts;
         let length = length(&mut random);
-        assert!(world.send(from, to, length, random.chance(50_000)).is_some(), "they are connected");
+        assert!(simulation.send(from, to, length, random.chance(50_000)).is_some(), "they are connected");
         if random.chance(300_000) {
             let pause_us = [1, 50, 1_000, 100_000][random.below(4) as usize];
-            world.run_until(world.now.after_us(pause_us));
+            simulation.run_until(simulation.now.after_us(pause_us));
         }
     }
-    world.run_until_quiet(120_000_000);
-    world
+    simulation.run_until_quiet(120_000_000);
+    simulation
 }
 
 #[test]
 fn every_message_arrives_once_in_order_and_intact() {
     for seed in 0..1000 {
-        let world = exchange(seed, 40);
-        for host in &world.hosts {
-            assert_eq!((host.severed, host.failed_receives), (0, 0), "seed {seed}: nobody was given up");
+        let simulation = exchange(seed, 40);
+        for host in &simulation.hosts {
+            assert_eq!((host.disconnected, host.failed_receives), (0, 0), "seed {seed}: nobody was given up");
         }
     }
 }
 
 #[test]
-fn a_schedule_is_the_same_every_time() {
+fn seeded_run_is_deterministic() {
     for seed in 0..20 {
         let [one, other] = [exchange(seed, 40), exchange(seed, 40)];
         assert_eq!((one.now, one.wire.count()), (other.now, other.wire.count()));
@@ -85,48 +85,48 @@ fn a_schedule_is_the_same_every_time() {
 fn ten_thousand_messages_survive_loss_repetition_and_disorder() {
     let _seed = Seed(4);
     let mut random = Random::new(4);
-    let weather = Weather {
+    let conditions = NetConditions {
         loss_per_million: 100_000,
         repeat_per_million: 100_000,
         late_per_million: 100_000,
         late_us: 3_000,
         delay_us: 1_000,
-        ..Weather::FINE
+        ..NetConditions::FINE
     };
-    let kind = Kind { dialect: Dialect::Mx, sizes: Sizes::MX, tuning: Tuning::DEFAULT, narrow: true };
-    let mut world = World::new(4, kind, weather, 4);
-    world.connect_all();
-    world.run_until_quiet(60_000_000);
+    let kind = HostConfig { dialect: Dialect::Mx, sizes: Sizes::MX, tuning: EndpointTuning::DEFAULT, narrow: true };
+    let mut simulation = Simulation::new(4, kind, conditions, 4);
+    simulation.connect_all();
+    simulation.run_until_quiet(60_000_000);
     for _ in 0..10_000 {
         let from = random.below(4) as usize;
         let to = (from + 1 + random.below(3) as usize) % 4;
         let most = [0, 32, 128, 2_000, 32_768, 100_000][random.below(6) as usize];
-        world.send(from, to, random.below(most + 1) as u32, false).unwrap();
-        if world.hosts[from].sending > 64 {
-            world.run_until(world.now.after_us(1_000));
+        simulation.send(from, to, random.below(most + 1) as u32, false).unwrap();
+        if simulation.hosts[from].sending > 64 {
+            simulation.run_until(simulation.now.after_us(1_000));
         }
     }
-    world.run_until_quiet(600_000_000);
-    for host in &world.hosts {
-        assert_eq!((host.severed, host.failed_receives), (0, 0), "nobody was given up");
+    simulation.run_until_quiet(600_000_000);
+    for host in &simulation.hosts {
+        assert_eq!((host.disconnected, host.failed_receives), (0, 0), "nobody was given up");
     }
-    assert_eq!(world.hosts.iter().map(|host| host.whole.len()).sum::<usize>(), 10_000);
+    assert_eq!(simulation.hosts.iter().map(|host| host.whole.len()).sum::<usize>(), 10_000);
 }
 
 /// A part of thousands of short messages is lost: more than a receiver keeps of what comes after it, and more than one round trip mends.
 #[test]
-fn a_loss_in_the_midst_of_thousands_is_soon_made_good() {
-    let kind = Kind { dialect: Dialect::Mx, sizes: Sizes::MX, tuning: Tuning::DEFAULT, narrow: false };
+fn lost_packet_among_thousands_is_recovered_quickly() {
+    let kind = HostConfig { dialect: Dialect::Mx, sizes: Sizes::MX, tuning: EndpointTuning::DEFAULT, narrow: false };
     for (cut_us, until_us) in [(1, 11), (60, 70), (100, 110), (10, 110), (1, 200)] {
-        let mut world = World::new(2, kind, Weather::FINE, 1);
-        world.connect_all();
-        world.run_until_quiet(1_000_000);
-        let start = world.now;
-        (0..4_000).for_each(|_| assert!(world.send(0, 1, 8, false).is_some()));
-        world.run_until(start.after_us(cut_us));
-        world.wire.cut(0, 1, start.after_us(until_us));
-        world.run_until_quiet(60_000_000);
-        let took_us = world.now.since_us(start);
+        let mut simulation = Simulation::new(2, kind, NetConditions::FINE, 1);
+        simulation.connect_all();
+        simulation.run_until_quiet(1_000_000);
+        let start = simulation.now;
+        (0..4_000).for_each(|_| assert!(simulation.send(0, 1, 8, false).is_some()));
+        simulation.run_until(start.after_us(cut_us));
+        simulation.wire.cut(0, 1, start.after_us(until_us));
+        simulation.run_until_quiet(60_000_000);
+        let took_us = simulation.now.since_us(start);
         assert!(took_us < 500_000, "{took_us} us, cut after {cut_us}");
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Weather {
+pub(crate) struct NetConditions {
     pub(crate) loss_per_million: u64,
     pub(crate) repeat_per_million: u64,
     /// These frames take longer, and so are overtaken.
@@ -26,7 +26,7 @@ pub(crate) struct Switch {
     pub(crate) queue_bytes: u64,
 }
 
-impl Weather {
+impl NetConditions {
     /// 1 GB/s, 20 µs, and nothing is lost.
     pub(crate) const FINE: Self = Self {
         loss_per_million: 0,
@@ -50,7 +50,7 @@ pub(crate) struct Frame {
 /// All of them, and when the hosts have sent what they gave to their links.
 #[derive(Debug)]
 pub(crate) struct Wire {
-    pub(crate) weather: Weather,
+    pub(crate) conditions: NetConditions,
     random: Random,
     flying: BTreeMap<(Time, u64), Frame>,
     count: u64,
@@ -66,10 +66,10 @@ pub(crate) struct Wire {
 const LINK_QUEUE_NS: u64 = 50_000;
 
 impl Wire {
-    pub(crate) fn new(hosts: usize, weather: Weather, seed: u64) -> Self {
+    pub(crate) fn new(hosts: usize, conditions: NetConditions, seed: u64) -> Self {
         let random = Random::new(seed);
         Self {
-            weather,
+            conditions,
             random,
             flying: BTreeMap::new(),
             count: 0,
@@ -87,13 +87,14 @@ impl Wire {
 
     pub(crate) fn send(&mut self, now: Time, frame: Frame) {
         let start = self.busy_until_ns[frame.from].max(now.us() * 1000);
-        let end = start + frame.bytes.len() as u64 * 1_000_000 / self.weather.bytes_per_ms;
+        let end = start + frame.bytes.len() as u64 * 1_000_000 / self.conditions.bytes_per_ms;
         self.busy_until_ns[frame.from] = end;
         if self.cuts.get(&(frame.from, frame.to)).is_some_and(|until| now < *until) {
             return;
         }
         let Some(end) = self.switched(end, &frame) else { return };
-        let Weather { loss_per_million, repeat_per_million, late_per_million, late_us, delay_us, .. } = self.weather;
+        let NetConditions { loss_per_million, repeat_per_million, late_per_million, late_us, delay_us, .. } =
+            self.conditions;
         let times = if self.random.chance(loss_per_million) { 0 } else { 1 }
             + if self.random.chance(repeat_per_million) { 1 } else { 0 };
         for _ in 0..times {
@@ -107,7 +108,7 @@ impl Wire {
 
     /// When a frame that its host has sent has left the switch, if it did not find the queue full.
     fn switched(&mut self, sent_ns: u64, frame: &Frame) -> Option<u64> {
-        let Some(Switch { bytes_per_ms, queue_bytes }) = self.weather.switch else { return Some(sent_ns) };
+        let Some(Switch { bytes_per_ms, queue_bytes }) = self.conditions.switch else { return Some(sent_ns) };
         let Some(busy_until_ns) = self.line_busy_until_ns.get_mut(frame.to) else { return Some(sent_ns) };
         let takes_ns = |bytes: u64| bytes * 1_000_000 / bytes_per_ms;
         let start = sent_ns.max(*busy_until_ns);

@@ -10,12 +10,12 @@ mod spec;
 mod spec_packets;
 mod vectors;
 
-use isthmus_mx::wire::{Dialect, Header, NotEmitted, Packet, emit};
+use isthmus_mx::wire::{Dialect, EmitError, Header, Packet, emit};
 
 const DIALECTS: [Dialect; 2] = [Dialect::Mx, Dialect::OPEN_MX];
 
 /// A packet as a frame.
-fn frame(dialect: Dialect, header: &Header, packet: &Packet<impl AsRef<[u8]>>) -> Result<Vec<u8>, NotEmitted> {
+fn frame(dialect: Dialect, header: &Header, packet: &Packet<impl AsRef<[u8]>>) -> Result<Vec<u8>, EmitError> {
     let mut buffer = vec![0xee; 70_000];
     let bytes = emit(dialect, header, packet, &mut buffer)?;
     buffer.truncate(bytes);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use isthmus_mx::StatusCode;
 use isthmus_mx::wire::{
-    BoardName, Dialect, Malformed, Nack, NotEmitted, Packet, PacketType, PeerIndex, Pull, Raw, emit, emit_head, parse,
+    BoardName, Dialect, EmitError, Malformed, Nack, Packet, PacketType, PeerIndex, Pull, Raw, emit, emit_head, parse,
 };
 
 use crate::samples::{Sample, samples};
@@ -31,10 +31,10 @@ pub(crate) fn changes() -> Vec<Change> {
         (2, vec![(0, 0)], Malformed::Type(0)),
         (2, vec![(0, 255)], Malformed::Type(255)),
         (2, vec![(0, 46)], Malformed::Type(46)),
-        (2, vec![(0, 2)], Malformed::NotSpoken(T::MfmNicReply)),
-        (2, vec![(0, 32)], Malformed::NotSpoken(T::EtherUnicast)),
-        (2, vec![(0, 33)], Malformed::NotSpoken(T::EtherMulticast)),
-        (2, vec![(0, 34)], Malformed::NotSpoken(T::EtherNative)),
+        (2, vec![(0, 2)], Malformed::UnsupportedType(T::MfmNicReply)),
+        (2, vec![(0, 32)], Malformed::UnsupportedType(T::EtherUnicast)),
+        (2, vec![(0, 33)], Malformed::UnsupportedType(T::EtherMulticast)),
+        (2, vec![(0, 34)], Malformed::UnsupportedType(T::EtherNative)),
         (17, vec![(0, 1)], too_long(T::Raw, 4111, 1007)),
         (3, vec![(1, 0)], too_short(T::HostReply, 0, 1)),
         (3, vec![(1, 81)], too_long(T::HostReply, 81, 80)),
@@ -103,7 +103,7 @@ fn headers_are_whole() {
 }
 
 #[test]
-fn every_reason_has_a_place_and_a_name_of_its_own() {
+fn every_reason_has_a_unique_index_and_name() {
     let mut seen = BTreeSet::new();
     let more =
         [Malformed::Short { have: 0, need: 16 }, Malformed::Ethertype(0x0800), Malformed::AnnouncedNic(u64::MAX)];
@@ -116,14 +116,14 @@ fn every_reason_has_a_place_and_a_name_of_its_own() {
 }
 
 /// Why a sample is not sent once it has been changed.
-fn refusal(dialect: Dialect, number: usize, change: impl Fn(&mut Packet<Vec<u8>>)) -> NotEmitted {
+fn refusal(dialect: Dialect, number: usize, change: impl Fn(&mut Packet<Vec<u8>>)) -> EmitError {
     let Sample { header, mut packet, .. } = samples().swap_remove(number - 1);
     change(&mut packet);
     frame(dialect, &header, &packet).unwrap_err()
 }
 
-const fn field(field: &'static str, value: u64, most: u64) -> NotEmitted {
-    NotEmitted::Field { field, value, most }
+const fn field(field: &'static str, value: u64, most: u64) -> EmitError {
+    EmitError::Field { field, value, most }
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn data_that_receivers_would_refuse_is_not_sent() {
 }
 
 #[test]
-fn mx_mode_refuses_what_only_open_mx_mode_can_say() {
+fn mx_mode_refuses_values_that_only_open_mx_mode_can_encode() {
     let pull = |change: fn(&mut Pull)| {
         refusal(Dialect::Mx, 12, |packet| {
             let Packet::Pull(pull) = packet else { panic!("V12 is a PULL") };
@@ -170,16 +170,16 @@ fn mx_mode_refuses_what_only_open_mx_mode_can_say() {
 }
 
 #[test]
-fn nothing_is_written_beyond_a_buffer() {
+fn emit_never_writes_beyond_the_buffer() {
     for Sample { dialects, header, packet, frame, .. } in samples() {
         let head = packet.head_bytes(dialects[0]);
         let mut buffer = vec![0; frame.len()];
         assert_eq!(emit(dialects[0], &header, &packet, &mut buffer), Ok(frame.len()));
         let have = frame.len() - 1;
-        let room = NotEmitted::Room { need: frame.len(), have };
+        let room = EmitError::Room { need: frame.len(), have };
         assert_eq!(emit(dialects[0], &header, &packet, &mut buffer[..have]), Err(room));
         assert!(emit_head(dialects[0], &header, &packet, &mut buffer[..head]).is_ok());
-        let room = NotEmitted::Room { need: head, have: head - 1 };
+        let room = EmitError::Room { need: head, have: head - 1 };
         assert_eq!(emit_head(dialects[0], &header, &packet, &mut buffer[..head - 1]), Err(room));
     }
 }

@@ -2,8 +2,8 @@
 
 use isthmus_layout::NicId;
 use isthmus_mx::wire::{
-    BoardName, ConnectReply, ConnectRequest, ConnectStatus, Dialect, Eager, EndpointNumber, Fragment, HEADER_BYTES,
-    Header, HostQuery, HostReply, Liback, MX_FRAGMENT_BYTES_MAX, MessageHead, Nack, NackLib, NackMcp, Notify, Packet,
+    BoardName, ConnectReply, ConnectRequest, ConnectStatus, Dialect, Eager, EndpointNumber, HEADER_BYTES, Header,
+    HostQuery, HostReply, Liback, MX_FRAGMENT_BYTES_MAX, Medium, MessageHead, Nack, NackLib, NackMcp, Notify, Packet,
     PeerIndex, Pull, PullHandle, PullReply, RAW_FRAME_BYTES_MAX, Raw, Rndv, SMALL_BYTES_MAX, SeqNum, SessionId,
     TINY_BYTES_MAX, parse,
 };
@@ -133,7 +133,7 @@ fn fragment(dialect: Dialect) -> BoxedStrategy<Owned> {
     let of = |(head, frag_seqnum, frag_pipeline, data, more): (MessageHead, u8, u8, Vec<u8>, u32)| {
         let length = (u32::from(frag_seqnum) << frag_pipeline) + data.len() as u32;
         let length = length.saturating_add(more);
-        Packet::Medium(Fragment { head, length, frag_seqnum, frag_pipeline, data })
+        Packet::Medium(Medium { head, length, frag_seqnum, frag_pipeline, data })
     };
     match dialect {
         Dialect::Mx => {
@@ -221,7 +221,7 @@ fn spoken() -> impl Strategy<Value = (Dialect, Owned)> {
 }
 
 /// What is parsed is well-formed: it can be emitted, and says the same.
-fn says_it_again(dialect: Dialect, bytes: &[u8]) {
+fn assert_round_trip(dialect: Dialect, bytes: &[u8]) {
     if let Ok((header, packet)) = parse(dialect, bytes) {
         let again = frame(dialect, &header, &packet).unwrap();
         let (header_again, packet_again) = parse(dialect, &again).unwrap();
@@ -235,7 +235,7 @@ fn says_it_again(dialect: Dialect, bytes: &[u8]) {
 
 proptest! {
     #[test]
-    fn what_is_said_is_understood(header in header(), (dialect, packet) in spoken()) {
+    fn emitted_packets_parse_to_themselves(header in header(), (dialect, packet) in spoken()) {
         let frame = frame(dialect, &header, &packet).unwrap();
         prop_assert!(frame.len() >= 60);
         let (parsed_header, parsed) = parse(dialect, &frame).unwrap();
@@ -248,23 +248,23 @@ proptest! {
     fn prefixes_are_refused_or_parsed(header in header(), (dialect, packet) in spoken()) {
         let frame = frame(dialect, &header, &packet).unwrap();
         for bytes in 0..frame.len().min(200) {
-            says_it_again(dialect, &frame[..bytes]);
+            assert_round_trip(dialect, &frame[..bytes]);
         }
     }
 
     #[test]
-    fn noise_is_refused_or_said_again(
+    fn random_bytes_are_refused_or_reemitted(
         is_mx: bool, kind in prop_oneof![1_u8..5, 32_u8..47, any::<u8>()], mut noise in vec(any::<u8>(), 0..200),
     ) {
         let dialect = if is_mx { Dialect::Mx } else { Dialect::OPEN_MX };
         for (at, byte) in [(12, 0x86), (13, 0xdf), (16, kind)] {
             noise.get_mut(at).into_iter().for_each(|place| *place = byte);
         }
-        says_it_again(dialect, &noise);
+        assert_round_trip(dialect, &noise);
     }
 
     #[test]
-    fn damaged_samples_are_refused_or_said_again(
+    fn damaged_samples_are_refused_or_reemitted(
         sample in 0..22_usize, damage in vec((16..64_usize, any::<u8>()), 1..6), cut in 0..80_usize,
     ) {
         let sample = &samples()[sample];
@@ -273,6 +273,6 @@ proptest! {
             frame.get_mut(at).into_iter().for_each(|place| *place = byte);
         }
         frame.truncate(frame.len() - cut.min(frame.len()));
-        says_it_again(sample.dialects[0], &frame);
+        assert_round_trip(sample.dialects[0], &frame);
     }
 }

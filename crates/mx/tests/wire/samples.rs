@@ -3,8 +3,8 @@
 use isthmus_layout::NicId;
 use isthmus_mx::wire::{
     Announcement, BROADCAST, BoardName, ConnectReply, ConnectRequest, ConnectStatus, Dialect, Eager, EndpointNumber,
-    Fragment, Header, HostQuery, HostReply, Liback, MessageHead, Nack, NackLib, NackMcp, Notify, Packet, PeerIndex,
-    Pull, PullHandle, PullReply, Raw, Rndv, SeqNum, SessionId,
+    Header, HostQuery, HostReply, Liback, Medium, MessageHead, Nack, NackLib, NackMcp, Notify, Packet, PeerIndex, Pull,
+    PullHandle, PullReply, Raw, Rndv, SeqNum, SessionId,
 };
 
 /// A frame of the specification, and what it says.
@@ -113,7 +113,7 @@ fn connects() -> Vec<(Header, Packet<Vec<u8>>)> {
 fn messages() -> Vec<(Header, Packet<Vec<u8>>)> {
     let hello = Eager { head: head(1, 1, 0x0000_2222_1111_0000), data: b"hello".to_vec() };
     let small = Eager { head: head(2, 1, 0x12), data: (0..=0x20).collect() };
-    let fragment = |length, frag_pipeline| Fragment {
+    let fragment = |length, frag_pipeline| Medium {
         head: head(3, 1, 0x12),
         length,
         frag_seqnum: 1,
@@ -130,7 +130,7 @@ fn messages() -> Vec<(Header, Packet<Vec<u8>>)> {
     vec![
         (a_to_b(2), Packet::Tiny(hello)),
         (a_to_b(2), Packet::Small(small)),
-        (a_to_b(2), Packet::Medium(fragment(4100, Fragment::<Vec<u8>>::PIPELINE))),
+        (a_to_b(2), Packet::Medium(fragment(4100, Medium::<Vec<u8>>::PIPELINE))),
         (a_to_b(2), Packet::Medium(fragment(1456, 0))),
         (a_to_b(2), Packet::Rndv(rndv)),
     ]

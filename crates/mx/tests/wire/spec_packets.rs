@@ -1,9 +1,9 @@
 //! Each packet with nothing in it, and with one field after the other set to all ones: what the page of tables is made from.
 
 use isthmus_mx::wire::{
-    BoardName, ConnectReply, ConnectRequest, ConnectStatus, Dialect, Eager, EndpointNumber, Fragment, HostQuery,
-    HostReply, Liback, MessageHead, Nack, NackLib, NackMcp, Notify, Packet, PeerIndex, Pull, PullHandle, PullReply,
-    Raw, Rndv, SeqNum, SessionId,
+    BoardName, ConnectReply, ConnectRequest, ConnectStatus, Dialect, Eager, EndpointNumber, HostQuery, HostReply,
+    Liback, Medium, MessageHead, Nack, NackLib, NackMcp, Notify, Packet, PeerIndex, Pull, PullHandle, PullReply, Raw,
+    Rndv, SeqNum, SessionId,
 };
 
 type Owned = Packet<Vec<u8>>;
@@ -173,7 +173,7 @@ fn small(_: Dialect) -> Bodies {
 
 fn medium(dialect: Dialect) -> Bodies {
     let of = |head, length, frag_seqnum, frag_pipeline, data: &[u8]| {
-        Packet::Medium(Fragment { head, length, frag_seqnum, frag_pipeline, data: data.to_vec() })
+        Packet::Medium(Medium { head, length, frag_seqnum, frag_pipeline, data: data.to_vec() })
     };
     let length = if dialect == Dialect::Mx { u32::from(u16::MAX) } else { u32::MAX };
     let mut fields = head_fields(|head| of(head, length, 0, 0, &[]));

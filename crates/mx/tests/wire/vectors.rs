@@ -18,7 +18,7 @@ fn samples_are_parsed_and_emitted_byte_by_byte() {
 }
 
 #[test]
-fn heads_are_what_stands_before_the_data() {
+fn emit_head_equals_the_bytes_before_the_data() {
     for Sample { number, dialects, header, packet, frame: bytes } in samples() {
         for &dialect in dialects {
             let mut buffer = [0xee; isthmus_mx::wire::HEAD_BYTES_MAX];
@@ -71,7 +71,7 @@ fn ignored(kind: PacketType, number: usize) -> Vec<usize> {
 }
 
 #[test]
-fn what_must_be_ignored_is_ignored_and_nothing_else() {
+fn parse_ignores_exactly_the_reserved_bytes() {
     for Sample { number, dialects, header, packet, frame } in samples() {
         for &dialect in dialects {
             let parts = packet.parts(dialect);
@@ -115,7 +115,7 @@ fn beginnings_of_samples_are_refused_until_their_last_declared_byte() {
 
 /// Every byte of every sample at every value: no panic, and what is accepted can be said again.
 #[test]
-fn no_value_of_any_byte_does_harm() {
+fn parse_accepts_any_value_of_any_byte_without_panic() {
     for Sample { dialects, frame: bytes, .. } in samples() {
         for &dialect in dialects {
             for at in 0..bytes.len().min(64) {

@@ -1,35 +1,35 @@
-//! The suite over a device that QEMU is not there for: both halves are the host's, of the same window.
+//! The suite over a device that QEMU is not there for: both sides are the host's, of the same window.
 
 use super::*;
 use isthmus_platform::Ring;
-use isthmus_platform::conformance::check_here;
+use isthmus_platform::conformance::check_in_process;
 use rustix::fd::OwnedFd;
 
 const WINDOW: RegionSize = RegionSize(4 << 20);
 
-/// The guest's half, as if the driver had made it.
-fn halves() -> (Both, Both) {
-    let shape = crate::Shape::new(WINDOW, 3, 4).unwrap();
-    let host = Guest::new(shape, None).unwrap();
+/// The host's and the guest's side, as if the driver had made it.
+fn sides() -> (Both, Both) {
+    let shape = crate::DeviceLayout::new(WINDOW, 3, 4).unwrap();
+    let host = ServerGuest::new(shape, None).unwrap();
     let copies = |fds: &[OwnedFd]| fds.iter().map(|fd| fd.try_clone().unwrap()).collect::<Vec<_>>();
-    let guest = Guest {
+    let guest = ServerGuest {
         window: host.window.try_clone().unwrap(),
         size: host.size,
-        outward: copies(&host.inward),
-        inward: copies(&host.outward),
+        to_guest: copies(&host.from_guest),
+        from_guest: copies(&host.to_guest),
         process: None,
     };
-    (Both { guest: host, end: End::Host }, Both { guest, end: End::Guest })
+    (Both { guest: host, side: Side::Host }, Both { guest, side: Side::Guest })
 }
 
 struct Both {
-    guest: Guest,
-    end: End,
+    guest: ServerGuest,
+    side: Side,
 }
 
-impl Half for Both {
-    fn end(&self) -> End {
-        self.end
+impl DeviceSide for Both {
+    fn side(&self) -> Side {
+        self.side
     }
     fn window(&self) -> RegionSize {
         self.guest.size
@@ -38,25 +38,25 @@ impl Half for Both {
         self.guest.vectors()
     }
     fn map(&self, at: u64, size: RegionSize, access: Access) -> Result<Mapping, PlatformError> {
-        Half::map(&self.guest, at, size, access)
+        DeviceSide::map(&self.guest, at, size, access)
     }
     fn listener(&self, vector: u16) -> Result<Doorbell, PlatformError> {
-        Half::listener(&self.guest, vector)
+        DeviceSide::listener(&self.guest, vector)
     }
-    fn ringer(&self, vector: u16) -> Result<Doorbell, PlatformError> {
-        Half::ringer(&self.guest, vector)
+    fn doorbell_sender(&self, vector: u16) -> Result<Doorbell, PlatformError> {
+        DeviceSide::doorbell_sender(&self.guest, vector)
     }
 }
 
 #[test]
 fn kvm_passes() {
-    let (host, guest) = halves();
-    check_here(&Kvm::new(host), &(), &Kvm::new(guest), &());
+    let (host, guest) = sides();
+    check_in_process(&Kvm::new(host), &(), &Kvm::new(guest), &());
 }
 
 #[test]
-fn each_side_allocates_in_its_own_part_until_that_is_full() {
-    let (host, guest) = halves();
+fn each_side_allocates_in_its_own_half() {
+    let (host, guest) = sides();
     let (host, guest) = (Kvm::new(host), Kvm::new(guest));
     let size = RegionSize(64 << 10);
     for (kvm, other) in [(&host, &guest), (&guest, &host)] {
@@ -66,7 +66,7 @@ fn each_side_allocates_in_its_own_part_until_that_is_full() {
             assert!(other.map(grant, size, Access::ReadWrite).is_ok(), "{grant:?}");
             held.push(memory);
         }
-        let (from, to) = part(WINDOW, kvm.half().end());
+        let (from, to) = allocation_range(WINDOW, kvm.device_side().side());
         assert_eq!(held.len() as u64, (to - from) / size.0);
         // What comes back is found again.
         held.swap_remove(3);
@@ -83,35 +83,35 @@ fn each_side_allocates_in_its_own_part_until_that_is_full() {
 
 #[test]
 fn a_vector_serves_one_listener_after_the_other() {
-    let (host, guest) = halves();
+    let (host, guest) = sides();
     let (host, guest) = (Kvm::new(host), Kvm::new(guest));
-    let (first, bell) = host.doorbell(&()).unwrap();
+    let (first, doorbell) = host.doorbell(&()).unwrap();
     let (_second, other) = host.doorbell(&()).unwrap();
-    assert_ne!(bell, other);
-    assert!(host.doorbell(&()).is_err(), "the crossing's vector is nobody else's");
-    let ringer = guest.ringer(bell).unwrap();
+    assert_ne!(doorbell, other);
+    assert!(host.doorbell(&()).is_err(), "the vector of the proxy ring is reserved");
+    let ringer = guest.doorbell_sender(doorbell).unwrap();
     ringer.ring();
     drop(first);
     let (third, again) = host.doorbell(&()).unwrap();
-    assert_eq!(again, bell);
+    assert_eq!(again, doorbell);
     assert!(!third.wait(Duration::ZERO), "a ring for whoever listened before");
     ringer.ring();
     assert!(third.wait(Duration::ZERO));
-    assert!(guest.ringer(Vector(3)).is_err());
+    assert!(guest.doorbell_sender(Vector(3)).is_err());
 }
 
 #[test]
 fn places_and_vectors_travel_as_bytes() {
     for access in [Access::Read, Access::ReadWrite] {
-        let place = Place { at: 0x12_3000, bytes: 4096, access };
-        assert_eq!(Place::parse(&place.emit()), Some(place));
+        let place = WindowRange { at: 0x12_3000, bytes: 4096, access };
+        assert_eq!(WindowRange::parse(&place.emit()), Some(place));
     }
     assert_eq!(Vector::parse(&Vector(513).emit()), Some(Vector(513)));
-    let mut wrong = Place { at: 0, bytes: 4096, access: Access::Read }.emit();
+    let mut wrong = WindowRange { at: 0, bytes: 4096, access: Access::Read }.emit();
     for cut in 0..wrong.len() {
-        assert_eq!(Place::parse(&wrong[..cut]), None, "{cut}");
+        assert_eq!(WindowRange::parse(&wrong[..cut]), None, "{cut}");
     }
     wrong[16] = 2;
-    assert_eq!(Place::parse(&wrong), None);
+    assert_eq!(WindowRange::parse(&wrong), None);
     assert_eq!((Vector::parse(&[]), Vector::parse(&[1, 2, 3])), (None, None));
 }

@@ -18,22 +18,22 @@ const MASK: u16 = 0x10;
 const OTHERS: u16 = 0x20;
 
 const READ_AND_WRITE: u16 = 6;
-const NOTHING: u16 = 0;
+const NO_ACCESS: u16 = 0;
 
 /// Lets a user connect, as the owner may, and no others.
-pub(super) fn admit(path: &Path, user: u32) -> Result<(), Errno> {
-    let no_one = u32::MAX;
+pub(super) fn allow_user(path: &Path, user: u32) -> Result<(), Errno> {
+    let undefined_id = u32::MAX;
     let entries = [
-        (OWNER, READ_AND_WRITE, no_one),
+        (OWNER, READ_AND_WRITE, undefined_id),
         (USER, READ_AND_WRITE, user),
-        (GROUP, NOTHING, no_one),
-        (MASK, READ_AND_WRITE, no_one),
-        (OTHERS, NOTHING, no_one),
+        (GROUP, NO_ACCESS, undefined_id),
+        (MASK, READ_AND_WRITE, undefined_id),
+        (OTHERS, NO_ACCESS, undefined_id),
     ];
     let mut list = VERSION.to_le_bytes().to_vec();
-    for (whom, may, id) in entries {
-        list.extend(whom.to_le_bytes());
-        list.extend(may.to_le_bytes());
+    for (tag, permissions, id) in entries {
+        list.extend(tag.to_le_bytes());
+        list.extend(permissions.to_le_bytes());
         list.extend(id.to_le_bytes());
     }
     rustix::fs::setxattr(path, ATTRIBUTE, &list, XattrFlags::empty())

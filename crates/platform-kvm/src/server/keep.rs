@@ -1,20 +1,20 @@
 //! A guest's connection as something that outlives its server: the next one goes on with it, and QEMU does not notice.
 //!
 //! ```text
-//!   server ── keep ──► parcel: socket, window, bells ── the server dies ──► resume ──► Connected, as before
+//!   server ── pack ──► fd bundle: socket, window, doorbells ── the server dies ──► resume ──► Connected, as before
 //! ```
 
-use super::{Connection, Guest, IvshmemServer, SETTLED};
-use crate::shape::{VECTORS_MAX, VECTORS_MIN};
+use super::{Connection, ESTABLISHED_EVENTS, IvshmemServer, ServerGuest};
+use crate::device_layout::{VECTORS_MAX, VECTORS_MIN};
 use isthmus_layout::RegionSize;
-use isthmus_layout::border::WINDOW_BYTES_MIN;
+use isthmus_layout::proxy::WINDOW_BYTES_MIN;
 use isthmus_platform::PlatformError;
-use isthmus_platform::parcel::{self, Content};
+use isthmus_platform::fd_bundle::{self, FdBundle};
 use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::SealFlags;
 
-/// What a parcel of a guest's connection begins with; then the numbers of vectors toward the host and toward the guest.
+/// What the label of a guest's connection begins with; then the numbers of vectors toward the host and toward the guest.
 const LABEL: &str = "isthmus guest 1";
 
 /// Why a connection that was kept cannot be gone on with.
@@ -22,10 +22,10 @@ const LABEL: &str = "isthmus guest 1";
 pub enum ResumeError {
     /// There is a guest already.
     #[error("a guest is connected already")]
-    Occupied,
-    /// The parcel is another's, or of another version.
+    AlreadyConnected,
+    /// The bundle is not one of ours, or is of another version.
     #[error("what was kept is no guest's connection")]
-    Foreign,
+    NotOurs,
     /// The window is not what a server makes.
     #[error("the window that was kept is no sealed memory file of a size that a window may have")]
     Window,
@@ -37,50 +37,50 @@ pub enum ResumeError {
 impl IvshmemServer {
     /// The connection of the guest that is there, with this half of its, to be kept by somebody who outlives us; none if there is no such
     /// connection.
-    pub fn keep(&self, guest: &Guest) -> Result<Option<[OwnedFd; 2]>, PlatformError> {
-        let Some(Connection::Settled { socket, .. }) = &self.connection else { return Ok(None) };
-        let bells = guest.inward.iter().chain(&guest.outward);
-        let fds: Vec<_> = [socket, &guest.window].into_iter().chain(bells).map(AsFd::as_fd).collect();
-        let label = format!("{LABEL} {} {}", guest.inward.len(), guest.outward.len());
-        parcel::pack(label.as_bytes(), &fds).map(Some)
+    pub fn pack(&self, guest: &ServerGuest) -> Result<Option<[OwnedFd; 2]>, PlatformError> {
+        let Some(Connection::Established { socket, .. }) = &self.connection else { return Ok(None) };
+        let doorbells = guest.from_guest.iter().chain(&guest.to_guest);
+        let fds: Vec<_> = [socket, &guest.window].into_iter().chain(doorbells).map(AsFd::as_fd).collect();
+        let label = format!("{LABEL} {} {}", guest.from_guest.len(), guest.to_guest.len());
+        fd_bundle::pack(label.as_bytes(), &fds).map(Some)
     }
 
     /// Goes on with a connection that a server before this one has kept. Whether QEMU is there still, [`IvshmemServer::poll`] tells. The
     /// guest has whatever window and vectors it had, and what was said in the window is for the caller to begin anew. None: nothing lies at
-    /// this end of the parcel.
-    pub fn resume(&mut self, kept: impl AsFd) -> Result<Option<Guest>, ResumeError> {
-        let Some(Content { label, fds }) = parcel::look(kept)? else { return Ok(None) };
+    /// this end of the bundle.
+    pub fn resume(&mut self, kept: impl AsFd) -> Result<Option<ServerGuest>, ResumeError> {
+        let Some(FdBundle { label, fds }) = fd_bundle::peek(kept)? else { return Ok(None) };
         if self.connection.is_some() {
-            return Err(ResumeError::Occupied);
+            return Err(ResumeError::AlreadyConnected);
         }
-        let (inward, outward) = counts(&label).ok_or(ResumeError::Foreign)?;
-        if fds.len() != 2 + inward + outward {
-            return Err(ResumeError::Foreign);
+        let (from_guest, to_guest) = counts(&label).ok_or(ResumeError::NotOurs)?;
+        if fds.len() != 2 + from_guest + to_guest {
+            return Err(ResumeError::NotOurs);
         }
         let mut fds = fds.into_iter();
-        let (Some(socket), Some(window)) = (fds.next(), fds.next()) else { return Err(ResumeError::Foreign) };
+        let (Some(socket), Some(window)) = (fds.next(), fds.next()) else { return Err(ResumeError::NotOurs) };
         let size = window_size(&window).ok_or(ResumeError::Window)?;
         let mut next = |count| fds.by_ref().take(count).collect();
-        let (inward, outward) = (next(inward), next(outward));
+        let (from_guest, to_guest) = (next(from_guest), next(to_guest));
         let process = rustix::net::sockopt::socket_peercred(&socket).ok();
         let process = process.map(|peer| peer.pid.as_raw_nonzero().get());
-        epoll::add(&self.ready, &socket, epoll::EventData::new_u64(1), SETTLED)
+        epoll::add(&self.ready, &socket, epoll::EventData::new_u64(1), ESTABLISHED_EVENTS)
             .map_err(|source| PlatformError::Refused { operation: "waiting for a connection", source })?;
-        self.connection = Some(Connection::settled(socket));
-        Ok(Some(Guest { window, size, outward, inward, process }))
+        self.connection = Some(Connection::established(socket));
+        Ok(Some(ServerGuest { window, size, to_guest, from_guest, process }))
     }
 }
 
 /// Vectors toward the host and toward the guest.
 fn counts(label: &[u8]) -> Option<(usize, usize)> {
-    let (inward, outward) = str::from_utf8(label).ok()?.strip_prefix(LABEL)?.strip_prefix(' ')?.split_once(' ')?;
+    let (from_guest, to_guest) = str::from_utf8(label).ok()?.strip_prefix(LABEL)?.strip_prefix(' ')?.split_once(' ')?;
     let count = |text: &str| text.parse().ok().filter(|count| (VECTORS_MIN..=VECTORS_MAX).contains(count));
-    Some((count(inward)?.into(), count(outward)?.into()))
+    Some((count(from_guest)?.into(), count(to_guest)?.into()))
 }
 
 fn window_size(window: &OwnedFd) -> Option<RegionSize> {
     let seals = rustix::fs::fcntl_get_seals(window).ok()?;
     let bytes = rustix::fs::fstat(window).ok()?.st_size.unsigned_abs();
-    let sized = bytes >= WINDOW_BYTES_MIN && bytes.is_power_of_two();
-    (sized && seals.contains(SealFlags::SHRINK)).then_some(RegionSize(bytes))
+    let has_valid_size = bytes >= WINDOW_BYTES_MIN && bytes.is_power_of_two();
+    (has_valid_size && seals.contains(SealFlags::SHRINK)).then_some(RegionSize(bytes))
 }

@@ -3,7 +3,7 @@
 use super::*;
 use isthmus_platform::seqpacket::ReceiveError;
 use isthmus_platform::{Listen, Ring};
-use isthmus_shm::{Payload, Window};
+use isthmus_shm::{Payload, SharedMapping};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::FdFlags;
 use std::os::unix::fs::PermissionsExt;
@@ -11,28 +11,28 @@ use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
-fn shape() -> Shape {
-    Shape::new(RegionSize(MIB), 3, 4).unwrap()
+fn layout() -> DeviceLayout {
+    DeviceLayout::new(RegionSize(MIB), 3, 4).unwrap()
 }
 
 /// A server in a folder of its own.
-struct Bed {
+struct ServerTest {
     server: IvshmemServer,
     path: PathBuf,
     _folder: tempfile::TempDir,
 }
 
-impl Bed {
+impl ServerTest {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("guest");
-        Self { server: IvshmemServer::listen(&path, None, shape()).unwrap(), path, _folder: folder }
+        Self { server: IvshmemServer::listen(&path, None, layout()).unwrap(), path, _folder: folder }
     }
 
     /// Another server takes the place of this one, elsewhere: two of them cannot be at one path.
     fn replace(&mut self) {
         self.path = self.path.with_extension("next");
-        self.server = IvshmemServer::listen(&self.path, None, shape()).unwrap();
+        self.server = IvshmemServer::listen(&self.path, None, layout()).unwrap();
     }
 
     fn connect(&self) -> Qemu {
@@ -49,38 +49,38 @@ impl Bed {
 
     /// What happened, which the descriptor must have told of.
     #[track_caller]
-    fn event(&mut self) -> Event {
+    fn event(&mut self) -> ServerEvent {
         assert!(self.is_ready());
         self.server.poll().expect("something happened")
     }
 
     #[track_caller]
-    fn quiet(&mut self) {
+    fn expect_no_event(&mut self) {
         let event = self.server.poll();
         assert!(event.is_none(), "{event:?}");
         assert!(!self.is_ready());
     }
 
     #[track_caller]
-    fn guest(&mut self) -> Guest {
+    fn guest(&mut self) -> ServerGuest {
         match self.event() {
-            Event::Connected(guest) => guest,
+            ServerEvent::Connected(guest) => guest,
             other => panic!("{other:?}"),
         }
     }
 
     #[track_caller]
-    fn failure(&mut self) -> ConnectError {
+    fn failure(&mut self) -> AcceptError {
         match self.event() {
-            Event::Failed { why, .. } => why,
+            ServerEvent::Failed { error, .. } => error,
             other => panic!("{other:?}"),
         }
     }
 
     #[track_caller]
-    fn departure(&mut self) -> Departure {
+    fn close_reason(&mut self) -> CloseReason {
         match self.event() {
-            Event::Gone { how, .. } => how,
+            ServerEvent::Disconnected { reason, .. } => reason,
             other => panic!("{other:?}"),
         }
     }
@@ -106,20 +106,20 @@ impl Qemu {
         (i64::from_le_bytes(bytes), fds.pop())
     }
 
-    /// Takes all that a device of this shape needs.
+    /// Takes all that a device of this layout needs.
     fn plug(&self) -> Plugged {
         assert!(matches!(self.message(), (0, None)));
         assert!(matches!(self.message(), (1, None)));
         let (-1, Some(window)) = self.message() else { panic!("no window") };
-        let bells = |peer: i64, count: u16| {
-            let bell = |_| match self.message() {
-                (from, Some(bell)) if from == peer => bell,
+        let doorbells = |peer: i64, count: u16| {
+            let doorbell = |_| match self.message() {
+                (from, Some(doorbell)) if from == peer => doorbell,
                 other => panic!("{other:?}"),
             };
-            (0..count).map(bell).collect()
+            (0..count).map(doorbell).collect()
         };
-        let host = bells(0, shape().host_vectors());
-        let own = bells(1, shape().guest_vectors());
+        let host = doorbells(0, layout().host_vectors());
+        let own = doorbells(1, layout().guest_vectors());
         Plugged { window, host, own }
     }
 
@@ -130,39 +130,39 @@ impl Qemu {
 
 #[test]
 fn a_guest_gets_its_window_and_bells() {
-    let mut bed = Bed::new();
-    bed.quiet();
-    let qemu = bed.connect();
-    let guest = bed.guest();
-    bed.quiet();
+    let mut test = ServerTest::new();
+    test.expect_no_event();
+    let qemu = test.connect();
+    let guest = test.guest();
+    test.expect_no_event();
     assert_eq!(guest.process, Some(std::process::id() as i32));
     let plugged = qemu.plug();
     let size = guest.size;
-    let theirs = Window::new(Mapping::window(&plugged.window, 0, size, Access::ReadWrite).unwrap());
-    let ours = Window::new(guest.map(4096, RegionSize(4096), Access::ReadWrite).unwrap());
+    let theirs = SharedMapping::new(Mapping::window(&plugged.window, 0, size, Access::ReadWrite).unwrap());
+    let ours = SharedMapping::new(guest.map(4096, RegionSize(4096), Access::ReadWrite).unwrap());
     theirs.copy_in(4096, b"hello");
     let mut bytes = [0; 5];
     ours.copy_out(0, &mut bytes);
     assert_eq!(&bytes, b"hello");
-    for (vector, bell) in (0..).zip(plugged.host) {
+    for (vector, doorbell) in (0..).zip(plugged.host) {
         let listener = guest.listener(vector).unwrap().unwrap();
         assert!(!listener.wait(Duration::ZERO));
-        Doorbell::from(bell).ring();
+        Doorbell::from(doorbell).ring();
         assert!(listener.wait(Duration::ZERO), "vector {vector}");
     }
-    for (vector, bell) in (0..).zip(plugged.own) {
-        guest.ringer(vector).unwrap().unwrap().ring();
-        assert!(Doorbell::from(bell).wait(Duration::ZERO), "vector {vector}");
+    for (vector, doorbell) in (0..).zip(plugged.own) {
+        guest.doorbell_sender(vector).unwrap().unwrap().ring();
+        assert!(Doorbell::from(doorbell).wait(Duration::ZERO), "vector {vector}");
     }
-    assert!(guest.ringer(4).is_none() && guest.listener(3).is_none());
+    assert!(guest.doorbell_sender(4).is_none() && guest.listener(3).is_none());
     assert!(!qemu.is_over());
 }
 
 #[test]
 fn the_window_can_neither_shrink_nor_grow() {
-    let mut bed = Bed::new();
-    let qemu = bed.connect();
-    let guest = bed.guest();
+    let mut test = ServerTest::new();
+    let qemu = test.connect();
+    let guest = test.guest();
     let window = qemu.plug().window;
     for size in [0, MIB - 4096, 2 * MIB] {
         assert_eq!(rustix::fs::ftruncate(&window, size), Err(Errno::PERM), "{size}");
@@ -174,37 +174,37 @@ fn the_window_can_neither_shrink_nor_grow() {
 
 #[test]
 fn each_connection_has_a_window_of_its_own() {
-    let mut bed = Bed::new();
-    let first = bed.connect();
-    let guest = bed.guest();
+    let mut test = ServerTest::new();
+    let first = test.connect();
+    let guest = test.guest();
     let old = first.plug();
-    let secret = Window::new(guest.map(0, guest.size, Access::ReadWrite).unwrap());
+    let secret = SharedMapping::new(guest.map(0, guest.size, Access::ReadWrite).unwrap());
     secret.copy_in(0, &[0xa5; 4096]);
     drop(first);
-    assert_eq!(bed.departure(), Departure::Closed);
-    bed.quiet();
-    let second = bed.connect();
-    let guest = bed.guest();
+    assert_eq!(test.close_reason(), CloseReason::Closed);
+    test.expect_no_event();
+    let second = test.connect();
+    let guest = test.guest();
     let plugged = second.plug();
-    let window = Window::new(Mapping::window(&plugged.window, 0, guest.size, Access::ReadWrite).unwrap());
+    let window = SharedMapping::new(Mapping::window(&plugged.window, 0, guest.size, Access::ReadWrite).unwrap());
     let mut bytes = vec![1; MIB as usize];
     window.copy_out(0, &mut bytes);
     assert!(bytes.iter().all(|&byte| byte == 0));
     // What the first one still holds rings nobody.
-    old.host.into_iter().map(Doorbell::from).for_each(|bell| bell.ring());
-    for vector in 0..shape().host_vectors() {
+    old.host.into_iter().map(Doorbell::from).for_each(|doorbell| doorbell.ring());
+    for vector in 0..layout().host_vectors() {
         assert!(!guest.listener(vector).unwrap().unwrap().wait(Duration::ZERO));
     }
 }
 
 #[test]
-fn whoever_comes_second_is_sent_away() {
-    let mut bed = Bed::new();
-    let first = bed.connect();
-    let guest = bed.guest();
-    let second = bed.connect();
-    assert!(matches!(bed.failure(), ConnectError::Occupied));
-    bed.quiet();
+fn refuses_a_second_connection() {
+    let mut test = ServerTest::new();
+    let first = test.connect();
+    let guest = test.guest();
+    let second = test.connect();
+    assert!(matches!(test.failure(), AcceptError::AlreadyConnected));
+    test.expect_no_event();
     assert!(second.is_over());
     first.plug();
     assert!(!first.is_over());
@@ -212,83 +212,83 @@ fn whoever_comes_second_is_sent_away() {
 }
 
 #[test]
-fn a_guest_that_left_makes_room_for_one_that_waits() {
-    let mut bed = Bed::new();
-    let first = bed.connect();
-    bed.guest();
-    let second = bed.connect();
+fn accepts_a_waiting_connection_after_the_guest_has_left() {
+    let mut test = ServerTest::new();
+    let first = test.connect();
+    test.guest();
+    let second = test.connect();
     drop(first);
-    assert_eq!(bed.departure(), Departure::Closed);
-    bed.guest();
+    assert_eq!(test.close_reason(), CloseReason::Closed);
+    test.guest();
     second.plug();
 }
 
 #[test]
-fn a_device_that_speaks_is_over() {
-    let mut bed = Bed::new();
-    let qemu = bed.connect();
-    bed.guest();
+fn closes_a_connection_that_sends_data() {
+    let mut test = ServerTest::new();
+    let qemu = test.connect();
+    test.guest();
     let carried = local::memory(RegionSize(4096)).unwrap();
     seqpacket::send(&qemu.socket, b"x", &[carried.as_fd()]).unwrap();
-    assert_eq!(bed.departure(), Departure::Spoke);
-    bed.quiet();
+    assert_eq!(test.close_reason(), CloseReason::UnexpectedData);
+    test.expect_no_event();
     qemu.plug();
     assert!(qemu.is_over());
 }
 
 #[test]
-fn whoever_leaves_before_it_has_all_was_never_there() {
-    let mut bed = Bed::new();
-    drop(bed.connect());
-    match bed.failure() {
-        ConnectError::Early(Departure::Closed) => {}
-        ConnectError::Send(SendError::Closed) => {}
+fn connection_that_closes_early_is_a_failure() {
+    let mut test = ServerTest::new();
+    drop(test.connect());
+    match test.failure() {
+        AcceptError::ClosedEarly(CloseReason::Closed) => {}
+        AcceptError::Send(SendError::Closed) => {}
         other => panic!("{other}"),
     }
-    bed.quiet();
-    let spoke = bed.connect();
+    test.expect_no_event();
+    let spoke = test.connect();
     rustix::io::write(&spoke.socket, b"GET / HTTP/1.1\r\n\r\n").unwrap();
     // It has its device before anybody looks at what it says, or never.
-    match bed.event() {
-        Event::Connected(_) => assert_eq!(bed.departure(), Departure::Spoke),
-        Event::Failed { why: ConnectError::Early(Departure::Spoke), .. } => {}
+    match test.event() {
+        ServerEvent::Connected(_) => assert_eq!(test.close_reason(), CloseReason::UnexpectedData),
+        ServerEvent::Failed { error: AcceptError::ClosedEarly(CloseReason::UnexpectedData), .. } => {}
         other => panic!("{other:?}"),
     }
-    bed.quiet();
+    test.expect_no_event();
 }
 
 #[test]
-fn a_dismissed_guest_hears_that_nobody_is_there() {
-    let mut bed = Bed::new();
-    assert!(bed.server.dismiss().is_none());
-    let qemu = bed.connect();
-    bed.guest();
+fn disconnect_closes_the_guest_connection() {
+    let mut test = ServerTest::new();
+    assert!(test.server.disconnect().is_none());
+    let qemu = test.connect();
+    test.guest();
     qemu.plug();
-    assert!(matches!(bed.server.dismiss(), Some(Event::Gone { how: Departure::Dismissed, .. })));
+    assert!(matches!(test.server.disconnect(), Some(ServerEvent::Disconnected { reason: CloseReason::Dismissed, .. })));
     assert!(qemu.is_over());
-    bed.quiet();
+    test.expect_no_event();
 }
 
 #[test]
-fn a_slow_device_is_waited_for_by_nobody() {
+fn does_not_block_on_a_slow_device() {
     // A connection that holds few messages.
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::empty(), None).unwrap();
     rustix::fs::fcntl_setfl(&ours, rustix::fs::OFlags::NONBLOCK).unwrap();
     rustix::net::sockopt::set_socket_send_buffer_size(&ours, 1).unwrap();
-    let mut bed = Bed::new();
-    let guest = Guest::new(shape(), None).unwrap();
-    epoll::add(&bed.server.ready, &ours, epoll::EventData::new_u64(1), ARRIVING).unwrap();
-    bed.server.connection = Some(Connection::Arriving { socket: ours, guest, sent: 0 });
+    let mut test = ServerTest::new();
+    let guest = ServerGuest::new(layout(), None).unwrap();
+    epoll::add(&test.server.ready, &ours, epoll::EventData::new_u64(1), HANDSHAKE_EVENTS).unwrap();
+    test.server.connection = Some(Connection::Handshake { socket: ours, guest, sent: 0 });
     let qemu = Qemu { socket: theirs };
-    bed.quiet();
+    test.expect_no_event();
     let plugged = std::thread::scope(|scope| {
         let plugged = scope.spawn(|| qemu.plug());
         let mut connected = false;
         while !connected {
-            let mut fds = [PollFd::new(&bed.server, PollFlags::IN)];
+            let mut fds = [PollFd::new(&test.server, PollFlags::IN)];
             rustix::event::poll(&mut fds, None).unwrap();
-            connected = matches!(bed.server.poll(), Some(Event::Connected(_)));
+            connected = matches!(test.server.poll(), Some(ServerEvent::Connected(_)));
         }
         plugged.join().unwrap()
     });
@@ -296,31 +296,31 @@ fn a_slow_device_is_waited_for_by_nobody() {
 }
 
 #[test]
-fn descriptors_of_a_guest_end_with_their_program() {
-    let guest = Guest::new(shape(), None).unwrap();
-    let all = std::iter::once(&guest.window).chain(&guest.inward).chain(&guest.outward);
+fn closes_guest_descriptors_when_its_program_ends() {
+    let guest = ServerGuest::new(layout(), None).unwrap();
+    let all = std::iter::once(&guest.window).chain(&guest.from_guest).chain(&guest.to_guest);
     for fd in all {
         assert!(rustix::io::fcntl_getfd(fd).unwrap().contains(FdFlags::CLOEXEC));
     }
 }
 
 #[test]
-fn the_socket_is_for_whom_it_is_meant_and_leaves_nothing_behind() {
-    let mut bed = Bed::new();
+fn socket_has_its_permissions_and_is_removed() {
+    let mut test = ServerTest::new();
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!(mode(&bed.path), 0o600);
-    let taken = IvshmemServer::listen(&bed.path, None, shape());
+    assert_eq!(mode(&test.path), 0o600);
+    let taken = IvshmemServer::listen(&test.path, None, layout());
     assert!(matches!(taken, Err(ServerError::Taken(_))));
     // Who asked counts as a connection that ended.
-    assert!(matches!(bed.failure(), ConnectError::Early(_) | ConnectError::Send(_)));
-    let path = bed.path.clone();
-    drop(bed.server);
+    assert!(matches!(test.failure(), AcceptError::ClosedEarly(_) | AcceptError::Send(_)));
+    let path = test.path.clone();
+    drop(test.server);
     assert!(!path.exists());
     // What a killed process leaves.
     let dead = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
     rustix::net::bind(&dead, &SocketAddrUnix::new(&path).unwrap()).unwrap();
     drop(dead);
-    let server = IvshmemServer::listen(&path, None, shape()).unwrap();
+    let server = IvshmemServer::listen(&path, None, layout()).unwrap();
     // A file that is another's stays.
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, "another's").unwrap();
@@ -329,7 +329,7 @@ fn the_socket_is_for_whom_it_is_meant_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn beside_the_owner_it_is_for_one_more_user_and_for_nobody_else() {
+fn access_list_admits_one_more_user() {
     use rustix::thread::{Uid, set_thread_res_uid};
     if !rustix::process::geteuid().is_root() {
         return; // Who is not cannot be somebody else.
@@ -349,114 +349,114 @@ fn beside_the_owner_it_is_for_one_more_user_and_for_nobody_else() {
         };
         std::thread::spawn(connect).join().unwrap()
     };
-    let server = IvshmemServer::listen(&path, None, shape()).unwrap();
+    let server = IvshmemServer::listen(&path, None, layout()).unwrap();
     assert_eq!([connects(0), connects(qemu)], [Ok(()), Err(Errno::ACCESS)]);
     drop(server);
-    let _server = IvshmemServer::listen(&path, Some(qemu), shape()).unwrap();
+    let _server = IvshmemServer::listen(&path, Some(qemu), layout()).unwrap();
     assert_eq!([connects(0), connects(qemu), connects(another)], [Ok(()), Ok(()), Err(Errno::ACCESS)]);
 }
 
 #[test]
-fn a_kept_connection_goes_on_with_the_next_server() {
-    let mut bed = Bed::new();
-    let qemu = bed.connect();
-    let guest = bed.guest();
+fn next_server_resumes_a_stored_connection() {
+    let mut test = ServerTest::new();
+    let qemu = test.connect();
+    let guest = test.guest();
     let plugged = qemu.plug();
-    let theirs = Window::new(Mapping::window(&plugged.window, 0, guest.size, Access::ReadWrite).unwrap());
-    let kept = bed.server.keep(&guest).unwrap().unwrap();
+    let theirs = SharedMapping::new(Mapping::window(&plugged.window, 0, guest.size, Access::ReadWrite).unwrap());
+    let kept = test.server.pack(&guest).unwrap().unwrap();
     // The server ends as if it was killed: nothing is said to anybody.
     drop(guest);
-    bed.replace();
+    test.replace();
     theirs.copy_in(0, b"written meanwhile");
     Doorbell::from(rustix::io::fcntl_dupfd_cloexec(&plugged.host[1], 0).unwrap()).ring();
-    assert!(bed.server.resume(&kept[1]).unwrap().is_none(), "it lies at the other end");
-    let guest = bed.server.resume(&kept[0]).unwrap().unwrap();
-    assert!(matches!(bed.server.resume(&kept[0]), Err(ResumeError::Occupied)));
-    bed.quiet();
-    assert_eq!((guest.size, guest.inward.len(), guest.outward.len()), (RegionSize(MIB), 3, 4));
+    assert!(test.server.resume(&kept[1]).unwrap().is_none(), "it lies at the other end");
+    let guest = test.server.resume(&kept[0]).unwrap().unwrap();
+    assert!(matches!(test.server.resume(&kept[0]), Err(ResumeError::AlreadyConnected)));
+    test.expect_no_event();
+    assert_eq!((guest.size, guest.from_guest.len(), guest.to_guest.len()), (RegionSize(MIB), 3, 4));
     assert_eq!(guest.process, Some(std::process::id() as i32));
-    let ours = Window::new(guest.map(0, guest.size, Access::ReadWrite).unwrap());
+    let ours = SharedMapping::new(guest.map(0, guest.size, Access::ReadWrite).unwrap());
     let mut bytes = [0; 17];
     ours.copy_out(0, &mut bytes);
     assert_eq!(&bytes, b"written meanwhile");
     assert!(guest.listener(1).unwrap().unwrap().wait(Duration::ZERO), "rung while nobody was there");
-    for (vector, bell) in (0..).zip(plugged.own) {
-        guest.ringer(vector).unwrap().unwrap().ring();
-        assert!(Doorbell::from(bell).wait(Duration::ZERO), "vector {vector}");
+    for (vector, doorbell) in (0..).zip(plugged.own) {
+        guest.doorbell_sender(vector).unwrap().unwrap().ring();
+        assert!(Doorbell::from(doorbell).wait(Duration::ZERO), "vector {vector}");
     }
     assert!(!qemu.is_over());
-    let another = bed.connect();
-    assert!(matches!(bed.failure(), ConnectError::Occupied));
+    let another = test.connect();
+    assert!(matches!(test.failure(), AcceptError::AlreadyConnected));
     drop(another);
     drop(qemu);
-    assert_eq!(bed.departure(), Departure::Closed);
+    assert_eq!(test.close_reason(), CloseReason::Closed);
 }
 
 #[test]
-fn a_kept_connection_whose_guest_has_left_meanwhile_is_over() {
-    let mut bed = Bed::new();
-    let qemu = bed.connect();
-    let guest = bed.guest();
-    let [kept, _other] = bed.server.keep(&guest).unwrap().unwrap();
+fn resumed_connection_reports_a_guest_that_has_left() {
+    let mut test = ServerTest::new();
+    let qemu = test.connect();
+    let guest = test.guest();
+    let [kept, _other] = test.server.pack(&guest).unwrap().unwrap();
     drop(guest);
-    bed.replace();
+    test.replace();
     drop(qemu);
-    let guest = bed.server.resume(&kept).unwrap().unwrap();
-    assert_eq!(bed.departure(), Departure::Closed);
-    assert!(bed.server.keep(&guest).unwrap().is_none());
+    let guest = test.server.resume(&kept).unwrap().unwrap();
+    assert_eq!(test.close_reason(), CloseReason::Closed);
+    assert!(test.server.pack(&guest).unwrap().is_none());
 }
 
 #[test]
-fn what_was_kept_by_somebody_else_is_refused() {
-    let mut bed = Bed::new();
+fn resume_rejects_foreign_descriptors() {
+    let mut test = ServerTest::new();
     let window = local::memory(RegionSize(MIB)).unwrap();
     let odd = local::memory(RegionSize(MIB + 4096)).unwrap();
-    let bell = event().unwrap();
+    let doorbell = event().unwrap();
     let pack = |label: &str, fds: &[&OwnedFd]| {
         let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
-        isthmus_platform::parcel::pack(label.as_bytes(), &fds).unwrap()
+        isthmus_platform::fd_bundle::pack(label.as_bytes(), &fds).unwrap()
     };
-    let all = |window| [&bell, window, &bell, &bell, &bell, &bell];
+    let all = |window| [&doorbell, window, &doorbell, &doorbell, &doorbell, &doorbell];
     for label in ["x", "isthmus guest 2 2 2", "isthmus guest 1 2 3", "isthmus guest 1 1 3", "isthmus guest 1 2 2 2"] {
-        let parcel = pack(label, &all(&window));
-        assert!(matches!(bed.server.resume(&parcel[0]), Err(ResumeError::Foreign)), "{label}");
+        let fds = pack(label, &all(&window));
+        assert!(matches!(test.server.resume(&fds[0]), Err(ResumeError::NotOurs)), "{label}");
     }
-    for window in [&odd, &bell] {
-        let parcel = pack("isthmus guest 1 2 2", &all(window));
-        assert!(matches!(bed.server.resume(&parcel[0]), Err(ResumeError::Window)));
+    for window in [&odd, &doorbell] {
+        let fds = pack("isthmus guest 1 2 2", &all(window));
+        assert!(matches!(test.server.resume(&fds[0]), Err(ResumeError::Window)));
     }
 }
 
 #[test]
-fn a_guest_that_is_introduced_is_rung_without_the_host_until_it_goes() {
-    let mut bed = Bed::new();
-    bed.server.introduce(7, Vec::new());
-    assert!(!bed.server.is_heard(), "nobody is there");
-    let qemu = bed.connect();
-    let _guest = bed.guest();
+fn added_peer_rings_the_guest_directly_until_it_is_removed() {
+    let mut test = ServerTest::new();
+    test.server.add_peer(7, Vec::new());
+    assert!(!test.server.is_drained(), "nobody is there");
+    let qemu = test.connect();
+    let _guest = test.guest();
     let plugged = qemu.plug();
-    assert!(bed.server.is_heard());
-    let bells = [event().unwrap(), event().unwrap()];
-    let ringers = bells.iter().map(|bell| bell.try_clone().unwrap()).collect();
-    bed.server.introduce(7, ringers);
-    assert!(!bed.server.is_heard());
-    assert!(bed.is_ready());
-    assert!(bed.server.poll().is_none());
-    bed.quiet();
-    assert!(!bed.server.is_heard(), "it has read nothing");
-    for bell in bells {
+    assert!(test.server.is_drained());
+    let doorbells = [event().unwrap(), event().unwrap()];
+    let ringers = doorbells.iter().map(|doorbell| doorbell.try_clone().unwrap()).collect();
+    test.server.add_peer(7, ringers);
+    assert!(!test.server.is_drained());
+    assert!(test.is_ready());
+    assert!(test.server.poll().is_none());
+    test.expect_no_event();
+    assert!(!test.server.is_drained(), "it has read nothing");
+    for doorbell in doorbells {
         let (7, Some(ringer)) = qemu.message() else { panic!("no bell") };
         Doorbell::from(ringer).ring();
-        assert!(Doorbell::from(bell).wait(Duration::ZERO));
+        assert!(Doorbell::from(doorbell).wait(Duration::ZERO));
     }
-    assert!(bed.server.is_heard());
+    assert!(test.server.is_drained());
     // Who was not introduced does not go.
-    bed.server.part(8);
-    bed.server.part(7);
-    bed.server.part(7);
-    assert!(bed.server.poll().is_none());
+    test.server.remove_peer(8);
+    test.server.remove_peer(7);
+    test.server.remove_peer(7);
+    assert!(test.server.poll().is_none());
     assert!(matches!(qemu.message(), (7, None)));
-    assert!(bed.server.is_heard());
+    assert!(test.server.is_drained());
     drop((qemu, plugged));
-    assert_eq!(bed.departure(), Departure::Closed);
+    assert_eq!(test.close_reason(), CloseReason::Closed);
 }

@@ -24,12 +24,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::{Duration, Instant};
 
 use isthmus_layout::RegionSize;
-use isthmus_platform::conformance::{Lines, Side, check_side};
+use isthmus_platform::conformance::{CheckRole, LineTransport, check_side};
 use isthmus_platform::{Doorbell, Listen, Ring};
 use isthmus_platform_kvm::driver::{ABI, INFO, LISTEN, PIECE, RING, RINGER, WITHDRAW};
-use isthmus_platform_kvm::{BareDevice, Device, DeviceHalf, HOST, Kvm};
-use isthmus_shm::piece::Home;
-use isthmus_shm::{Access, Mapping, Payload, Window, Words, piece};
+use isthmus_platform_kvm::{BareDevice, Device, GuestSide, HOST, Kvm};
+use isthmus_shm::window_extent::PrivateExtent;
+use isthmus_shm::{Access, Mapping, Payload, SharedMapping, Words, window_extent};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ["suite", node, line] => suite(node, line),
         ["driver", node] => driver(node),
         ["unplug", node] => unplug(node),
-        ["bounce", node, bells, words] => bounce(node, bells.parse()?, words.parse()?),
+        ["bounce", node, doorbells, words] => bounce(node, doorbells.parse()?, words.parse()?),
         ["bare"] => bare(),
         ["piece"] => without_privileges(),
         _ => Err("see the first lines of guest_half".into()),
@@ -62,10 +62,10 @@ fn suite(node: &str, line: &str) -> Result<(), Box<dyn Error>> {
     let to = File::options().read(true).write(true).open(line)?;
     let from = BufReader::new(to.try_clone()?);
     rustix::io::write(&to, b"\n")?; // The line is open: what is said now is heard.
-    let kvm = Kvm::new(DeviceHalf::new(open(node)?)?);
+    let kvm = Kvm::new(GuestSide::new(open(node)?)?);
     let mut passed = |name: &str| println!("ok {name}");
-    check_side(Side::Other, &kvm, &(), &mut Lines::new(from, to), &mut passed);
-    let info = kvm.half().device().info()?;
+    check_side(CheckRole::Other, &kvm, &(), &mut LineTransport::new(from, to), &mut passed);
+    let info = kvm.device_side().device().info()?;
     println!("memory type {}, seen in a mapping: {}", info.memory_type, info.mapped);
     Ok(())
 }
@@ -78,17 +78,17 @@ fn driver(node: &str) -> Result<(), Box<dyn Error>> {
     println!("{:?}", device.info()?);
     let checks: [Check; 12] = [
         ("a device says what it is", says),
-        ("pieces outside of the window are refused", outside),
-        ("a piece maps itself and nothing else", itself),
-        ("a piece keeps its rights", rights),
-        ("a withdrawn piece shows nothing", withdrawn),
-        ("a home keeps its bytes", home),
-        ("a home says where it is shown", shown),
+        ("extents outside of the window are refused", outside),
+        ("an extent maps itself and nothing else", itself),
+        ("an extent keeps its rights", rights),
+        ("a revoked extent shows nothing", revoked),
+        ("a private extent keeps its bytes", private_extent),
+        ("a private extent tells where it is mapped", shown),
         ("a listener hears its vector until another takes its place", listeners),
-        ("a ringer rings and does nothing else", ringers),
+        ("a doorbell sender rings and does nothing else", ringers),
         ("what makes no sense is refused", nonsense),
         ("anything at all can be asked", anything),
-        ("many pieces", many),
+        ("many extents", many),
     ];
     for (name, check) in checks {
         check(&device);
@@ -97,7 +97,7 @@ fn driver(node: &str) -> Result<(), Box<dyn Error>> {
     handed_on(&device);
     println!("ok a program without privileges can use what it was handed, and has nothing else");
     outlives(device);
-    println!("ok a piece outlives the node");
+    println!("ok an extent outlives the node");
     Ok(())
 }
 
@@ -108,9 +108,9 @@ fn says(device: &Device) {
     assert!(!device.is_gone());
 }
 
-fn whole(device: &Device, at: u64, pages: u64, access: Access) -> (OwnedFd, Window) {
-    let file = device.piece(at, pages * PAGE, access).unwrap();
-    let window = Window::new(Mapping::new(&file, RegionSize(pages * PAGE), access).unwrap());
+fn mapped_extent(device: &Device, at: u64, pages: u64, access: Access) -> (OwnedFd, SharedMapping) {
+    let file = device.extent(at, pages * PAGE, access).unwrap();
+    let window = SharedMapping::new(Mapping::new(&file, RegionSize(pages * PAGE), access).unwrap());
     (file, window)
 }
 
@@ -135,10 +135,10 @@ fn outside(device: &Device) {
         (u64::MAX, u64::MAX, Errno::INVAL),
     ];
     for (offset, bytes, why) in refused {
-        assert_eq!(errno(device.piece(offset, bytes, Access::ReadWrite)), Some(why), "{offset:#x} {bytes:#x}");
+        assert_eq!(errno(device.extent(offset, bytes, Access::ReadWrite)), Some(why), "{offset:#x} {bytes:#x}");
     }
-    drop(device.piece(end - PAGE, PAGE, Access::Read).unwrap());
-    drop(device.piece(0, end, Access::ReadWrite).unwrap());
+    drop(device.extent(end - PAGE, PAGE, Access::Read).unwrap());
+    drop(device.extent(0, end, Access::ReadWrite).unwrap());
 }
 
 /// Maps as asked, for a moment.
@@ -151,9 +151,9 @@ fn map(file: impl AsFd, at: u64, bytes: u64, protection: ProtFlags, flags: MapFl
 
 fn itself(device: &Device) {
     let both = ProtFlags::READ | ProtFlags::WRITE;
-    let (_all, all) = whole(device, AT, 8, Access::ReadWrite);
+    let (_all, all) = mapped_extent(device, AT, 8, Access::ReadWrite);
     all.copy_in(0, &[0x11; 8 * PAGE as usize]);
-    let (file, part) = whole(device, AT + 2 * PAGE, 3, Access::ReadWrite);
+    let (file, part) = mapped_extent(device, AT + 2 * PAGE, 3, Access::ReadWrite);
     part.copy_in(0, &[0x22; 3 * PAGE as usize]);
     let mut bytes = [0; 8 * PAGE as usize];
     all.copy_out(0, &mut bytes);
@@ -178,14 +178,14 @@ fn itself(device: &Device) {
     assert_eq!(rustix::fs::fstat(&file).unwrap().st_size as u64, 3 * PAGE);
     assert!(rustix::fs::ftruncate(&file, 1 << 20).is_err());
     assert!(rustix::io::read(&file, &mut [0; 8]).is_err() && rustix::io::write(&file, b"x").is_err());
-    let extent = piece::extent(&file).unwrap();
+    let extent = window_extent::extent(&file).unwrap();
     assert_eq!((extent.bytes, extent.access, extent.gone), (3 * PAGE, Access::ReadWrite, false));
     assert!(extent.memory_type != 0 && device.info().unwrap().mapped);
 }
 
 fn rights(device: &Device) {
-    let (file, window) = whole(device, AT, 2, Access::Read);
-    let (_writer, writer) = whole(device, AT, 2, Access::ReadWrite);
+    let (file, window) = mapped_extent(device, AT, 2, Access::Read);
+    let (_writer, writer) = mapped_extent(device, AT, 2, Access::ReadWrite);
     writer.copy_in(9, b"later");
     let mut bytes = [0; 5];
     window.copy_out(9, &mut bytes);
@@ -195,7 +195,7 @@ fn rights(device: &Device) {
     assert_eq!(map(&file, 0, PAGE, read, MapFlags::PRIVATE), Err(Errno::INVAL));
     assert_eq!(map(&file, 0, PAGE, read | write, MapFlags::PRIVATE), Err(Errno::INVAL));
     for access in [Access::Read, Access::ReadWrite] {
-        let file = device.piece(AT, PAGE, access).unwrap();
+        let file = device.extent(AT, PAGE, access).unwrap();
         assert!(map(&file, 0, PAGE, read | run, MapFlags::SHARED).is_err());
         // SAFETY: fresh mappings, of which nobody hears.
         unsafe {
@@ -210,64 +210,67 @@ fn rights(device: &Device) {
         let again = format!("/proc/self/fd/{}", file.as_raw_fd());
         assert!(rustix::fs::open(again, OFlags::RDWR, Mode::empty()).is_err());
     }
-    assert_eq!(piece::extent(&file).map(|extent| extent.access), Some(Access::Read));
+    assert_eq!(window_extent::extent(&file).map(|extent| extent.access), Some(Access::Read));
     assert!(Mapping::new(&file, RegionSize(2 * PAGE), Access::ReadWrite).is_err());
     assert!(Mapping::new(&file, RegionSize(3 * PAGE), Access::Read).is_err());
 }
 
-fn withdrawn(device: &Device) {
-    let (_kept, kept) = whole(device, AT, 2, Access::ReadWrite);
-    let (file, window) = whole(device, AT, 2, Access::ReadWrite);
+fn revoked(device: &Device) {
+    let (_kept, kept) = mapped_extent(device, AT, 2, Access::ReadWrite);
+    let (file, window) = mapped_extent(device, AT, 2, Access::ReadWrite);
     kept.copy_in(0, &[0x33; 2 * PAGE as usize]);
     assert_eq!(window.load(1024, Relaxed), 0x3333_3333);
-    device.withdraw(&file).unwrap();
+    device.revoke(&file).unwrap();
     assert_eq!((window.load(0, Relaxed), window.load(1024, Relaxed)), (0, 0));
     window.store(7, 0x5555_5555, Relaxed);
     assert_eq!(window.load(7, Relaxed), 0x5555_5555);
-    let anew = Window::new(Mapping::new(&file, RegionSize(2 * PAGE), Access::ReadWrite).unwrap());
+    let anew = SharedMapping::new(Mapping::new(&file, RegionSize(2 * PAGE), Access::ReadWrite).unwrap());
     assert_eq!(anew.load(1023, Relaxed), 0);
     assert_eq!(kept.load(7, Relaxed), 0x3333_3333);
-    assert!(piece::extent(&file).unwrap().gone);
-    device.withdraw(&file).unwrap();
+    assert!(window_extent::extent(&file).unwrap().gone);
+    device.revoke(&file).unwrap();
 }
 
-/// A home of so many pages, and a mapping of it.
-fn home_of(device: &Device, pages: u64) -> (Home, Window) {
-    let file = device.home(AT, pages * PAGE).unwrap();
-    let window = Window::new(Mapping::new(&file, RegionSize(pages * PAGE), Access::ReadWrite).unwrap());
-    (Home::new(file).unwrap(), window)
+/// A private extent of this number of pages, and a mapping of it.
+fn mapped_private_extent(device: &Device, pages: u64) -> (PrivateExtent, SharedMapping) {
+    let file = device.private_extent(AT, pages * PAGE).unwrap();
+    let window = SharedMapping::new(Mapping::new(&file, RegionSize(pages * PAGE), Access::ReadWrite).unwrap());
+    (PrivateExtent::new(file).unwrap(), window)
 }
 
-fn home(device: &Device) {
+fn private_extent(device: &Device) {
     let (read, both) = (ProtFlags::READ, ProtFlags::READ | ProtFlags::WRITE);
-    type End = fn(&Device, &Home);
+    type End = fn(&Device, &PrivateExtent);
     let ends: [End; 3] = [
-        |_, home| home.settle().unwrap(),
-        |device, home| device.withdraw(home).unwrap(),
-        |device, home| [home.settle().unwrap(), device.withdraw(home).unwrap()].into_iter().collect(),
+        |_, private| private.make_private().unwrap(),
+        |device, private| device.revoke(private).unwrap(),
+        |device, private| [private.make_private().unwrap(), device.revoke(private).unwrap()].into_iter().collect(),
     ];
     for end in ends {
-        let (_others, others) = whole(device, AT, 3, Access::ReadWrite);
-        let (home, mine) = home_of(device, 3);
+        let (_others, others) = mapped_extent(device, AT, 3, Access::ReadWrite);
+        let (private, mine) = mapped_private_extent(device, 3);
         mine.copy_in(0, &[0x44; 3 * PAGE as usize]);
         assert_eq!(others.load(1024, Relaxed), 0x4444_4444, "shared");
-        assert_eq!(map(&home, 0, PAGE, both, MapFlags::PRIVATE), Err(Errno::INVAL));
-        end(device, &home);
+        assert_eq!(map(&private, 0, PAGE, both, MapFlags::PRIVATE), Err(Errno::INVAL));
+        end(device, &private);
         others.copy_in(0, &[0x55; 3 * PAGE as usize]);
         let mut bytes = [0; 3 * PAGE as usize];
         mine.copy_out(0, &mut bytes);
         assert!(bytes.iter().all(|&byte| byte == 0x44), "others' bytes are not ours");
         mine.store(2, 0x6666_6666, Relaxed);
         assert_eq!((mine.load(2, Relaxed), others.load(2, Relaxed)), (0x6666_6666, 0x5555_5555));
-        assert!(home.extent().unwrap().gone && Home::new(home.as_fd().try_clone_to_owned().unwrap()).is_none());
+        assert!(
+            private.extent().unwrap().gone
+                && PrivateExtent::new(private.as_fd().try_clone_to_owned().unwrap()).is_none()
+        );
         // SAFETY: fresh mappings, used by nobody else, and unmapped once.
         unsafe {
-            let base = rustix::mm::mmap(null_mut(), 3 * PAGE as usize, both, MapFlags::PRIVATE, &home, 0).unwrap();
+            let base = rustix::mm::mmap(null_mut(), 3 * PAGE as usize, both, MapFlags::PRIVATE, &private, 0).unwrap();
             let word = base.cast::<u32>().add(2);
             assert_eq!(word.read_volatile(), 0x6666_6666);
             word.write_volatile(0x7777_7777);
             assert_eq!((word.read_volatile(), mine.load(2, Relaxed)), (0x7777_7777, 0x6666_6666), "a copy");
-            device.withdraw(&home).unwrap();
+            device.revoke(&private).unwrap();
             assert_eq!((word.read_volatile(), word.add(2048).read_volatile()), (0x7777_7777, 0x4444_4444));
             // Private memory may grow; what was not there is empty.
             let grown = rustix::mm::mremap(base, 3 * PAGE as usize, 4 * PAGE as usize, MremapFlags::MAYMOVE).unwrap();
@@ -275,38 +278,45 @@ fn home(device: &Device) {
             rustix::mm::munmap(grown, 4 * PAGE as usize).unwrap();
         }
     }
-    assert_eq!(map(device.piece(AT, PAGE, Access::Read).unwrap(), 0, PAGE, read, MapFlags::PRIVATE), Err(Errno::INVAL));
+    assert_eq!(
+        map(device.extent(AT, PAGE, Access::Read).unwrap(), 0, PAGE, read, MapFlags::PRIVATE),
+        Err(Errno::INVAL)
+    );
     // Whoever made it is gone.
     let path = device.path().to_str().unwrap();
     let other = open(path).unwrap();
-    let (home, mine) = home_of(&other, 1);
+    let (private, mine) = mapped_private_extent(&other, 1);
     mine.store(0, 7, Relaxed);
     drop(other);
-    let (_others, others) = whole(device, AT, 1, Access::ReadWrite);
+    let (_others, others) = mapped_extent(device, AT, 1, Access::ReadWrite);
     others.store(0, 8, Relaxed);
-    assert!(mine.load(0, Relaxed) == 7 && home.extent().unwrap().gone);
+    assert!(mine.load(0, Relaxed) == 7 && private.extent().unwrap().gone);
 }
 
 fn shown(device: &Device) {
-    let (home, mine) = home_of(device, 4);
-    let start = mine.place(0, 1).unwrap().as_ptr().addr();
+    let (private, mine) = mapped_private_extent(device, 4);
+    let start = mine.pointer(0, 1).unwrap().as_ptr().addr();
     let page = PAGE as usize;
     let range = |from: usize, to: usize| start + from * page..start + to * page;
-    assert_eq!(home.is_shown(&range(0, 4), 0), Ok(true));
-    assert_eq!(home.is_shown(&range(1, 3), PAGE), Ok(true));
-    assert_eq!(home.is_shown(&range(1, 3), 0), Ok(false), "another place of it");
-    assert_eq!(home.is_shown(&range(3, 5), 3 * PAGE), Ok(false), "something else behind it");
-    assert_eq!(home.is_shown(&(start + 1..start + page), 0), Err(Errno::INVAL));
-    assert_eq!(home.is_shown(&(0..usize::MAX & !(page - 1)), 0), Err(Errno::INVAL));
-    let (_other, other) = home_of(device, 4);
-    let elsewhere = other.place(0, 1).unwrap().as_ptr().addr();
-    assert_eq!(home.is_shown(&(elsewhere..elsewhere + page), 0), Ok(false), "the same bytes by another descriptor");
+    assert_eq!(private.is_mapped_at(&range(0, 4), 0), Ok(true));
+    assert_eq!(private.is_mapped_at(&range(1, 3), PAGE), Ok(true));
+    assert_eq!(private.is_mapped_at(&range(1, 3), 0), Ok(false), "another place of it");
+    assert_eq!(private.is_mapped_at(&range(3, 5), 3 * PAGE), Ok(false), "something else behind it");
+    assert_eq!(private.is_mapped_at(&(start + 1..start + page), 0), Err(Errno::INVAL));
+    assert_eq!(private.is_mapped_at(&(0..usize::MAX & !(page - 1)), 0), Err(Errno::INVAL));
+    let (_other, other) = mapped_private_extent(device, 4);
+    let elsewhere = other.pointer(0, 1).unwrap().as_ptr().addr();
+    assert_eq!(
+        private.is_mapped_at(&(elsewhere..elsewhere + page), 0),
+        Ok(false),
+        "the same bytes by another descriptor"
+    );
     // SAFETY: a mapping of our own, which nobody touches.
     unsafe { rustix::mm::mprotect(start as *mut _, page, MprotectFlags::empty()) }.unwrap();
-    assert_eq!(home.is_shown(&range(0, 4), 0), Ok(false), "it cannot be read");
-    assert_eq!(home.is_shown(&range(1, 4), PAGE), Ok(true));
-    home.settle().unwrap();
-    assert_eq!(home.is_shown(&range(1, 4), PAGE), Ok(false), "nobody shares it");
+    assert_eq!(private.is_mapped_at(&range(0, 4), 0), Ok(false), "it cannot be read");
+    assert_eq!(private.is_mapped_at(&range(1, 4), PAGE), Ok(true));
+    private.make_private().unwrap();
+    assert_eq!(private.is_mapped_at(&range(1, 4), PAGE), Ok(false), "nobody shares it");
 }
 
 fn listeners(device: &Device) {
@@ -333,17 +343,17 @@ fn listeners(device: &Device) {
 
 fn ringers(device: &Device) {
     let listener = Doorbell::from(device.listener(1).unwrap());
-    let ringer = device.ringer(1, 1).unwrap();
+    let ringer = device.doorbell_sender(1, 1).unwrap();
     assert!(rustix::io::read(&ringer, &mut [0; 8]).is_err());
     assert!(map(&ringer, 0, PAGE, ProtFlags::READ, MapFlags::SHARED).is_err());
-    assert_eq!(piece::extent(&ringer), None);
+    assert_eq!(window_extent::extent(&ringer), None);
     let again = format!("/proc/self/fd/{}", ringer.as_raw_fd());
     assert!(rustix::fs::open(again, OFlags::WRONLY, Mode::empty()).is_err());
     Doorbell::from(ringer).ring();
     assert!(listener.wait(Duration::from_secs(60)));
     // Whom there is not nobody hears.
     for (peer, vector) in [(77, 0), (HOST, 63), (u16::MAX, u16::MAX)] {
-        Doorbell::from(device.ringer(peer, vector).unwrap()).ring();
+        Doorbell::from(device.doorbell_sender(peer, vector).unwrap()).ring();
         assert!(device.ring(peer, vector));
     }
     device.listen(1, None).unwrap();
@@ -395,8 +405,8 @@ fn words<const N: usize>(words: [u32; N]) -> Vec<u8> {
 
 fn nonsense(device: &Device) {
     let ones = u32::MAX;
-    let piece = device.piece(AT, PAGE, Access::Read).unwrap();
-    let ringer = device.ringer(1, 1).unwrap();
+    let piece = device.extent(AT, PAGE, Access::Read).unwrap();
+    let ringer = device.doorbell_sender(1, 1).unwrap();
     let of = |file: &OwnedFd| file.as_raw_fd() as u32;
     let fields = |[a, b, c, d, e, f, g, h]: [u32; 8]| words([a, b, c, d, e, f, g, h]);
     let page = PAGE as u32;
@@ -421,12 +431,12 @@ fn nonsense(device: &Device) {
     for (opcode, bytes, why) in refused {
         assert_eq!(ask(device, opcode, &bytes), Err(why), "{opcode:#x} {bytes:?}");
     }
-    for opcode in [0, ones as Opcode, INFO ^ 1 << 16, piece::EXTENT] {
+    for opcode in [0, ones as Opcode, INFO ^ 1 << 16, window_extent::EXTENT] {
         assert_eq!(ask(device, opcode, &[]), Err(Errno::NOTTY), "{opcode:#x}");
     }
     assert_eq!(ask(&piece, INFO, &[]), Err(Errno::NOTTY));
     assert_eq!(ask(&ringer, RING, &[]), Err(Errno::NOTTY));
-    assert!(!piece::extent(&piece).unwrap().gone);
+    assert!(!window_extent::extent(&piece).unwrap().gone);
 }
 
 fn anything(device: &Device) {
@@ -437,8 +447,8 @@ fn anything(device: &Device) {
         state ^= state << 5;
         state
     };
-    let piece = device.piece(AT, 4 * PAGE, Access::ReadWrite).unwrap();
-    let numbers = [INFO, PIECE, WITHDRAW, LISTEN, RINGER, RING, piece::EXTENT];
+    let piece = device.extent(AT, 4 * PAGE, Access::ReadWrite).unwrap();
+    let numbers = [INFO, PIECE, WITHDRAW, LISTEN, RINGER, RING, window_extent::EXTENT];
     for round in 0..20_000 {
         let mut fields: [u32; 16] = std::array::from_fn(|_| match random() % 4 {
             0 => random() % 8,
@@ -462,18 +472,18 @@ fn anything(device: &Device) {
 fn many(device: &Device) {
     for _ in 0..4 {
         let pieces: Vec<_> =
-            (0..200).map(|at| whole(device, AT + at % 16 * PAGE, 1 + at % 5, Access::ReadWrite)).collect();
+            (0..200).map(|at| mapped_extent(device, AT + at % 16 * PAGE, 1 + at % 5, Access::ReadWrite)).collect();
         for (at, (_, window)) in (0..).zip(&pieces) {
             window.store(3, at, Relaxed);
         }
         assert_eq!(pieces[199].1.load(3, Relaxed), 199);
-        pieces.iter().step_by(2).for_each(|(file, _)| device.withdraw(file).unwrap());
+        pieces.iter().step_by(2).for_each(|(file, _)| device.revoke(file).unwrap());
         assert_eq!((pieces[198].1.load(3, Relaxed), pieces[199].1.load(3, Relaxed)), (0, 199));
     }
 }
 
 fn handed_on(device: &Device) {
-    let (file, window) = whole(device, AT, 2, Access::ReadWrite);
+    let (file, window) = mapped_extent(device, AT, 2, Access::ReadWrite);
     window.store(0, 1, Relaxed);
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.arg("piece").stdin(Stdio::from(file)).uid(65534).gid(65534);
@@ -483,7 +493,7 @@ fn handed_on(device: &Device) {
 
 fn without_privileges() -> Result<(), Box<dyn Error>> {
     let input = std::io::stdin();
-    let window = Window::new(Mapping::new(&input, RegionSize(2 * PAGE), Access::ReadWrite)?);
+    let window = SharedMapping::new(Mapping::new(&input, RegionSize(2 * PAGE), Access::ReadWrite)?);
     assert_eq!(window.load(0, Relaxed), 1);
     window.store(0, 2, Relaxed);
     assert!(Device::open(Path::new("/dev/isthmus0")).is_err());
@@ -493,14 +503,14 @@ fn without_privileges() -> Result<(), Box<dyn Error>> {
 }
 
 fn outlives(device: Device) {
-    let (_file, window) = whole(&device, AT, 2, Access::ReadWrite);
-    let ringer = device.ringer(1, 1).unwrap();
+    let (_file, window) = mapped_extent(&device, AT, 2, Access::ReadWrite);
+    let ringer = device.doorbell_sender(1, 1).unwrap();
     let path = device.path().to_owned();
     let event = device.listener(1).unwrap();
     drop(device);
     window.store(0, 7, Relaxed);
     let device = Device::open(&path).unwrap();
-    let (_file, other) = whole(&device, AT, 2, Access::Read);
+    let (_file, other) = mapped_extent(&device, AT, 2, Access::Read);
     assert_eq!(other.load(0, Relaxed), 7);
     let listener = Doorbell::from(device.listener(1).unwrap());
     Doorbell::from(ringer).ring();
@@ -517,17 +527,17 @@ fn until(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
-/// Pieces that are mapped, written, withdrawn and dropped until there are no more.
+/// Extents that are mapped, written, revoked and dropped until there are no more.
 fn come_and_go(device: &Device, pages: u64) {
     for round in 0_u32.. {
-        let file = match device.piece(AT + (1 << 22), pages * PAGE, Access::ReadWrite) {
+        let file = match device.extent(AT + (1 << 22), pages * PAGE, Access::ReadWrite) {
             Ok(file) => file,
             Err(error) => return assert_eq!(errno::<()>(Err(error)), Some(Errno::NODEV)),
         };
-        let window = Window::new(Mapping::new(&file, RegionSize(pages * PAGE), Access::ReadWrite).unwrap());
+        let window = SharedMapping::new(Mapping::new(&file, RegionSize(pages * PAGE), Access::ReadWrite).unwrap());
         (0..pages as u32).for_each(|page| window.store(page * 1024, page, Relaxed));
         if round % 2 == 0 {
-            match device.withdraw(&file) {
+            match device.revoke(&file) {
                 Ok(()) => assert_eq!(window.load(7, Relaxed), 0),
                 Err(error) => return assert_eq!(errno::<()>(Err(error)), Some(Errno::NODEV)),
             }
@@ -548,10 +558,10 @@ fn fork() {
 fn unplug(node: &str) -> Result<(), Box<dyn Error>> {
     let device = open(node)?;
     println!("{:?}", device.info()?);
-    let (file, quiet) = whole(&device, AT, 4, Access::ReadWrite);
-    let (_busy, busy) = whole(&device, AT + 4 * PAGE, 300, Access::ReadWrite);
-    let (read_only, _) = whole(&device, AT, 1, Access::Read);
-    let ringer = device.ringer(HOST, 0)?;
+    let (file, quiet) = mapped_extent(&device, AT, 4, Access::ReadWrite);
+    let (_busy, busy) = mapped_extent(&device, AT + 4 * PAGE, 300, Access::ReadWrite);
+    let (read_only, _) = mapped_extent(&device, AT, 1, Access::Read);
+    let ringer = device.doorbell_sender(HOST, 0)?;
     quiet.store(0, 77, Relaxed);
     let (stop, rounds) = (AtomicBool::new(false), AtomicU32::new(0));
     std::thread::scope(|scope| {
@@ -583,12 +593,12 @@ fn unplug(node: &str) -> Result<(), Box<dyn Error>> {
     quiet.store(1024, 5, Relaxed);
     assert_eq!(quiet.load(1024, Relaxed), 5);
     for file in [&file, &read_only] {
-        assert!(piece::extent(file).unwrap().gone);
-        let anew = Window::new(Mapping::new(file, RegionSize(PAGE), Access::Read)?);
+        assert!(window_extent::extent(file).unwrap().gone);
+        let anew = SharedMapping::new(Mapping::new(file, RegionSize(PAGE), Access::Read)?);
         assert_eq!(anew.load(9, Relaxed), 0);
     }
     assert_eq!(errno(device.info()), Some(Errno::NODEV));
-    assert_eq!(errno(device.piece(AT, PAGE, Access::Read)), Some(Errno::NODEV));
+    assert_eq!(errno(device.extent(AT, PAGE, Access::Read)), Some(Errno::NODEV));
     assert_eq!(rustix::io::write(&ringer, &[0; 8]), Err(Errno::NODEV));
     assert!(!device.ring(HOST, 0));
     assert!(open(node).is_err());
@@ -597,13 +607,13 @@ fn unplug(node: &str) -> Result<(), Box<dyn Error>> {
 }
 
 /// The host has the first turn.
-fn bounce(node: &str, bells: u32, words: u32) -> Result<(), Box<dyn Error>> {
+fn bounce(node: &str, doorbells: u32, words: u32) -> Result<(), Box<dyn Error>> {
     let device = open(node)?;
-    let (_file, window) = whole(&device, AT, 1, Access::ReadWrite);
+    let (_file, window) = mapped_extent(&device, AT, 1, Access::ReadWrite);
     let listener = Doorbell::from(device.listener(1)?);
-    let ringer = Doorbell::from(device.ringer(HOST, 1)?);
+    let ringer = Doorbell::from(device.doorbell_sender(HOST, 1)?);
     println!("bouncing");
-    for _ in 0..bells {
+    for _ in 0..doorbells {
         assert!(listener.wait(Duration::from_secs(60)));
         ringer.ring();
     }
@@ -623,7 +633,7 @@ fn bare() -> Result<(), Box<dyn Error>> {
     let [function] = &functions[..] else { return Err(format!("{functions:?}").into()) };
     let device = BareDevice::open(function)?;
     assert_eq!(device.peer(), Some(1));
-    let window = Window::new(device.map(AT, RegionSize(2 * PAGE), Access::ReadWrite)?);
+    let window = SharedMapping::new(device.map(AT, RegionSize(2 * PAGE), Access::ReadWrite)?);
     assert!(device.map(device.size().0 - PAGE, RegionSize(2 * PAGE), Access::Read).is_err());
     window.copy_in(PAGE, b"without the driver");
     device.ring(HOST, 2);

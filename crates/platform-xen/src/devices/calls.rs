@@ -16,7 +16,7 @@ const RESTRICT: Opcode = opcode::from_components(Direction::None, b'E', 6, 2);
 
 /// The other domain may store.
 const WRITABLE: u32 = 1;
-/// What a farewell does: clears the byte, raises the event.
+/// What an unmap notification does: clears the byte, raises the event.
 const CLEAR_AND_SEND: u32 = 1 | 2;
 
 /// A request whose argument is words of ours: the kernel reads and writes there and nowhere else.
@@ -90,7 +90,7 @@ pub(super) fn map_refs(file: &OwnedFd, from: Domid, refs: &[GrantRef]) -> Result
 }
 
 /// `IOCTL_GNTALLOC_SET_UNMAP_NOTIFY` and `IOCTL_GNTDEV_SET_UNMAP_NOTIFY`, which are the same.
-pub(super) fn set_farewell(file: &OwnedFd, byte_at: u64, port: EvtchnPort) -> Result<(), Errno> {
+pub(super) fn set_unmap_notify(file: &OwnedFd, byte_at: u64, port: EvtchnPort) -> Result<(), Errno> {
     let [low, high] = halves(byte_at);
     call(file, b'G', 7, 4, &mut [low, high, CLEAR_AND_SEND, port.0]).map(drop)
 }

@@ -1,8 +1,8 @@
 //! Grants of the fake host: pages of memory files.
 
-use super::{Domain, FakePort, Host};
-use crate::addresses::{self, Piece};
-use crate::kernel::{Farewell, PAGE_BYTES, Pages, Port};
+use super::{FakeDomain, FakeHost, FakePort};
+use crate::addresses::{self, FileRange};
+use crate::kernel::{PAGE_BYTES, Pages, Port, UnmapNotify};
 use crate::{Domid, EvtchnPort, GrantRef};
 use isthmus_layout::RegionSize;
 use isthmus_platform::{PlatformError, local};
@@ -13,23 +13,23 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 #[derive(Debug, Default)]
-pub(super) struct Table {
-    entries: BTreeMap<(Domid, u32), Entry>,
+pub(super) struct GrantTable {
+    entries: BTreeMap<(Domid, u32), GrantEntry>,
     last: u32,
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct GrantEntry {
     to: Domid,
     access: Access,
     file: Arc<OwnedFd>,
     page: u32,
     mapped: u32,
     /// Its owner wants it no more, or is no more: it goes with its last mapping.
-    ending: bool,
+    is_ending: bool,
 }
 
-impl Table {
+impl GrantTable {
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -45,12 +45,12 @@ impl Table {
     /// What it had mapped is mapped no more, though its descriptors are here still.
     pub(super) fn destroy(&mut self, domid: Domid) {
         self.entries.values_mut().filter(|entry| entry.to == domid).for_each(|entry| entry.mapped = 0);
-        self.end(|(owner, _)| *owner == domid);
+        self.end_grants(|(owner, _)| *owner == domid);
     }
 
-    fn end(&mut self, whose: impl Fn(&(Domid, u32)) -> bool) {
-        self.entries.iter_mut().filter(|(at, _)| whose(at)).for_each(|(_, entry)| entry.ending = true);
-        self.entries.retain(|_, entry| !entry.ending || entry.mapped > 0);
+    fn end_grants(&mut self, whose: impl Fn(&(Domid, u32)) -> bool) {
+        self.entries.iter_mut().filter(|(at, _)| whose(at)).for_each(|(_, entry)| entry.is_ending = true);
+        self.entries.retain(|_, entry| !entry.is_ending || entry.mapped > 0);
     }
 
     fn release(&mut self, owner: Domid, refs: &[GrantRef]) {
@@ -59,49 +59,49 @@ impl Table {
                 entry.mapped = entry.mapped.saturating_sub(1);
             }
         }
-        self.end(|_| false);
+        self.end_grants(|_| false);
     }
 }
 
-/// A farewell that is to be said.
+/// An unmap notification that is to be sent.
 #[derive(Debug)]
-struct Last {
+struct PendingNotify {
     file: Arc<OwnedFd>,
     byte_at: u64,
-    speaker: Domid,
+    domid: Domid,
     port: EvtchnPort,
 }
 
-impl Last {
-    /// Says it, if there is still a kernel that could.
-    fn say(&self, host: &Host) {
+impl PendingNotify {
+    /// Sends it, if there is still a kernel that could.
+    fn send(&self, host: &FakeHost) {
         let mut state = host.lock();
-        if state.alive.contains(&self.speaker) {
+        if state.alive.contains(&self.domid) {
             let _ = rustix::io::pwrite(&self.file, &[0], self.byte_at);
-            state.ports.notify(self.speaker, self.port);
+            state.ports.notify(self.domid, self.port);
         }
-        host.shared.happened.notify_all();
+        host.shared.changed.notify_all();
     }
 }
 
 /// Granted pages of a fake domain.
 #[derive(Debug)]
 pub struct FakePages {
-    own: Arc<Own>,
+    own: Arc<OwnPages>,
 }
 
 /// What the pages and their own mappings hold in common.
 #[derive(Debug)]
-struct Own {
-    host: Host,
+struct OwnPages {
+    host: FakeHost,
     domid: Domid,
     file: Arc<OwnedFd>,
     refs: Vec<GrantRef>,
-    farewell: Mutex<Option<Last>>,
+    unmap_notify: Mutex<Option<PendingNotify>>,
 }
 
 impl FakePages {
-    pub(super) fn new(domain: &Domain, to: Domid, pages: u32, access: Access) -> Result<Self, Errno> {
+    pub(super) fn new(domain: &FakeDomain, to: Domid, pages: u32, access: Access) -> Result<Self, Errno> {
         let size = RegionSize(u64::from(pages) * PAGE_BYTES);
         let file = local::memory(size).map(Arc::new).map_err(|error| match error {
             PlatformError::Refused { source, .. } => source,
@@ -117,10 +117,11 @@ impl FakePages {
         // Backwards: nobody may take the order for granted.
         let refs: Vec<GrantRef> = (first..first + pages).rev().map(GrantRef).collect();
         for (page, reference) in (0..).zip(&refs) {
-            let entry = Entry { to, access, file: Arc::clone(&file), page, mapped: 0, ending: false };
+            let entry = GrantEntry { to, access, file: Arc::clone(&file), page, mapped: 0, is_ending: false };
             state.grants.entries.insert((domain.domid, reference.0), entry);
         }
-        let own = Own { host: domain.host.clone(), domid: domain.domid, file, refs, farewell: Mutex::new(None) };
+        let own =
+            OwnPages { host: domain.host.clone(), domid: domain.domid, file, refs, unmap_notify: Mutex::new(None) };
         Ok(Self { own: Arc::new(own) })
     }
 }
@@ -134,18 +135,18 @@ impl Pages for FakePages {
 
     fn map(&self) -> Result<Mapping, Errno> {
         let bytes = self.own.refs.len() * PAGE_BYTES as usize;
-        let piece = Piece { file: self.own.file.as_fd(), offset: 0, bytes };
+        let range = FileRange { file: self.own.file.as_fd(), offset: 0, bytes };
         // SAFETY: a memory file that is sealed against shrinking.
-        unsafe { addresses::map(&[piece], Access::ReadWrite, Box::new(Arc::clone(&self.own))) }
+        unsafe { addresses::map(&[range], Access::ReadWrite, Box::new(Arc::clone(&self.own))) }
     }
 
-    fn set_farewell(&self, farewell: Farewell<'_, FakePort>) -> Result<(), Errno> {
-        if farewell.byte_at >= self.own.refs.len() as u64 * PAGE_BYTES {
+    fn set_unmap_notify(&self, unmap_notify: UnmapNotify<'_, FakePort>) -> Result<(), Errno> {
+        if unmap_notify.byte_at >= self.own.refs.len() as u64 * PAGE_BYTES {
             return Err(Errno::INVAL);
         }
-        let (speaker, port) = (farewell.port.domid(), farewell.port.number());
-        let last = Last { file: Arc::clone(&self.own.file), byte_at: farewell.byte_at, speaker, port };
-        *self.own.farewell.lock().unwrap_or_else(PoisonError::into_inner) = Some(last);
+        let (domid, port) = (unmap_notify.port.domid(), unmap_notify.port.number());
+        let pending = PendingNotify { file: Arc::clone(&self.own.file), byte_at: unmap_notify.byte_at, domid, port };
+        *self.own.unmap_notify.lock().unwrap_or_else(PoisonError::into_inner) = Some(pending);
         Ok(())
     }
 }
@@ -156,29 +157,29 @@ impl AsFd for FakePages {
     }
 }
 
-impl Drop for Own {
+impl Drop for OwnPages {
     fn drop(&mut self) {
-        if let Some(last) = self.farewell.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            last.say(&self.host);
+        if let Some(pending) = self.unmap_notify.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            pending.send(&self.host);
         }
         let refs = &self.refs;
-        self.host.lock().grants.end(|(owner, number)| *owner == self.domid && refs.contains(&GrantRef(*number)));
+        self.host.lock().grants.end_grants(|(owner, number)| *owner == self.domid && refs.contains(&GrantRef(*number)));
     }
 }
 
 /// A mapping of another domain's pages; over when dropped.
 #[derive(Debug)]
-struct Loan {
-    host: Host,
+struct ForeignMapping {
+    host: FakeHost,
     from: Domid,
     refs: Vec<GrantRef>,
-    farewell: Option<Last>,
+    unmap_notify: Option<PendingNotify>,
 }
 
-impl Drop for Loan {
+impl Drop for ForeignMapping {
     fn drop(&mut self) {
-        if let Some(last) = self.farewell.take() {
-            last.say(&self.host);
+        if let Some(pending) = self.unmap_notify.take() {
+            pending.send(&self.host);
         }
         self.host.lock().grants.release(self.from, &self.refs);
     }
@@ -186,59 +187,64 @@ impl Drop for Loan {
 
 /// The file in which the pages lie, one after the other from its start. A file says nothing of who maps it: the pages are lent, and not
 /// counted as mapped.
-pub(super) fn lend(domain: &Domain, from: Domid, refs: &[GrantRef]) -> Result<OwnedFd, Errno> {
+pub(super) fn lend_fd(domain: &FakeDomain, from: Domid, refs: &[GrantRef]) -> Result<OwnedFd, Errno> {
     let state = domain.host.lock();
-    let mut lent: Option<Arc<OwnedFd>> = None;
+    let mut file: Option<Arc<OwnedFd>> = None;
     for (page, reference) in (0..).zip(refs) {
         let entry = state.grants.entries.get(&(from, reference.0)).ok_or(Errno::INVAL)?;
-        let is_next = entry.page == page && lent.as_ref().is_none_or(|lent| Arc::ptr_eq(lent, &entry.file));
-        if entry.to != domain.domid || entry.ending || !is_next {
+        let is_next = entry.page == page && file.as_ref().is_none_or(|file| Arc::ptr_eq(file, &entry.file));
+        if entry.to != domain.domid || entry.is_ending || !is_next {
             return Err(Errno::INVAL);
         }
-        lent = Some(Arc::clone(&entry.file));
+        file = Some(Arc::clone(&entry.file));
     }
-    let lent = lent.ok_or(Errno::INVAL)?;
-    lent.try_clone().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))
+    let file = file.ok_or(Errno::INVAL)?;
+    file.try_clone().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))
 }
 
 pub(super) fn map(
-    domain: &Domain,
+    domain: &FakeDomain,
     from: Domid,
     refs: &[GrantRef],
     access: Access,
-    farewell: Option<Farewell<'_, FakePort>>,
+    unmap_notify: Option<UnmapNotify<'_, FakePort>>,
 ) -> Result<Mapping, Errno> {
     let mut state = domain.host.lock();
-    let allowed = |entry: &&Entry| {
+    let allowed = |entry: &&GrantEntry| {
         let rights = entry.access == Access::ReadWrite || access == Access::Read;
-        entry.to == domain.domid && rights && !entry.ending
+        entry.to == domain.domid && rights && !entry.is_ending
     };
     let entry = |reference: &GrantRef| state.grants.entries.get(&(from, reference.0)).filter(allowed).cloned();
-    let entries: Vec<Entry> = refs.iter().map(entry).collect::<Option<_>>().ok_or(Errno::INVAL)?;
+    let entries: Vec<GrantEntry> = refs.iter().map(entry).collect::<Option<_>>().ok_or(Errno::INVAL)?;
     if entries.is_empty() {
         return Err(Errno::INVAL);
     }
-    let last = |farewell: Farewell<'_, FakePort>| {
-        let entry = entries.get(usize::try_from(farewell.byte_at / PAGE_BYTES).ok()?)?;
-        let byte_at = u64::from(entry.page) * PAGE_BYTES + farewell.byte_at % PAGE_BYTES;
-        Some(Last { file: Arc::clone(&entry.file), byte_at, speaker: domain.domid, port: farewell.port.number() })
+    let pending = |unmap_notify: UnmapNotify<'_, FakePort>| {
+        let entry = entries.get(usize::try_from(unmap_notify.byte_at / PAGE_BYTES).ok()?)?;
+        let byte_at = u64::from(entry.page) * PAGE_BYTES + unmap_notify.byte_at % PAGE_BYTES;
+        Some(PendingNotify {
+            file: Arc::clone(&entry.file),
+            byte_at,
+            domid: domain.domid,
+            port: unmap_notify.port.number(),
+        })
     };
-    let farewell = farewell.map(|farewell| last(farewell).ok_or(Errno::INVAL)).transpose()?;
+    let unmap_notify = unmap_notify.map(|unmap_notify| pending(unmap_notify).ok_or(Errno::INVAL)).transpose()?;
     for reference in refs {
         if let Some(entry) = state.grants.entries.get_mut(&(from, reference.0)) {
             entry.mapped += 1;
         }
     }
     drop(state);
-    let loan = Loan { host: domain.host.clone(), from, refs: refs.to_vec(), farewell };
-    let pieces: Vec<Piece<'_>> = entries
+    let loan = ForeignMapping { host: domain.host.clone(), from, refs: refs.to_vec(), unmap_notify };
+    let ranges: Vec<FileRange<'_>> = entries
         .iter()
-        .map(|entry| Piece {
+        .map(|entry| FileRange {
             file: entry.file.as_fd(),
             offset: u64::from(entry.page) * PAGE_BYTES,
             bytes: PAGE_BYTES as usize,
         })
         .collect();
     // SAFETY: memory files that are sealed against shrinking.
-    unsafe { addresses::map(&pieces, access, Box::new(loan)) }
+    unsafe { addresses::map(&ranges, access, Box::new(loan)) }
 }

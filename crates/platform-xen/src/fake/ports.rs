@@ -1,6 +1,6 @@
 //! Event channels of the fake host.
 
-use super::{Domain, Host};
+use super::{FakeDomain, FakeHost};
 use crate::kernel::Port;
 use crate::{Domid, EvtchnPort};
 use rustix::event::EventfdFlags;
@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[derive(Debug, Default)]
-pub(super) struct Table {
-    ends: BTreeMap<(Domid, u32), End>,
+pub(super) struct PortTable {
+    ends: BTreeMap<(Domid, u32), PortEnd>,
     last: u32,
 }
 
 #[derive(Debug)]
-struct End {
+struct PortEnd {
     /// Who may be at the other end.
     peer: Domid,
     other: Option<u32>,
@@ -26,13 +26,13 @@ struct End {
     event: Arc<OwnedFd>,
 }
 
-impl End {
+impl PortEnd {
     fn raise(&mut self) {
         self.pending = true;
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes()); // A full counter is readable, too.
     }
 
-    fn take(&mut self) -> bool {
+    fn take_pending(&mut self) -> bool {
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
         std::mem::take(&mut self.pending)
     }
@@ -42,8 +42,8 @@ fn event() -> Result<Arc<OwnedFd>, Errno> {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Arc::new)
 }
 
-impl Table {
-    fn add(&mut self, domid: Domid, end: End) -> EvtchnPort {
+impl PortTable {
+    fn add(&mut self, domid: Domid, end: PortEnd) -> EvtchnPort {
         self.last += 1;
         self.ends.insert((domid, self.last), end);
         EvtchnPort(self.last)
@@ -51,7 +51,7 @@ impl Table {
 
     /// Raises an event at the other end, if there is one.
     pub(super) fn notify(&mut self, domid: Domid, port: EvtchnPort) {
-        let Some(&End { peer, other: Some(other), .. }) = self.ends.get(&(domid, port.0)) else { return };
+        let Some(&PortEnd { peer, other: Some(other), .. }) = self.ends.get(&(domid, port.0)) else { return };
         if let Some(end) = self.ends.get_mut(&(peer, other)) {
             end.raise();
         }
@@ -65,31 +65,31 @@ impl Table {
 /// An end of an event channel, closed when dropped.
 #[derive(Debug)]
 pub struct FakePort {
-    host: Host,
+    host: FakeHost,
     domid: Domid,
     number: EvtchnPort,
     event: Arc<OwnedFd>,
 }
 
 impl FakePort {
-    pub(super) fn listen(domain: &Domain, peer: Domid) -> Result<Self, Errno> {
+    pub(super) fn listen(domain: &FakeDomain, peer: Domid) -> Result<Self, Errno> {
         let event = event()?;
-        let end = End { peer, other: None, pending: false, event: Arc::clone(&event) };
+        let end = PortEnd { peer, other: None, pending: false, event: Arc::clone(&event) };
         let number = domain.host.lock().ports.add(domain.domid, end);
         Ok(Self { host: domain.host.clone(), domid: domain.domid, number, event })
     }
 
-    pub(super) fn bind(domain: &Domain, peer: Domid, port: EvtchnPort) -> Result<Self, Errno> {
+    pub(super) fn bind(domain: &FakeDomain, peer: Domid, port: EvtchnPort) -> Result<Self, Errno> {
         let event = event()?;
         let mut state = domain.host.lock();
-        let free = |end: &&mut End| end.peer == domain.domid && end.other.is_none();
+        let free = |end: &&mut PortEnd| end.peer == domain.domid && end.other.is_none();
         state.ports.ends.get_mut(&(peer, port.0)).filter(free).ok_or(Errno::INVAL)?;
         // Something may have been sent before we were there: so there is an event at once.
-        let mut end = End { peer, other: Some(port.0), pending: false, event: Arc::clone(&event) };
+        let mut end = PortEnd { peer, other: Some(port.0), pending: false, event: Arc::clone(&event) };
         end.raise();
         let number = state.ports.add(domain.domid, end);
         state.ports.ends.get_mut(&(peer, port.0)).expect("it was there just now").other = Some(number.0);
-        domain.host.shared.happened.notify_all();
+        domain.host.shared.changed.notify_all();
         Ok(Self { host: domain.host.clone(), domid: domain.domid, number, event })
     }
 
@@ -105,7 +105,7 @@ impl Port for FakePort {
 
     fn notify(&self) -> Result<(), Errno> {
         self.host.lock().ports.notify(self.domid, self.number);
-        self.host.shared.happened.notify_all();
+        self.host.shared.changed.notify_all();
         Ok(())
     }
 
@@ -120,14 +120,14 @@ impl Port for FakePort {
         let mut state = self.host.lock();
         loop {
             let own = state.ports.ends.get_mut(&(self.domid, self.number.0));
-            if own.is_some_and(End::take) {
+            if own.is_some_and(PortEnd::take_pending) {
                 return Ok(true);
             }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(false);
             }
-            let waited = self.host.shared.happened.wait_timeout(state, left);
+            let waited = self.host.shared.changed.wait_timeout(state, left);
             state = waited.map_or_else(|poisoned| poisoned.into_inner().0, |(state, _)| state);
         }
     }

@@ -1,9 +1,9 @@
 //! XenStore of the fake host, speaking the real protocol.
 
-use super::{Domain, Host};
+use super::{FakeDomain, FakeHost};
 use crate::Domid;
-use crate::store::Wire;
-use crate::store::wire::{self, Incoming, Kind, Packet, Permission, Refusal, Rights};
+use crate::store::StoreTransport;
+use crate::store::protocol::{self, Incoming, NodeRights, PacketKind, Permission, StorePacket, StoreRefusal};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ pub(super) struct Tree {
 #[derive(Debug)]
 struct Connection {
     domid: Domid,
-    answers: Vec<u8>,
+    outgoing: Vec<u8>,
     watches: Vec<(String, String)>,
     transactions: BTreeMap<u32, Transaction>,
     last_transaction: u32,
@@ -48,26 +48,27 @@ struct Change {
     permissions: Vec<Permission>,
 }
 
-fn permission(domid: Domid, rights: Rights) -> Permission {
+fn permission(domid: Domid, rights: NodeRights) -> Permission {
     Permission { domid, rights }
 }
 
 impl Default for Tree {
     fn default() -> Self {
-        let root = Node { value: Vec::new(), permissions: vec![permission(Domid::ZERO, Rights::None)] };
+        let root = Node { value: Vec::new(), permissions: vec![permission(Domid::ZERO, NodeRights::None)] };
         let nodes = ["/", "/local", "/local/domain"].map(|path| (path.to_owned(), root.clone()));
         Self { nodes: nodes.into(), changes: 0, connections: BTreeMap::new(), last_connection: 0 }
     }
 }
 
-fn home(domid: Domid) -> String {
+fn domain_path(domid: Domid) -> String {
     format!("/local/domain/{domid}")
 }
 
-fn may(permissions: &[Permission], domid: Domid, wanted: Rights) -> bool {
+fn is_permitted(permissions: &[Permission], domid: Domid, required: NodeRights) -> bool {
     let Some((owner, others)) = permissions.split_first() else { return false };
-    let named = others.iter().find(|permission| permission.domid == domid).map_or(owner.rights, |found| found.rights);
-    domid == Domid::ZERO || owner.domid == domid || named == wanted || named == Rights::Both
+    let node_rights =
+        others.iter().find(|permission| permission.domid == domid).map_or(owner.rights, |found| found.rights);
+    domid == Domid::ZERO || owner.domid == domid || node_rights == required || node_rights == NodeRights::Both
 }
 
 /// The node itself, or the nearest above it that there is.
@@ -83,24 +84,24 @@ fn nearest<'a>(nodes: &'a Nodes, path: &str) -> &'a Node {
 }
 
 /// Looks for a node that this domain may use so. Whether there is one at all is for those to know who may read what is above.
-fn find<'a>(nodes: &'a Nodes, path: &str, domid: Domid, wanted: Rights) -> Result<&'a Node, Refusal> {
+fn find<'a>(nodes: &'a Nodes, path: &str, domid: Domid, required: NodeRights) -> Result<&'a Node, StoreRefusal> {
     let node = nearest(nodes, path);
-    let allowed = may(&node.permissions, domid, wanted);
+    let allowed = is_permitted(&node.permissions, domid, required);
     match nodes.contains_key(path) {
-        _ if !allowed => Err(Refusal::Forbidden),
+        _ if !allowed => Err(StoreRefusal::Forbidden),
         true => Ok(node),
-        false => Err(Refusal::Missing),
+        false => Err(StoreRefusal::Missing),
     }
 }
 
-fn below(path: &str, above: &str) -> bool {
+fn is_below(path: &str, above: &str) -> bool {
     path == above || above == "/" || path.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// Sets a value, or makes a node where `value` is none; with those above it that are missing.
-fn put(nodes: &mut Nodes, path: &str, domid: Domid, value: Option<&[u8]>) -> Result<Vec<Change>, Refusal> {
-    match find(nodes, path, domid, Rights::Write) {
-        Err(Refusal::Missing) | Ok(_) => {}
+fn put(nodes: &mut Nodes, path: &str, domid: Domid, value: Option<&[u8]>) -> Result<Vec<Change>, StoreRefusal> {
+    match find(nodes, path, domid, NodeRights::Write) {
+        Err(StoreRefusal::Missing) | Ok(_) => {}
         Err(refusal) => return Err(refusal),
     }
     let mut permissions = nearest(nodes, path).permissions.clone();
@@ -119,32 +120,32 @@ fn put(nodes: &mut Nodes, path: &str, domid: Domid, value: Option<&[u8]>) -> Res
 }
 
 fn remove(nodes: &mut Nodes, path: &str) -> Vec<Change> {
-    let gone: Vec<String> = nodes.keys().filter(|node| below(node, path)).cloned().collect();
+    let removed: Vec<String> = nodes.keys().filter(|node| is_below(node, path)).cloned().collect();
     let change = |path: String| nodes.remove(&path).map(|node| Change { path, permissions: node.permissions });
-    gone.into_iter().filter_map(change).collect()
+    removed.into_iter().filter_map(change).collect()
 }
 
 impl Tree {
     /// What the toolstack writes for a domain that it starts.
     pub(super) fn introduce(&mut self, domid: Domid) {
-        let own = home(domid);
-        let toolstack = vec![permission(Domid::ZERO, Rights::None), permission(domid, Rights::Read)];
+        let own = domain_path(domid);
+        let toolstack = vec![permission(Domid::ZERO, NodeRights::None), permission(domid, NodeRights::Read)];
         let node = |value: &str, permissions: &[Permission]| Node {
             value: value.as_bytes().to_vec(),
             permissions: permissions.to_vec(),
         };
         self.nodes.insert(format!("{own}/domid"), node(&domid.to_string(), &toolstack));
-        self.nodes.insert(format!("{own}/data"), node("", &[permission(domid, Rights::None)]));
+        self.nodes.insert(format!("{own}/data"), node("", &[permission(domid, NodeRights::None)]));
         self.nodes.insert(own, node("", &toolstack));
-        self.tell_domain_0("@introduceDomain");
+        self.notify_domain_0("@introduceDomain");
     }
 
     /// What becomes of it when the domain is gone.
     pub(super) fn release(&mut self, domid: Domid) {
         self.disconnect(domid);
-        let changed = remove(&mut self.nodes, &home(domid));
-        self.tell(&changed);
-        self.tell_domain_0("@releaseDomain");
+        let changed = remove(&mut self.nodes, &domain_path(domid));
+        self.notify_watches(&changed);
+        self.notify_domain_0("@releaseDomain");
     }
 
     pub(super) fn disconnect(&mut self, domid: Domid) {
@@ -152,169 +153,171 @@ impl Tree {
     }
 
     /// Tells of what is no node. Others may watch it and hear nothing.
-    fn tell_domain_0(&mut self, what: &str) {
+    fn notify_domain_0(&mut self, what: &str) {
         for connection in self.connections.values_mut().filter(|connection| connection.domid == Domid::ZERO) {
             for (_, token) in connection.watches.iter().filter(|(watched, _)| watched == what) {
-                connection.answers.extend(event(what, token));
+                connection.outgoing.extend(event(what, token));
             }
         }
     }
 
     /// Tells whoever watches, and may read, what changed.
-    fn tell(&mut self, changed: &[Change]) {
+    fn notify_watches(&mut self, changed: &[Change]) {
         self.changes += u64::from(!changed.is_empty());
         for connection in self.connections.values_mut() {
             for Change { path, permissions } in changed {
                 let watches = connection.watches.iter().filter(|(watched, _)| {
-                    below(path, &absolute(watched, connection.domid))
-                        && may(permissions, connection.domid, Rights::Read)
+                    is_below(path, &absolute(watched, connection.domid))
+                        && is_permitted(permissions, connection.domid, NodeRights::Read)
                 });
                 for (watched, token) in watches {
                     // Who watches by a path of his own hears of it by that one.
-                    let own = format!("{}/", home(connection.domid));
-                    let said = if watched.starts_with('/') { path } else { path.strip_prefix(&own).unwrap_or(path) };
-                    connection.answers.extend(event(said, token));
+                    let own = format!("{}/", domain_path(connection.domid));
+                    let reported_path =
+                        if watched.starts_with('/') { path } else { path.strip_prefix(&own).unwrap_or(path) };
+                    connection.outgoing.extend(event(reported_path, token));
                 }
             }
         }
     }
 
-    fn answer(&mut self, id: u64, packet: &Packet) {
-        let (kind, body) = match self.act(id, packet) {
-            Ok(body) => (packet.kind.unwrap_or(Kind::Refused), body),
-            Err(refusal) => (Kind::Refused, [refusal.name().as_bytes(), &[0]].concat()),
+    fn handle_request(&mut self, id: u64, packet: &StorePacket) {
+        let (kind, body) = match self.execute(id, packet) {
+            Ok(body) => (packet.kind.unwrap_or(PacketKind::Error), body),
+            Err(refusal) => (PacketKind::Error, [refusal.name().as_bytes(), &[0]].concat()),
         };
-        let answer = wire::emit(kind, packet.request, packet.transaction, &[], &body).unwrap_or_default();
+        let reply = protocol::emit(kind, packet.request, packet.transaction, &[], &body).unwrap_or_default();
         if let Some(connection) = self.connections.get_mut(&id) {
-            connection.answers.extend(answer);
+            connection.outgoing.extend(reply);
         }
-        let first = (kind == Kind::Watch).then(|| wire::event(&packet.body).ok()).flatten();
+        let first = (kind == PacketKind::Watch).then(|| protocol::event(&packet.body).ok()).flatten();
         if let (Some((path, token)), Some(connection)) = (first, self.connections.get_mut(&id)) {
-            connection.answers.extend(event(path, token));
+            connection.outgoing.extend(event(path, token));
         }
     }
 
-    fn act(&mut self, id: u64, packet: &Packet) -> Result<Vec<u8>, Refusal> {
-        let connection = self.connections.get_mut(&id).ok_or(Refusal::Other)?;
+    fn execute(&mut self, id: u64, packet: &StorePacket) -> Result<Vec<u8>, StoreRefusal> {
+        let connection = self.connections.get_mut(&id).ok_or(StoreRefusal::Other)?;
         let domid = connection.domid;
-        match packet.kind.ok_or(Refusal::Invalid)? {
-            Kind::Begin => {
+        match packet.kind.ok_or(StoreRefusal::Invalid)? {
+            PacketKind::TransactionStart => {
                 connection.last_transaction += 1;
                 let transaction =
                     Transaction { nodes: self.nodes.clone(), begun_at: self.changes, changed: Vec::new() };
                 connection.transactions.insert(connection.last_transaction, transaction);
                 return Ok(format!("{}\0", connection.last_transaction).into_bytes());
             }
-            Kind::End => return self.end(id, packet),
-            Kind::Watch => {
-                let (path, token) = wire::event(&packet.body).map_err(|_| Refusal::Invalid)?;
+            PacketKind::TransactionEnd => return self.end(id, packet),
+            PacketKind::Watch => {
+                let (path, token) = protocol::event(&packet.body).map_err(|_| StoreRefusal::Invalid)?;
                 let watch = (path.to_owned(), token.to_owned());
                 if connection.watches.contains(&watch) {
-                    return Err(Refusal::Exists);
+                    return Err(StoreRefusal::Exists);
                 }
                 connection.watches.push(watch);
                 return Ok(b"OK\0".to_vec());
             }
-            Kind::Unwatch => {
-                let (path, token) = wire::event(&packet.body).map_err(|_| Refusal::Invalid)?;
+            PacketKind::Unwatch => {
+                let (path, token) = protocol::event(&packet.body).map_err(|_| StoreRefusal::Invalid)?;
                 connection.watches.retain(|watch| (watch.0.as_str(), watch.1.as_str()) != (path, token));
                 return Ok(b"OK\0".to_vec());
             }
             _ => {}
         }
         if packet.transaction == 0 {
-            let (body, changed) = about_node(&mut self.nodes, domid, packet)?;
-            self.tell(&changed);
+            let (body, changed) = request_node(&mut self.nodes, domid, packet)?;
+            self.notify_watches(&changed);
             return Ok(body);
         }
-        let transaction = connection.transactions.get_mut(&packet.transaction).ok_or(Refusal::Missing)?;
-        let (body, changed) = about_node(&mut transaction.nodes, domid, packet)?;
+        let transaction = connection.transactions.get_mut(&packet.transaction).ok_or(StoreRefusal::Missing)?;
+        let (body, changed) = request_node(&mut transaction.nodes, domid, packet)?;
         transaction.changed.extend(changed);
         Ok(body)
     }
 
-    fn end(&mut self, id: u64, packet: &Packet) -> Result<Vec<u8>, Refusal> {
-        let connection = self.connections.get_mut(&id).ok_or(Refusal::Other)?;
-        let ended = connection.transactions.remove(&packet.transaction).ok_or(Refusal::Missing)?;
+    fn end(&mut self, id: u64, packet: &StorePacket) -> Result<Vec<u8>, StoreRefusal> {
+        let connection = self.connections.get_mut(&id).ok_or(StoreRefusal::Other)?;
+        let ended = connection.transactions.remove(&packet.transaction).ok_or(StoreRefusal::Missing)?;
         if packet.body == b"T\0" && !ended.changed.is_empty() {
             if ended.begun_at != self.changes {
-                return Err(Refusal::Again);
+                return Err(StoreRefusal::Conflict);
             }
             self.nodes = ended.nodes;
-            self.tell(&ended.changed);
+            self.notify_watches(&ended.changed);
         }
         Ok(b"OK\0".to_vec())
     }
 }
 
 fn event(path: &str, token: &str) -> Vec<u8> {
-    wire::emit(Kind::Event, 0, 0, &[path, token], &[]).unwrap_or_default()
+    protocol::emit(PacketKind::WatchEvent, 0, 0, &[path, token], &[]).unwrap_or_default()
 }
 
 fn absolute(path: &str, domid: Domid) -> String {
-    if path.starts_with(['/', '@']) { path.to_owned() } else { format!("{}/{path}", home(domid)) }
+    if path.starts_with(['/', '@']) { path.to_owned() } else { format!("{}/{path}", domain_path(domid)) }
 }
 
 /// Requests that are about one node: the answer, and what changed.
-fn about_node(nodes: &mut Nodes, domid: Domid, packet: &Packet) -> Result<(Vec<u8>, Vec<Change>), Refusal> {
-    let end = packet.body.iter().position(|byte| *byte == 0).ok_or(Refusal::Invalid)?;
-    let (path, rest) = (str::from_utf8(&packet.body[..end]).map_err(|_| Refusal::Invalid)?, &packet.body[end + 1..]);
-    wire::check_path(path).map_err(|_| Refusal::Invalid)?;
+fn request_node(nodes: &mut Nodes, domid: Domid, packet: &StorePacket) -> Result<(Vec<u8>, Vec<Change>), StoreRefusal> {
+    let end = packet.body.iter().position(|byte| *byte == 0).ok_or(StoreRefusal::Invalid)?;
+    let (path, rest) =
+        (str::from_utf8(&packet.body[..end]).map_err(|_| StoreRefusal::Invalid)?, &packet.body[end + 1..]);
+    protocol::check_path(path).map_err(|_| StoreRefusal::Invalid)?;
     let path = &absolute(path, domid);
     let done = b"OK\0".to_vec();
     match packet.kind {
-        Some(Kind::Read) => Ok((find(nodes, path, domid, Rights::Read)?.value.clone(), Vec::new())),
-        Some(Kind::Directory) => {
-            find(nodes, path, domid, Rights::Read)?;
+        Some(PacketKind::Read) => Ok((find(nodes, path, domid, NodeRights::Read)?.value.clone(), Vec::new())),
+        Some(PacketKind::Directory) => {
+            find(nodes, path, domid, NodeRights::Read)?;
             let inside = format!("{}/", path.trim_end_matches('/'));
             let names = nodes.keys().filter_map(|node| node.strip_prefix(&inside));
             let names = names.filter(|name| !name.is_empty() && !name.contains('/'));
             Ok((names.flat_map(|name| [name.as_bytes(), &[0]].concat()).collect(), Vec::new()))
         }
-        Some(Kind::Permissions) => {
-            let node = find(nodes, path, domid, Rights::Read)?;
+        Some(PacketKind::Permissions) => {
+            let node = find(nodes, path, domid, NodeRights::Read)?;
             Ok((node.permissions.iter().flat_map(|one| format!("{}\0", one.emit()).into_bytes()).collect(), Vec::new()))
         }
-        Some(Kind::Write) => Ok((done, put(nodes, path, domid, Some(rest))?)),
-        Some(Kind::Make) if nodes.contains_key(path) => {
-            find(nodes, path, domid, Rights::Write).map(|_| (done, Vec::new()))
+        Some(PacketKind::Write) => Ok((done, put(nodes, path, domid, Some(rest))?)),
+        Some(PacketKind::Mkdir) if nodes.contains_key(path) => {
+            find(nodes, path, domid, NodeRights::Write).map(|_| (done, Vec::new()))
         }
-        Some(Kind::Make) => Ok((done, put(nodes, path, domid, None)?)),
-        Some(Kind::Remove) => {
-            find(nodes, path, domid, Rights::Write)?;
+        Some(PacketKind::Mkdir) => Ok((done, put(nodes, path, domid, None)?)),
+        Some(PacketKind::Remove) => {
+            find(nodes, path, domid, NodeRights::Write)?;
             Ok((done, remove(nodes, path)))
         }
-        Some(Kind::SetPermissions) => {
-            let texts = wire::strings(rest).map_err(|_| Refusal::Invalid)?;
-            let wanted: Result<Vec<Permission>, _> = texts.into_iter().map(Permission::parse).collect();
-            let wanted = wanted.ok().filter(|wanted| !wanted.is_empty()).ok_or(Refusal::Invalid)?;
-            let owner = find(nodes, path, domid, Rights::Write)?.permissions[0].domid;
-            if domid != Domid::ZERO && (owner != domid || wanted[0].domid != domid) {
-                return Err(Refusal::Forbidden);
+        Some(PacketKind::SetPermissions) => {
+            let texts = protocol::strings(rest).map_err(|_| StoreRefusal::Invalid)?;
+            let required: Result<Vec<Permission>, _> = texts.into_iter().map(Permission::parse).collect();
+            let required = required.ok().filter(|required| !required.is_empty()).ok_or(StoreRefusal::Invalid)?;
+            let owner = find(nodes, path, domid, NodeRights::Write)?.permissions[0].domid;
+            if domid != Domid::ZERO && (owner != domid || required[0].domid != domid) {
+                return Err(StoreRefusal::Forbidden);
             }
-            nodes.get_mut(path).ok_or(Refusal::Missing)?.permissions.clone_from(&wanted);
-            Ok((done, vec![Change { path: path.clone(), permissions: wanted }]))
+            nodes.get_mut(path).ok_or(StoreRefusal::Missing)?.permissions.clone_from(&required);
+            Ok((done, vec![Change { path: path.clone(), permissions: required }]))
         }
-        _ => Err(Refusal::Invalid),
+        _ => Err(StoreRefusal::Invalid),
     }
 }
 
 /// A domain's connection to the store.
 #[derive(Debug)]
-pub struct FakeWire {
-    host: Host,
+pub struct FakeStoreTransport {
+    host: FakeHost,
     id: u64,
-    asked: Incoming,
+    incoming: Incoming,
 }
 
-impl FakeWire {
-    pub(super) fn new(domain: &Domain) -> Self {
+impl FakeStoreTransport {
+    pub(super) fn new(domain: &FakeDomain) -> Self {
         let mut state = domain.host.lock();
         let tree = &mut state.store;
         tree.last_connection += 1;
         let connection = Connection {
             domid: domain.domid,
-            answers: Vec::new(),
+            outgoing: Vec::new(),
             watches: Vec::new(),
             transactions: BTreeMap::new(),
             last_transaction: 0,
@@ -322,17 +325,17 @@ impl FakeWire {
         tree.connections.insert(tree.last_connection, connection);
         let id = tree.last_connection;
         drop(state);
-        Self { host: domain.host.clone(), id, asked: Incoming::default() }
+        Self { host: domain.host.clone(), id, incoming: Incoming::default() }
     }
 }
 
-impl Wire for FakeWire {
+impl StoreTransport for FakeStoreTransport {
     fn send(&mut self, packet: &[u8]) -> Result<(), Errno> {
-        self.asked.push(packet);
-        while let Some(packet) = self.asked.packet().map_err(|_| Errno::INVAL)? {
-            self.host.lock().store.answer(self.id, &packet);
+        self.incoming.push(packet);
+        while let Some(packet) = self.incoming.packet().map_err(|_| Errno::INVAL)? {
+            self.host.lock().store.handle_request(self.id, &packet);
         }
-        self.host.shared.happened.notify_all();
+        self.host.shared.changed.notify_all();
         Ok(())
     }
 
@@ -341,21 +344,21 @@ impl Wire for FakeWire {
         let mut state = self.host.lock();
         loop {
             let connection = state.store.connections.get_mut(&self.id).ok_or(Errno::PIPE)?;
-            let bytes = connection.answers.len().min(into.len());
+            let bytes = connection.outgoing.len().min(into.len());
             let left = end.saturating_duration_since(Instant::now());
             if bytes > 0 || left.is_zero() {
-                for (to, from) in into.iter_mut().zip(connection.answers.drain(..bytes)) {
+                for (to, from) in into.iter_mut().zip(connection.outgoing.drain(..bytes)) {
                     *to = from;
                 }
                 return Ok(bytes);
             }
-            let waited = self.host.shared.happened.wait_timeout(state, left);
+            let waited = self.host.shared.changed.wait_timeout(state, left);
             state = waited.map_or_else(|poisoned| poisoned.into_inner().0, |(state, _)| state);
         }
     }
 }
 
-impl Drop for FakeWire {
+impl Drop for FakeStoreTransport {
     fn drop(&mut self) {
         self.host.lock().store.connections.remove(&self.id);
     }

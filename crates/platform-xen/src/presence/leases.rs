@@ -1,34 +1,34 @@
 //! Who counts as being there: decisions without a store or a clock.
 
-use super::{Advert, AdvertFault, LEASE};
+use super::{Advertisement, AdvertisementError, LEASE_TIMEOUT};
 use crate::Domid;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// A domain came or went.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum PresenceEvent {
     /// It is there.
-    Came(Domid, Advert),
+    Appeared(Domid, Advertisement),
     /// It is there no more, for this reason. One that starts again goes first.
-    Went(Domid, Gone),
+    Disappeared(Domid, DisappearReason),
 }
 
 /// Why a domain is not there any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Gone {
-    /// Its advertisement is not there, or not for us: withdrawn, or the domain was shut down or destroyed.
+pub enum DisappearReason {
+    /// Its advertisement is not there, or not for us: removed, or the domain was shut down or destroyed.
     #[error("its advertisement is gone, as the domain may be")]
-    Vanished,
+    Removed,
     /// It has not said that it is there for too long.
-    #[error("it was silent for {} s", LEASE.as_secs())]
-    Silent,
+    #[error("it was silent for {} s", LEASE_TIMEOUT.as_secs())]
+    LeaseExpired,
     /// Another daemon is in its place.
     #[error("it has started again")]
     Restarted,
     /// It writes something else.
     #[error("it says something else: {0}")]
-    Garbled(AdvertFault),
+    Malformed(AdvertisementError),
 }
 
 /// What is known of the domains that are followed.
@@ -40,7 +40,7 @@ pub(super) struct Leases {
 #[derive(Debug, Default)]
 struct Followed {
     /// What was read last, also when that was too long ago: the same again is no sign of life.
-    last: Option<Advert>,
+    last: Option<Advertisement>,
     /// Until when it counts as being there, if it does.
     until: Option<Instant>,
 }
@@ -68,52 +68,54 @@ impl Leases {
     }
 
     /// When the next lease ends, if nothing is heard.
-    pub(super) fn ends(&self) -> Option<Instant> {
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
         self.followed.values().filter_map(|followed| followed.until).min()
     }
 
     /// What was read of a domain: nothing, its advertisement, or something else.
-    pub(super) fn heard(
+    pub(super) fn update(
         &mut self,
         domid: Domid,
-        said: Option<Result<Advert, AdvertFault>>,
+        advertisement: Option<Result<Advertisement, AdvertisementError>>,
         now: Instant,
-        news: &mut Vec<News>,
+        events: &mut Vec<PresenceEvent>,
     ) {
         let Some(followed) = self.followed.get_mut(&domid) else { return };
         let was_there = followed.until.is_some();
-        let gone = match said {
-            None => Gone::Vanished,
-            Some(Err(fault)) => Gone::Garbled(fault),
-            Some(Ok(advert)) => {
-                if followed.last.as_ref() == Some(&advert) {
+        let gone = match advertisement {
+            None => DisappearReason::Removed,
+            Some(Err(fault)) => DisappearReason::Malformed(fault),
+            Some(Ok(advertisement)) => {
+                if followed.last.as_ref() == Some(&advertisement) {
                     return; // Said before.
                 }
-                let same = |last: &Advert| last.incarnation == advert.incarnation && last.offer == advert.offer;
-                let goes_on = was_there && followed.last.as_ref().is_some_and(same);
-                if was_there && !goes_on {
-                    news.push(News::Went(domid, Gone::Restarted));
+                let same = |last: &Advertisement| {
+                    last.incarnation == advertisement.incarnation && last.offer == advertisement.offer
+                };
+                let is_same_instance = was_there && followed.last.as_ref().is_some_and(same);
+                if was_there && !is_same_instance {
+                    events.push(PresenceEvent::Disappeared(domid, DisappearReason::Restarted));
                 }
-                if !goes_on {
-                    news.push(News::Came(domid, advert.clone()));
+                if !is_same_instance {
+                    events.push(PresenceEvent::Appeared(domid, advertisement.clone()));
                 }
-                *followed = Followed { last: Some(advert), until: Some(now + LEASE) };
+                *followed = Followed { last: Some(advertisement), until: Some(now + LEASE_TIMEOUT) };
                 return;
             }
         };
         if was_there {
-            news.push(News::Went(domid, gone));
+            events.push(PresenceEvent::Disappeared(domid, gone));
         }
         // What comes after an end is news, whatever it says.
         *followed = Followed::default();
     }
 
     /// Ends the leases that are over.
-    pub(super) fn expire(&mut self, now: Instant, news: &mut Vec<News>) {
+    pub(super) fn expire(&mut self, now: Instant, events: &mut Vec<PresenceEvent>) {
         for (domid, followed) in &mut self.followed {
             if followed.until.is_some_and(|until| until <= now) {
                 followed.until = None;
-                news.push(News::Went(*domid, Gone::Silent));
+                events.push(PresenceEvent::Disappeared(*domid, DisappearReason::LeaseExpired));
             }
         }
     }
@@ -124,7 +126,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    struct Bed {
+    struct LeaseTest {
         leases: Leases,
         now: Instant,
     }
@@ -133,76 +135,93 @@ mod tests {
         Domid::new(7).unwrap()
     }
 
-    fn advert(incarnation: u64, beat: u32) -> Advert {
-        Advert { incarnation, beat, offer: Vec::new() }
+    fn advertisement(incarnation: u64, heartbeat: u32) -> Advertisement {
+        Advertisement { incarnation, heartbeat, offer: Vec::new() }
     }
 
-    impl Bed {
+    impl LeaseTest {
         fn new() -> Self {
             let mut leases = Leases::default();
             leases.follow(domid());
             Self { leases, now: Instant::now() }
         }
 
-        fn heard(&mut self, said: Option<Result<Advert, AdvertFault>>) -> Vec<News> {
-            let mut news = Vec::new();
-            self.leases.heard(domid(), said, self.now, &mut news);
-            news
+        fn update(&mut self, advertisement: Option<Result<Advertisement, AdvertisementError>>) -> Vec<PresenceEvent> {
+            let mut events = Vec::new();
+            self.leases.update(domid(), advertisement, self.now, &mut events);
+            events
         }
 
-        fn after(&mut self, time: Duration) -> Vec<News> {
-            let mut news = Vec::new();
+        fn after(&mut self, time: Duration) -> Vec<PresenceEvent> {
+            let mut events = Vec::new();
             self.now += time;
-            self.leases.expire(self.now, &mut news);
-            news
+            self.leases.expire(self.now, &mut events);
+            events
         }
     }
 
     #[test]
-    fn who_says_nothing_new_is_silent() {
-        let mut bed = Bed::new();
-        assert_eq!(bed.heard(Some(Ok(advert(1, 1)))), [News::Came(domid(), advert(1, 1))]);
-        assert_eq!(bed.after(LEASE - Duration::from_secs(1)), []);
-        assert_eq!(bed.heard(Some(Ok(advert(1, 2)))), []);
-        assert_eq!(bed.after(LEASE - Duration::from_secs(1)), []);
-        assert_eq!(bed.heard(Some(Ok(advert(1, 2)))), [], "the same beat is none");
-        assert_eq!(bed.leases.ends(), Some(bed.now + Duration::from_secs(1)));
-        assert_eq!(bed.after(Duration::from_secs(1)), [News::Went(domid(), Gone::Silent)]);
-        assert_eq!(bed.leases.ends(), None);
-        assert_eq!(bed.after(LEASE), []);
-        assert_eq!(bed.heard(Some(Ok(advert(1, 2)))), [], "what was there before does not bring it back");
-        assert_eq!(bed.heard(Some(Ok(advert(1, 3)))), [News::Came(domid(), advert(1, 3))]);
+    fn domain_disappears_when_its_lease_expires() {
+        let mut test = LeaseTest::new();
+        assert_eq!(test.update(Some(Ok(advertisement(1, 1)))), [PresenceEvent::Appeared(domid(), advertisement(1, 1))]);
+        assert_eq!(test.after(LEASE_TIMEOUT - Duration::from_secs(1)), []);
+        assert_eq!(test.update(Some(Ok(advertisement(1, 2)))), []);
+        assert_eq!(test.after(LEASE_TIMEOUT - Duration::from_secs(1)), []);
+        assert_eq!(test.update(Some(Ok(advertisement(1, 2)))), [], "the same heartbeat is none");
+        assert_eq!(test.leases.next_expiry(), Some(test.now + Duration::from_secs(1)));
+        assert_eq!(
+            test.after(Duration::from_secs(1)),
+            [PresenceEvent::Disappeared(domid(), DisappearReason::LeaseExpired)]
+        );
+        assert_eq!(test.leases.next_expiry(), None);
+        assert_eq!(test.after(LEASE_TIMEOUT), []);
+        assert_eq!(test.update(Some(Ok(advertisement(1, 2)))), [], "what was there before does not bring it back");
+        assert_eq!(test.update(Some(Ok(advertisement(1, 3)))), [PresenceEvent::Appeared(domid(), advertisement(1, 3))]);
     }
 
     #[test]
-    fn who_starts_again_goes_first() {
-        let mut bed = Bed::new();
-        bed.heard(Some(Ok(advert(1, 9))));
-        let again = bed.heard(Some(Ok(advert(2, 1))));
-        assert_eq!(again, [News::Went(domid(), Gone::Restarted), News::Came(domid(), advert(2, 1))]);
-        let other = Advert { offer: vec![1], ..advert(2, 2) };
-        let again = bed.heard(Some(Ok(other.clone())));
-        assert_eq!(again, [News::Went(domid(), Gone::Restarted), News::Came(domid(), other)]);
+    fn domain_disappears_before_it_reappears_when_it_restarts() {
+        let mut test = LeaseTest::new();
+        test.update(Some(Ok(advertisement(1, 9))));
+        let again = test.update(Some(Ok(advertisement(2, 1))));
+        assert_eq!(
+            again,
+            [
+                PresenceEvent::Disappeared(domid(), DisappearReason::Restarted),
+                PresenceEvent::Appeared(domid(), advertisement(2, 1))
+            ]
+        );
+        let other = Advertisement { offer: vec![1], ..advertisement(2, 2) };
+        let again = test.update(Some(Ok(other.clone())));
+        assert_eq!(
+            again,
+            [PresenceEvent::Disappeared(domid(), DisappearReason::Restarted), PresenceEvent::Appeared(domid(), other)]
+        );
     }
 
     #[test]
-    fn who_vanishes_or_writes_something_else_is_gone_once() {
-        let mut bed = Bed::new();
-        for (said, gone) in [(None, Gone::Vanished), (Some(Err(AdvertFault::Offer)), Gone::Garbled(AdvertFault::Offer))]
-        {
-            assert_eq!(bed.heard(said.clone()), []);
-            assert_eq!(bed.heard(Some(Ok(advert(1, 1)))), [News::Came(domid(), advert(1, 1))]);
-            assert_eq!(bed.heard(said.clone()), [News::Went(domid(), gone)]);
-            assert_eq!(bed.heard(said), []);
+    fn domain_disappears_once_when_removed_or_malformed() {
+        let mut test = LeaseTest::new();
+        for (broken, gone) in [
+            (None, DisappearReason::Removed),
+            (Some(Err(AdvertisementError::Offer)), DisappearReason::Malformed(AdvertisementError::Offer)),
+        ] {
+            assert_eq!(test.update(broken.clone()), []);
+            assert_eq!(
+                test.update(Some(Ok(advertisement(1, 1)))),
+                [PresenceEvent::Appeared(domid(), advertisement(1, 1))]
+            );
+            assert_eq!(test.update(broken.clone()), [PresenceEvent::Disappeared(domid(), gone)]);
+            assert_eq!(test.update(broken), []);
         }
     }
 
     #[test]
-    fn who_is_not_followed_is_not_heard() {
-        let mut bed = Bed::new();
-        bed.heard(Some(Ok(advert(1, 1))));
-        assert!(bed.leases.unfollow(domid()) && !bed.leases.unfollow(domid()));
-        assert_eq!(bed.heard(Some(Ok(advert(1, 2)))), []);
-        assert_eq!(bed.after(LEASE), []);
+    fn ignores_domains_that_are_not_followed() {
+        let mut test = LeaseTest::new();
+        test.update(Some(Ok(advertisement(1, 1))));
+        assert!(test.leases.unfollow(domid()) && !test.leases.unfollow(domid()));
+        assert_eq!(test.update(Some(Ok(advertisement(1, 2)))), []);
+        assert_eq!(test.after(LEASE_TIMEOUT), []);
     }
 }

@@ -1,162 +1,166 @@
 //! The checks, each in its two halves.
 
-use super::border::Message;
-use super::{Conform, Party};
+use super::transport::CheckMessage;
+use super::{CheckSide, ConformancePlatform};
 use crate::{Listen, Platform, Ring};
 use isthmus_layout::RegionSize;
-use isthmus_layout::channel::{Direction, Geometry, SlabSize};
+use isthmus_layout::channel::{ChannelGeometry, Direction, SlabSize};
 use isthmus_layout::limits::SLAB_BYTES_MIN;
-use isthmus_layout::record::Piece;
+use isthmus_layout::record::Fragment;
 use isthmus_shm::{
-    Access, Consumer, Payload, Producer, PushError, RecordBuffer, SlabConsumer, SlabProducer, Window, Words,
+    Access, Consumer, Payload, Producer, PushError, RecordBuffer, SharedMapping, SlabConsumer, SlabProducer, Words,
 };
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// Long enough for any platform, emulated ones too; only a missing wake-up ever waits for it.
-const LIVENESS: Duration = Duration::from_secs(60);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 
 const PAGE: u64 = 4096;
 
 /// A check: what the owner does, and what the side does that is let in.
 pub(super) struct Check<P: Platform> {
     pub(super) name: &'static str,
-    pub(super) owner: fn(&mut Party<'_, P>),
-    pub(super) guest: fn(&mut Party<'_, P>),
+    pub(super) owner: fn(&mut CheckSide<'_, P>),
+    pub(super) peer: fn(&mut CheckSide<'_, P>),
 }
 
 /// All checks, in order.
-pub(super) fn all<P: Conform>() -> [Check<P>; 7] {
-    let check = |name, owner: fn(&mut Party<'_, P>), guest: fn(&mut Party<'_, P>)| Check { name, owner, guest };
+pub(super) fn all<P: ConformancePlatform>() -> [Check<P>; 7] {
+    let check = |name, owner: fn(&mut CheckSide<'_, P>), peer: fn(&mut CheckSide<'_, P>)| Check { name, owner, peer };
     [
-        check("memory starts as zeroes and is shared", fresh::owner, fresh::guest),
-        check("memory that comes back is zeroes again", again::owner, again::guest),
-        check("read-only grants show later writes", later::owner, later::guest),
-        check("more than there is cannot be mapped", beyond::owner, beyond::guest),
-        check("what was not granted cannot be mapped", forged::owner, forged::guest),
-        check("a doorbell wakes once for many rings", bell::owner, bell::guest),
-        check("records and pieces cross", records::owner, records::guest),
+        check("memory starts as zeroes and is shared", zeroed::owner, zeroed::peer),
+        check("memory that comes back is zeroes again", reused::owner, reused::peer),
+        check("read-only grants show later writes", later_writes::owner, later_writes::peer),
+        check("more than there is cannot be mapped", out_of_bounds::owner, out_of_bounds::peer),
+        check("what was not granted cannot be mapped", forged::owner, forged::peer),
+        check("a doorbell wakes once for many rings", doorbell::owner, doorbell::peer),
+        check("records and fragments cross", records::owner, records::peer),
     ]
 }
 
-/// Memory of `pages`, our window of it, and the other side let in.
-fn share<P: Platform>(party: &mut Party<'_, P>, size: RegionSize, access: Access) -> (P::Memory, Window) {
-    let memory = party.platform.allocate(size, party.them, access).expect("allocate");
-    let own = Window::new(party.platform.map_own(&memory).expect("map_own"));
-    let grant = party.platform.grant(&memory, party.them, access).expect("grant");
-    party.tell(Message::Grant(grant));
+/// Memory of `size`, our mapping of it, and the other side let in.
+fn allocate_and_grant<P: Platform>(
+    side: &mut CheckSide<'_, P>,
+    size: RegionSize,
+    access: Access,
+) -> (P::Memory, SharedMapping) {
+    let memory = side.platform.allocate(size, side.peer, access).expect("allocate");
+    let own = SharedMapping::new(side.platform.map_own(&memory).expect("map_own"));
+    let grant = side.platform.grant(&memory, side.peer, access).expect("grant");
+    side.send(CheckMessage::Grant(grant));
     (memory, own)
 }
 
 /// What the other side let us into.
-fn enter<P: Platform>(party: &mut Party<'_, P>, size: RegionSize, access: Access) -> Window {
-    let grant = party.grant();
-    Window::new(party.platform.map(grant, size, access).expect("map"))
+fn receive_and_map<P: Platform>(side: &mut CheckSide<'_, P>, size: RegionSize, access: Access) -> SharedMapping {
+    let grant = side.receive_grant();
+    SharedMapping::new(side.platform.map(grant, size, access).expect("map"))
 }
 
-fn is_zero(window: &Window, page: u64) -> bool {
+fn is_zero(mapping: &SharedMapping, page: u64) -> bool {
     let mut bytes = [0xff; PAGE as usize];
-    window.copy_out(page * PAGE, &mut bytes);
+    mapping.copy_out(page * PAGE, &mut bytes);
     bytes.iter().all(|&byte| byte == 0)
 }
 
-mod fresh {
+mod zeroed {
     use super::*;
 
     const SIZE: RegionSize = RegionSize(4 * PAGE);
 
-    pub(super) fn owner<P: Platform>(party: &mut Party<'_, P>) {
-        let (_memory, own) = share(party, SIZE, Access::ReadWrite);
-        party.meet(); // They have looked for zeroes.
+    pub(super) fn owner<P: Platform>(side: &mut CheckSide<'_, P>) {
+        let (_memory, own) = allocate_and_grant(side, SIZE, Access::ReadWrite);
+        side.synchronize(); // They have looked for zeroes.
         for page in 0..4 {
             own.store(page * 1024 + 1, page + 10, Relaxed);
         }
-        party.meet();
+        side.synchronize();
         for page in 0..4 {
             assert_eq!(own.load(page * 1024 + 2, Relaxed), page + 20, "page {page}");
         }
     }
 
-    pub(super) fn guest<P: Platform>(party: &mut Party<'_, P>) {
-        let window = enter(party, SIZE, Access::ReadWrite);
-        assert!((0..4).all(|page| is_zero(&window, page)), "fresh memory is not zeroed");
-        party.meet();
+    pub(super) fn peer<P: Platform>(side: &mut CheckSide<'_, P>) {
+        let mapping = receive_and_map(side, SIZE, Access::ReadWrite);
+        assert!((0..4).all(|page| is_zero(&mapping, page)), "fresh memory is not zeroed");
+        side.synchronize();
         for page in 0..4 {
-            window.store(page * 1024 + 2, page + 20, Relaxed);
+            mapping.store(page * 1024 + 2, page + 20, Relaxed);
         }
-        party.meet();
+        side.synchronize();
         for page in 0..4 {
-            assert_eq!(window.load(page * 1024 + 1, Relaxed), page + 10, "page {page}");
+            assert_eq!(mapping.load(page * 1024 + 1, Relaxed), page + 10, "page {page}");
         }
     }
 }
 
-mod again {
+mod reused {
     use super::*;
 
     const SIZE: RegionSize = RegionSize(2 * PAGE);
     const ROUNDS: usize = 3;
 
-    pub(super) fn owner<P: Platform>(party: &mut Party<'_, P>) {
+    pub(super) fn owner<P: Platform>(side: &mut CheckSide<'_, P>) {
         for _ in 0..ROUNDS {
-            let (memory, own) = share(party, SIZE, Access::ReadWrite);
-            party.meet(); // They have written and unmapped.
+            let (memory, own) = allocate_and_grant(side, SIZE, Access::ReadWrite);
+            side.synchronize(); // They have written and unmapped.
             assert!(!is_zero(&own, 0) && !is_zero(&own, 1), "what they wrote is not there");
             drop((own, memory));
         }
     }
 
-    pub(super) fn guest<P: Platform>(party: &mut Party<'_, P>) {
+    pub(super) fn peer<P: Platform>(side: &mut CheckSide<'_, P>) {
         for round in 0..ROUNDS {
-            let window = enter(party, SIZE, Access::ReadWrite);
-            assert!(is_zero(&window, 0) && is_zero(&window, 1), "round {round}: somebody else's bytes");
-            window.copy_in(0, &[0xa5; 2 * PAGE as usize]);
-            drop(window);
-            party.meet();
+            let mapping = receive_and_map(side, SIZE, Access::ReadWrite);
+            assert!(is_zero(&mapping, 0) && is_zero(&mapping, 1), "round {round}: somebody else's bytes");
+            mapping.copy_in(0, &[0xa5; 2 * PAGE as usize]);
+            drop(mapping);
+            side.synchronize();
         }
     }
 }
 
-mod later {
+mod later_writes {
     use super::*;
 
-    pub(super) fn owner<P: Platform>(party: &mut Party<'_, P>) {
-        let (memory, own) = share(party, RegionSize(PAGE), Access::Read);
-        party.meet(); // They have mapped.
+    pub(super) fn owner<P: Platform>(side: &mut CheckSide<'_, P>) {
+        let (memory, own) = allocate_and_grant(side, RegionSize(PAGE), Access::Read);
+        side.synchronize(); // They have mapped.
         own.copy_in(100, b"later");
-        party.meet();
-        let grant = party.platform.grant(&memory, party.them, Access::Read).expect("grant");
-        party.tell(Message::Grant(grant));
-        party.meet();
+        side.synchronize();
+        let grant = side.platform.grant(&memory, side.peer, Access::Read).expect("grant");
+        side.send(CheckMessage::Grant(grant));
+        side.synchronize();
     }
 
-    pub(super) fn guest<P: Platform>(party: &mut Party<'_, P>) {
-        let window = enter(party, RegionSize(PAGE), Access::Read);
-        party.meet();
-        party.meet(); // They have written.
+    pub(super) fn peer<P: Platform>(side: &mut CheckSide<'_, P>) {
+        let mapping = receive_and_map(side, RegionSize(PAGE), Access::Read);
+        side.synchronize();
+        side.synchronize(); // They have written.
         let mut bytes = [0; 5];
-        window.copy_out(100, &mut bytes);
+        mapping.copy_out(100, &mut bytes);
         assert_eq!(&bytes, b"later");
-        let grant = party.grant();
-        let mapped = party.platform.map(grant, RegionSize(PAGE), Access::ReadWrite);
+        let grant = side.receive_grant();
+        let mapped = side.platform.map(grant, RegionSize(PAGE), Access::ReadWrite);
         assert!(mapped.is_err(), "a read-only grant was mapped writable");
-        party.meet();
+        side.synchronize();
     }
 }
 
-mod beyond {
+mod out_of_bounds {
     use super::*;
 
-    pub(super) fn owner<P: Platform>(party: &mut Party<'_, P>) {
-        let _kept = share(party, RegionSize(PAGE), Access::ReadWrite);
-        party.meet();
+    pub(super) fn owner<P: Platform>(side: &mut CheckSide<'_, P>) {
+        let _kept = allocate_and_grant(side, RegionSize(PAGE), Access::ReadWrite);
+        side.synchronize();
     }
 
-    pub(super) fn guest<P: Platform>(party: &mut Party<'_, P>) {
-        let grant = party.grant();
-        let mapped = party.platform.map(grant, RegionSize(2 * PAGE), Access::ReadWrite);
+    pub(super) fn peer<P: Platform>(side: &mut CheckSide<'_, P>) {
+        let grant = side.receive_grant();
+        let mapped = side.platform.map(grant, RegionSize(2 * PAGE), Access::ReadWrite);
         assert!(mapped.is_err(), "mapped beyond the grant");
-        party.meet();
+        side.synchronize();
     }
 }
 
@@ -165,64 +169,64 @@ mod forged {
 
     const SIZE: RegionSize = RegionSize(PAGE);
 
-    pub(super) fn owner<P: Conform>(party: &mut Party<'_, P>) {
-        let (memory, own) = share(party, SIZE, Access::ReadWrite);
+    pub(super) fn owner<P: ConformancePlatform>(side: &mut CheckSide<'_, P>) {
+        let (memory, own) = allocate_and_grant(side, SIZE, Access::ReadWrite);
         let mut held = Vec::new();
-        let forgeries = party.platform.forgeries(&memory, party.them, SIZE, &mut held).expect("forgeries");
-        party.tell(Message::Word(u32::try_from(forgeries.len()).expect("a few")));
-        for (what, grant) in forgeries {
-            party.tell(Message::Grant(grant));
-            assert_eq!(party.word(), 0, "{what}: it was mapped");
+        let forged = side.platform.forged_grants(&memory, side.peer, SIZE, &mut held).expect("forged grants");
+        side.send(CheckMessage::Word(u32::try_from(forged.len()).expect("a few")));
+        for (what, grant) in forged {
+            side.send(CheckMessage::Grant(grant));
+            assert_eq!(side.receive_word(), 0, "{what}: it was mapped");
         }
-        party.meet();
+        side.synchronize();
         assert_eq!(own.load(0, Relaxed), 5, "what was granted is of use no more");
     }
 
-    pub(super) fn guest<P: Conform>(party: &mut Party<'_, P>) {
-        let window = enter(party, SIZE, Access::ReadWrite);
-        for _ in 0..party.word() {
-            let forged = party.grant();
-            let mapped = party.platform.map(forged, SIZE, Access::ReadWrite);
-            party.tell(Message::Word(u32::from(mapped.is_ok())));
+    pub(super) fn peer<P: ConformancePlatform>(side: &mut CheckSide<'_, P>) {
+        let mapping = receive_and_map(side, SIZE, Access::ReadWrite);
+        for _ in 0..side.receive_word() {
+            let forged = side.receive_grant();
+            let mapped = side.platform.map(forged, SIZE, Access::ReadWrite);
+            side.send(CheckMessage::Word(u32::from(mapped.is_ok())));
         }
-        window.store(0, 5, Relaxed);
-        party.meet();
+        mapping.store(0, 5, Relaxed);
+        side.synchronize();
     }
 }
 
-mod bell {
+mod doorbell {
     use super::*;
 
     /// The owner listens.
-    pub(super) fn owner<P: Platform>(party: &mut Party<'_, P>) {
-        let (listener, bell) = party.platform.doorbell(party.them).expect("doorbell");
-        party.tell(Message::Bell(bell));
-        party.meet(); // They can ring, and have not.
-        while listener.wait(Duration::ZERO) {} // Some platforms ring once when the bell is hung.
-        party.meet();
-        party.meet(); // They have rung twice.
-        assert!(listener.wait(LIVENESS), "nobody heard the doorbell");
+    pub(super) fn owner<P: Platform>(side: &mut CheckSide<'_, P>) {
+        let (receiver, token) = side.platform.doorbell(side.peer).expect("doorbell");
+        side.send(CheckMessage::DoorbellToken(token));
+        side.synchronize(); // They can ring, and have not.
+        while receiver.wait(Duration::ZERO) {} // Some platforms ring once when the bell is hung.
+        side.synchronize();
+        side.synchronize(); // They have rung twice.
+        assert!(receiver.wait(CHECK_TIMEOUT), "nobody heard the doorbell");
         // Where rings travel for a while, the second may come when the first was heard: what counts is that they end.
         let begun = Instant::now();
-        while listener.wait(Duration::from_millis(50)) {
-            assert!(begun.elapsed() < LIVENESS, "two rings never end");
+        while receiver.wait(Duration::from_millis(50)) {
+            assert!(begun.elapsed() < CHECK_TIMEOUT, "two rings never end");
         }
-        party.meet();
-        assert!(listener.wait(LIVENESS), "the doorbell works only once");
-        party.meet();
+        side.synchronize();
+        assert!(receiver.wait(CHECK_TIMEOUT), "the doorbell works only once");
+        side.synchronize();
     }
 
-    pub(super) fn guest<P: Platform>(party: &mut Party<'_, P>) {
-        let bell = party.bell();
-        let ringer = party.platform.ringer(bell).expect("ringer");
-        party.meet();
-        party.meet();
-        ringer.ring();
-        ringer.ring();
-        party.meet();
-        party.meet(); // They have heard, and then nothing more.
-        ringer.ring();
-        party.meet();
+    pub(super) fn peer<P: Platform>(side: &mut CheckSide<'_, P>) {
+        let token = side.receive_doorbell_token();
+        let sender = side.platform.doorbell_sender(token).expect("doorbell sender");
+        side.synchronize();
+        side.synchronize();
+        sender.ring();
+        sender.ring();
+        side.synchronize();
+        side.synchronize(); // They have heard, and then nothing more.
+        sender.ring();
+        side.synchronize();
     }
 }
 
@@ -232,8 +236,8 @@ mod records {
     const ROUNDS: u32 = 1000;
     const BYTES: u32 = 3000;
 
-    fn geometry() -> Geometry {
-        Geometry { slab: SlabSize::new(SLAB_BYTES_MIN).expect("the smallest slab is one") }
+    fn geometry() -> ChannelGeometry {
+        ChannelGeometry { slab: SlabSize::new(SLAB_BYTES_MIN).expect("the smallest slab is one") }
     }
 
     fn message(round: u32) -> Vec<u8> {
@@ -246,24 +250,24 @@ mod records {
         loop {
             match attempt() {
                 Some(found) => return found,
-                None => assert!(begun.elapsed() < LIVENESS, "{what}"),
+                None => assert!(begun.elapsed() < CHECK_TIMEOUT, "{what}"),
             }
             std::thread::yield_now();
         }
     }
 
     /// The owner produces.
-    pub(super) fn owner<P: Platform>(party: &mut Party<'_, P>) {
+    pub(super) fn owner<P: Platform>(side: &mut CheckSide<'_, P>) {
         let geometry = geometry();
-        let (_memory, own) = share(party, geometry.size(), Access::ReadWrite);
+        let (_memory, own) = allocate_and_grant(side, geometry.size(), Access::ReadWrite);
         let at = geometry.direction(Direction::Zero);
         let mut producer = Producer::new(own.clone(), at);
         let mut slab = SlabProducer::new(own.clone(), at, geometry.slab);
         for round in 0..ROUNDS {
-            let piece = until("no piece came back", || slab.reserve(BYTES, BYTES).expect("no fault"));
-            own.copy_in(slab.byte(piece), &[round as u8; BYTES as usize]);
+            let fragment = until("no fragment came back", || slab.reserve(BYTES, BYTES).expect("no fault"));
+            own.copy_in(slab.region_offset(fragment), &[round as u8; BYTES as usize]);
             until("no record was consumed", || {
-                match producer.push(7, &[round, piece.offset, piece.len], &message(round)) {
+                match producer.push(7, &[round, fragment.offset, fragment.len], &message(round)) {
                     Ok(()) => Some(()),
                     Err(PushError::Full) => None,
                     Err(fault) => panic!("{fault}"),
@@ -271,19 +275,19 @@ mod records {
             });
             assert!(!producer.wake(), "nobody is parked");
         }
-        party.meet(); // They are parked.
+        side.synchronize(); // They are parked.
         until("no record was consumed", || producer.push(7, &[], &[]).ok());
         assert!(producer.wake(), "a parked consumer was not noticed");
         assert!(!producer.wake(), "noticed twice");
-        party.meet();
+        side.synchronize();
     }
 
-    pub(super) fn guest<P: Platform>(party: &mut Party<'_, P>) {
+    pub(super) fn peer<P: Platform>(side: &mut CheckSide<'_, P>) {
         let geometry = geometry();
-        let window = enter(party, geometry.size(), Access::ReadWrite);
+        let mapping = receive_and_map(side, geometry.size(), Access::ReadWrite);
         let at = geometry.direction(Direction::Zero);
-        let mut consumer = Consumer::new(window.clone(), at);
-        let mut slab = SlabConsumer::new(window.clone(), at, geometry.slab);
+        let mut consumer = Consumer::new(mapping.clone(), at);
+        let mut slab = SlabConsumer::new(mapping.clone(), at, geometry.slab);
         let mut record = RecordBuffer::default();
         for round in 0..ROUNDS {
             until("no record arrives", || consumer.pop(&mut record).expect("no fault").then_some(()));
@@ -294,19 +298,19 @@ mod records {
             let message = message(round);
             let arrived: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
             assert_eq!(arrived[..message.len()], message);
-            let piece = Piece { offset, len };
-            let span = slab.span(piece).expect("inside");
+            let fragment = Fragment { offset, len };
+            let span = slab.span(fragment).expect("inside");
             let mut bytes = [0; BYTES as usize];
-            window.copy_out(span.start(), &mut bytes);
+            mapping.copy_out(span.start(), &mut bytes);
             assert_eq!(bytes, [round as u8; BYTES as usize], "round {round}");
-            if slab.give_back(piece) | consumer.owes() {
+            if slab.release(fragment) | consumer.needs_publish() {
                 slab.publish();
                 assert!(!consumer.publish(), "nobody waits for room");
             }
         }
         assert!(consumer.park().expect("no fault"), "a record too many");
-        party.meet();
-        party.meet();
+        side.synchronize();
+        side.synchronize();
         consumer.unpark();
         assert!(consumer.pop(&mut record).expect("no fault"), "the last record does not arrive");
     }

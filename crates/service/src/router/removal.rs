@@ -1,68 +1,68 @@
 //! The end of a domain, as the router sees it: what was under way to it goes back to where it came from.
 
-use super::{Bounced, GONE_MAX, Home, Left, Router, Slot};
-use crate::kinds::{back, bounced};
+use super::{BounceInfo, ENDED_DOMAINS_MAX, Location, Removal, Router, Slot};
+use crate::record_kinds::{bounce_serial, reply_route};
 use isthmus_layout::DomainId;
 use isthmus_layout::reason::Reason;
 
 impl Router {
-    /// A domain of this worker is gone. What was accepted from it stays on its lanes; what is held for it is dropped, and the senders
-    /// hear of it.
-    pub(crate) fn remove(&mut self, slot: Slot, reason: Reason) -> Left {
-        let party = self.parties[slot.0 as usize].take().expect("slots in use have parties");
+    /// A domain of this worker is gone. What was accepted from it stays in its flows; what is held for it is dropped, and the senders
+    /// are notified.
+    pub(crate) fn remove(&mut self, slot: Slot, reason: Reason) -> Removal {
+        let state = self.states[slot.0 as usize].take().expect("slots in use have a state");
         self.free.push(slot);
         self.waiting.retain(|&waiting| waiting != slot);
-        self.held_cost -= party.held_cost;
-        self.forget(party.domain, reason);
-        let mut left = Left::default();
-        for (sender, mut lane) in party.lanes {
-            while let Some(held) = lane.drop_first(&mut self.spare) {
-                left.dropped += 1;
-                let Some(serial) = bounced(&held.record) else { continue };
-                let bounce = Bounced { serial, cost: held.cost() };
-                let route = back(held.route, Some(party.domain));
-                match self.home(sender) {
-                    Some(Home::Here(to)) => self.give_bounce(to, route, bounce, reason),
-                    Some(Home::There(worker)) => left.bounces.push((worker, sender, route, bounce)),
-                    // Nobody on another host is told: what was sent to it was taken.
-                    Some(Home::Wire) | None => {}
+        self.held_cost -= state.held_cost;
+        self.forget(state.domain, reason);
+        let mut removal = Removal::default();
+        for (sender, mut flow) in state.flows {
+            while let Some(held) = flow.pop_first(&mut self.queue_pool) {
+                removal.dropped += 1;
+                let Some(serial) = bounce_serial(&held.record) else { continue };
+                let bounce = BounceInfo { serial, cost: held.cost() };
+                let route = reply_route(held.route, Some(state.domain));
+                match self.location(sender) {
+                    Some(Location::Local(to)) => self.bounce_to_sender(to, route, bounce, reason),
+                    Some(Location::Worker(worker)) => removal.bounces.push((worker, sender, route, bounce)),
+                    // A remote peer is not notified: what it sent was taken.
+                    Some(Location::Remote) | None => {}
                 }
             }
         }
-        self.settle(party.domain);
-        left
+        self.close_accounts(state.domain);
+        removal
     }
 
-    /// A domain of another worker is gone, or somebody on another host; its own worker bounces what was held for it.
-    pub(crate) fn remove_there(&mut self, domain: DomainId, reason: Reason) {
+    /// A domain of another worker is gone, or a remote peer; its own worker bounces what was held for it.
+    pub(crate) fn remove_elsewhere(&mut self, domain: DomainId, reason: Reason) {
         self.forget(domain, reason);
-        self.settle(domain);
+        self.close_accounts(domain);
     }
 
     fn forget(&mut self, domain: DomainId, reason: Reason) {
-        self.homes.remove(&domain);
-        if self.gone.len() == GONE_MAX {
-            self.gone.pop_front();
+        self.locations.remove(&domain);
+        if self.ended_domains.len() == ENDED_DOMAINS_MAX {
+            self.ended_domains.pop_front();
         }
-        self.gone.push_back((domain, reason));
+        self.ended_domains.push_back((domain, reason));
     }
 
-    /// Closes the accounts of those who sent there, and the lanes on which nothing waits. What was delivered and not given back by then is given back
-    /// by nobody: its senders must not take it for received.
-    fn settle(&mut self, gone: DomainId) {
-        for at in 0..self.parties.len() {
-            let Some(party) = &mut self.parties[at] else { continue };
-            party.outgoing.remove(&gone);
-            self.close_lane(Slot(at as u32), gone);
+    /// Closes the accounts of those who sent there, and the flows in which nothing waits. What was delivered and not given back by
+    /// then is never given back: its senders must not take it for received.
+    fn close_accounts(&mut self, ended: DomainId) {
+        for at in 0..self.states.len() {
+            let Some(state) = &mut self.states[at] else { continue };
+            state.outgoing.remove(&ended);
+            self.close_flow(Slot(at as u32), ended);
         }
     }
 
-    /// Lets go of a lane whose sender is gone and on which nothing waits.
-    pub(crate) fn close_lane(&mut self, to: Slot, sender: DomainId) {
-        let gone = !self.homes.contains_key(&sender);
-        let party = self.parties[to.0 as usize].as_mut().expect("slots in use have parties");
-        if gone && party.lanes.get(&sender).is_some_and(crate::lane::Lane::is_clear) {
-            party.lanes.remove(&sender);
+    /// Removes a flow whose sender is gone and in which nothing waits.
+    pub(crate) fn close_flow(&mut self, to: Slot, sender: DomainId) {
+        let gone = !self.locations.contains_key(&sender);
+        let state = self.states[to.0 as usize].as_mut().expect("slots in use have a state");
+        if gone && state.flows.get(&sender).is_some_and(crate::flow::Flow::is_clear) {
+            state.flows.remove(&sender);
         }
     }
 }

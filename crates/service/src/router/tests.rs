@@ -1,10 +1,10 @@
 //! The accounts hold, whatever domains send, take, give back, and however they end.
 
 use super::*;
-use crate::party::Next;
+use crate::domain_state::Next;
 use isthmus_layout::EndpointIndex;
-use isthmus_layout::limits::ORDINARY_FRAGMENT_BYTES_MAX;
-use isthmus_layout::record::Piece;
+use isthmus_layout::limits::DAEMON_PATH_FRAGMENT_BYTES_MAX;
+use isthmus_layout::record::Fragment;
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ enum Op {
         who: usize,
         records: usize,
     },
-    /// A part of what was delivered, in sixteenths, and a little more if that is to be a breach.
+    /// A part of what was delivered, in sixteenths, and a little more if that is to be a violation.
     GiveBack {
         who: usize,
         to: usize,
@@ -66,7 +66,7 @@ struct Model {
 impl Model {
     fn new() -> Self {
         let ids = [1, 2, 3, 4].map(|number| DomainId::new(number).unwrap());
-        let mut router = Router::new(Permit::everything());
+        let mut router = Router::new(SendPolicy::allow_all());
         let slots = ids.map(|id| Some(router.add(id, Owner(id.number() % 2))));
         Self { router, slots, ids, next: 5 }
     }
@@ -80,7 +80,7 @@ impl Model {
 
     fn remove(&mut self, who: usize) {
         let slot = self.slots[who].take().unwrap();
-        self.router.remove(slot, Reason::PeerVanished);
+        self.router.remove(slot, Reason::PeerConnectionLost);
         self.replace(who);
     }
 
@@ -105,30 +105,32 @@ impl Model {
             Op::Forbid { from } => {
                 let from = self.ids[from];
                 let reason = Reason::TalkForbidden;
-                self.router.set_permit(Permit::new(move |domain, _| if domain == from { Err(reason) } else { Ok(()) }));
+                self.router.set_send_policy(SendPolicy::new(
+                    move |domain, _| if domain == from { Err(reason) } else { Ok(()) },
+                ));
             }
         }
         self.check();
     }
 
     fn send(&mut self, from: usize, to: usize, bytes: u32, room: bool) {
-        let piece = Piece { offset: 0, len: bytes };
-        let record = Record::More { serial: Serial(1), piece };
+        let fragment = Fragment { offset: 0, len: bytes };
+        let record = Record::NextFragment { serial: Serial(1), fragment };
         match self.router.route(self.slot(from), route(self.ids[to]), &record) {
             Verdict::Forward { to: slot, route } => {
                 assert_eq!((slot, route.peer), (self.slot(to), Some(self.ids[from])));
                 if room && self.router.is_clear(slot) {
                     self.router.delivered(slot, self.ids[from], bytes);
-                } else if self.router.hold(slot, route, &record, &vec![0; bytes as usize]).is_some() {
+                } else if self.router.enqueue(slot, route, &record, &vec![0; bytes as usize]).is_some() {
                     panic!("so few domains cannot have so much held");
                 }
             }
-            Verdict::Breach(breach) => {
+            Verdict::Violation(violation) => {
                 let outstanding = self.outstanding(from, to);
-                match breach {
-                    Breach::PieceEmpty => assert_eq!(bytes, 0),
-                    Breach::PieceTooLong(_) => assert!(bytes > ORDINARY_FRAGMENT_BYTES_MAX),
-                    Breach::CreditExceeded { .. } => assert!(outstanding + 128 + bytes > ORDINARY_CREDIT_BYTES),
+                match violation {
+                    Violation::FragmentEmpty => assert_eq!(bytes, 0),
+                    Violation::FragmentTooLong(_) => assert!(bytes > DAEMON_PATH_FRAGMENT_BYTES_MAX),
+                    Violation::CreditExceeded { .. } => assert!(outstanding + 128 + bytes > DAEMON_PATH_CREDIT_BYTES),
                     other => panic!("{other}"),
                 }
             }
@@ -138,52 +140,52 @@ impl Model {
     }
 
     fn give_back(&mut self, who: usize, to: usize, part: u32, beyond: u32) {
-        let delivered = self.lane(to, who).0;
+        let delivered = self.flow(to, who).0;
         let bytes = delivered * part / 16 + beyond;
-        let (before, allowance) = (self.outstanding(to, who), self.party_at(who).allowance);
-        let allowed = u64::from(delivered) + allowance;
+        let (before, excess_credit) = (self.outstanding(to, who), self.state_at(who).excess_credit);
+        let allowed = u64::from(delivered) + excess_credit;
         match self.router.route(self.slot(who), route(self.ids[to]), &Record::Credit { bytes }) {
             Verdict::Credited => {
                 assert!(bytes > 0 && u64::from(bytes) <= allowed);
                 assert_eq!(self.outstanding(to, who), before - bytes.min(delivered));
             }
-            Verdict::Breach(Breach::CreditEmpty) => assert_eq!(bytes, 0),
-            Verdict::Breach(Breach::CreditBeyond { .. }) => assert!(u64::from(bytes) > allowed),
+            Verdict::Violation(Violation::CreditEmpty) => assert_eq!(bytes, 0),
+            Verdict::Violation(Violation::CreditBeyond { .. }) => assert!(u64::from(bytes) > allowed),
             other => panic!("{other:?}"),
         }
     }
 
-    fn party_at(&self, who: usize) -> &Party {
-        self.router.parties[self.slot(who).0 as usize].as_ref().unwrap()
+    fn state_at(&self, who: usize) -> &DomainState {
+        self.router.states[self.slot(who).0 as usize].as_ref().unwrap()
     }
 
     fn outstanding(&self, from: usize, to: usize) -> u32 {
-        self.party_at(from).outgoing.get(&self.ids[to]).map_or(0, |outgoing| outgoing.outstanding)
+        self.state_at(from).outgoing.get(&self.ids[to]).map_or(0, |outgoing| outgoing.outstanding)
     }
 
     /// Cost of what was delivered, and what is held.
-    fn lane(&self, from: usize, to: usize) -> (u32, u32) {
-        self.party_at(to).lanes.get(&self.ids[from]).map_or((0, 0), |lane| (lane.delivered, lane.held_cost()))
+    fn flow(&self, from: usize, to: usize) -> (u32, u32) {
+        self.state_at(to).flows.get(&self.ids[from]).map_or((0, 0), |flow| (flow.delivered, flow.held_cost()))
     }
 
     fn check(&self) {
         for from in 0..DOMAINS {
             for to in 0..DOMAINS {
-                let (delivered, held) = self.lane(from, to);
+                let (delivered, held) = self.flow(from, to);
                 let outstanding = self.outstanding(from, to);
                 assert_eq!(delivered + held, outstanding);
-                assert!(outstanding <= ORDINARY_CREDIT_BYTES);
+                assert!(outstanding <= DAEMON_PATH_CREDIT_BYTES);
             }
         }
-        let held = |party: &Party| party.lanes.values().map(|lane| u64::from(lane.held_cost())).sum::<u64>();
-        let parties = || self.router.parties.iter().flatten();
-        assert!(parties().all(|party| party.held_cost == held(party)));
-        assert_eq!(self.router.held_cost, parties().map(held).sum::<u64>());
+        let held = |state: &DomainState| state.flows.values().map(|flow| u64::from(flow.held_cost())).sum::<u64>();
+        let states = || self.router.states.iter().flatten();
+        assert!(states().all(|state| state.held_cost == held(state)));
+        assert_eq!(self.router.held_cost, states().map(held).sum::<u64>());
         for who in 0..DOMAINS {
-            let (party, slot) = (self.party_at(who), self.slot(who));
-            assert_eq!(party.listed, self.router.waiting.contains(&slot));
-            assert!(party.listed || party.is_clear(), "somebody waits and nobody knows");
-            assert_eq!(party.is_clear(), self.router.next(slot).is_none());
+            let (state, slot) = (self.state_at(who), self.slot(who));
+            assert_eq!(state.is_waiting, self.router.waiting.contains(&slot));
+            assert!(state.is_waiting || state.is_clear(), "a state that is not clear is not in the list");
+            assert_eq!(state.is_clear(), self.router.next(slot).is_none());
         }
     }
 }
@@ -199,35 +201,35 @@ proptest! {
 }
 
 #[test]
-fn the_greediest_owner_pays_when_all_together_hold_too_much() {
+fn owner_with_the_largest_backlog_is_cut_off_at_the_worker_limit() {
     let mut model = Model::new();
     // One domain of owner 1 has the most; but the domains of owner 0 have more together.
     let mut hold = |from: usize, to: usize, records: u32| {
         let slot = model.slot(to);
         for _ in 0..records {
             let route = route(model.ids[from]);
-            model.router.hold(slot, route, &Record::Switch, &[]);
+            model.router.enqueue(slot, route, &Record::Switch, &[]);
         }
     };
     hold(1, 0, 100);
     hold(0, 1, 90);
     hold(0, 3, 80);
-    let (slot, breach) = model.router.greediest().unwrap();
-    assert_eq!((slot, breach), (model.slot(1), Breach::NotReading { held: 90 * 128 }));
+    let (slot, violation) = model.router.largest_backlog().unwrap();
+    assert_eq!((slot, violation), (model.slot(1), Violation::NotReading { held: 90 * 128 }));
 }
 
 #[test]
 fn bounces_come_before_the_credit_of_what_bounced() {
     let mut model = Model::new();
-    let (slot, stranger) = (model.slot(0), DomainId::new(77).unwrap());
+    let (slot, remote_peer) = (model.slot(0), DomainId::new(77).unwrap());
     for len in [5, 7] {
         let record = Record::Eager { tag: 0, len, words: &[] };
-        assert_eq!(model.router.route(slot, route(stranger), &record), Verdict::Unknown { peer: stranger });
-        let verdict = model.router.refuse_unknown(slot, route(stranger), &record);
+        assert_eq!(model.router.route(slot, route(remote_peer), &record), Verdict::Unknown { peer: remote_peer });
+        let verdict = model.router.refuse_unknown(slot, route(remote_peer), &record);
         assert_eq!(verdict, Verdict::Refused(Reason::NoSuchDomain));
     }
     let mut kinds = Vec::new();
-    while let Some(Next::Answer(answer)) = model.router.next(slot) {
+    while let Some(Next::DaemonRecord(answer)) = model.router.next(slot) {
         kinds.push(answer.record);
         model.router.sent(slot);
     }
@@ -237,20 +239,20 @@ fn bounces_come_before_the_credit_of_what_bounced() {
 
 /// What is owed for messages to another host goes along with something else, when it is much, or when a send ends with it.
 #[test]
-fn credit_that_nobody_waits_for_goes_with_something_else() {
-    let (domain, stranger) = (DomainId::new(1).unwrap(), DomainId::remote(0).unwrap());
-    let mut router = Router::new(Permit::everything());
+fn deferred_credit_goes_with_the_next_record() {
+    let (domain, remote_peer) = (DomainId::new(1).unwrap(), DomainId::remote(0).unwrap());
+    let mut router = Router::new(SendPolicy::allow_all());
     let slot = router.add(domain, Owner(0));
-    router.add_stranger(stranger);
+    router.add_remote_peer(remote_peer);
     let end = EndpointIndex::new(0).unwrap();
-    let route = Route { from: end, to: end, epoch: 0, peer: Some(stranger) };
+    let route = Route { from: end, to: end, epoch: 0, peer: Some(remote_peer) };
     let send = Record::Eager { tag: 1, len: 8, words: &[1, 2] };
     // It has that much under way.
     for _ in 0..300 {
-        assert_eq!(router.route(slot, route, &send), Verdict::Wire { stranger });
+        assert_eq!(router.route(slot, route, &send), Verdict::Remote { remote_peer });
     }
     let given = |router: &mut Router| match router.next(slot) {
-        Some(Next::Answer(answer)) => {
+        Some(Next::DaemonRecord(answer)) => {
             let Record::Credit { bytes } = answer.record else { panic!("{answer:?}") };
             router.sent(slot);
             Some(bytes)
@@ -260,14 +262,14 @@ fn credit_that_nobody_waits_for_goes_with_something_else() {
             None
         }
     };
-    router.owe_credit(slot, route, 136);
+    router.defer_credit(slot, route, 136);
     assert_eq!(given(&mut router), None);
-    router.delivered(slot, stranger, 8);
+    router.delivered(slot, remote_peer, 8);
     assert_eq!(given(&mut router), Some(136), "with a record");
-    router.owe_credit(slot, route, 136);
-    router.owe_credit(slot, route, ORDINARY_CREDIT_BYTES / 4);
-    assert_eq!(given(&mut router), Some(136 + ORDINARY_CREDIT_BYTES / 4), "when it is much");
-    router.owe_credit(slot, route, 136);
-    router.give_all_credit(slot, route, 200);
+    router.defer_credit(slot, route, 136);
+    router.defer_credit(slot, route, DAEMON_PATH_CREDIT_BYTES / 4);
+    assert_eq!(given(&mut router), Some(136 + DAEMON_PATH_CREDIT_BYTES / 4), "when it is much");
+    router.defer_credit(slot, route, 136);
+    router.credit_sender_now(slot, route, 200);
     assert_eq!((given(&mut router), given(&mut router)), (Some(336), None), "with what ends a send");
 }

@@ -1,9 +1,9 @@
-//! Workers on their threads: they sleep when nobody has anything to say, and wake for everything.
+//! Workers on their threads: they sleep when no ring has a record, and wake for everything.
 
-use super::world::{Domain, World, eager, to};
-use crate::{Event, Options};
-use isthmus_channel::{SendError, Wait};
-use isthmus_layout::limits::ORDINARY_CREDIT_BYTES;
+use super::fixture::{ServiceFixture, TestDomain, eager, to};
+use crate::{Event, ServiceOptions};
+use isthmus_channel::{ChannelSendError, WaitMode};
+use isthmus_layout::limits::DAEMON_PATH_CREDIT_BYTES;
 use isthmus_layout::reason::Reason;
 use isthmus_layout::record::Record;
 use isthmus_platform::Listen;
@@ -13,16 +13,16 @@ use std::time::Duration;
 /// Only a missing wake-up waits so long.
 const LIVENESS: Duration = Duration::from_secs(30);
 
-impl Domain {
-    /// Sleeps until the daemon marks our board, unless there is something to do.
+impl TestDomain {
+    /// Sleeps until the daemon sets a bit in our ready map, unless there is something to do.
     fn sleep_until(&mut self, ready: impl Fn(&mut Self) -> bool) {
         while !ready(self) {
             if self.channel.park().unwrap() {
-                if self.board.sleep() && !ready(self) {
+                if self.ready_map.begin_sleep() && !ready(self) {
                     assert!(self.doorbell.wait(LIVENESS), "{} was not woken", self.id);
                 }
-                self.board.wake();
-                self.board.take(|_| {});
+                self.ready_map.end_sleep();
+                self.ready_map.drain(|_| {});
             }
             self.channel.unpark();
         }
@@ -36,8 +36,8 @@ impl Domain {
         });
     }
 
-    fn receive_sleeping(&mut self) -> super::world::Arrived {
-        self.sleep_until(|domain| domain.channel.look().unwrap());
+    fn receive_sleeping(&mut self) -> super::fixture::ReceivedRecord {
+        self.sleep_until(|domain| domain.channel.has_record().unwrap());
         self.receive().unwrap()
     }
 }
@@ -50,15 +50,15 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-fn asleep(world: &World) {
-    let counters = &world.service.counters()[0];
-    let woken = || counters.wake_ups.load(Relaxed) + counters.timeouts.load(Relaxed);
+fn asleep(fixture: &ServiceFixture) {
+    let counters = &fixture.service.counters()[0];
+    let woken = || counters.wakeups.load(Relaxed) + counters.timeouts.load(Relaxed);
     until("sleep", || counters.sleeps.load(Relaxed) == woken() + 1);
 }
 
-fn ping_pong(wait: Wait, workers: u8) {
-    let mut world = World::threaded(Options { wait, workers, ..Options::default() });
-    let (mut a, mut b) = (world.attach(), world.attach());
+fn ping_pong(wait: WaitMode, workers: u8) {
+    let mut fixture = ServiceFixture::threaded(ServiceOptions { wait, workers, ..ServiceOptions::default() });
+    let (mut a, mut b) = (fixture.attach(), fixture.attach());
     let (a_id, b_id) = (a.id, b.id);
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -80,33 +80,36 @@ fn ping_pong(wait: Wait, workers: u8) {
             }
         }
     });
-    assert_eq!(world.faults(), []);
+    assert_eq!(fixture.faults(), []);
 }
 
 #[test]
 fn no_wake_up_is_lost_when_all_sleep() {
-    ping_pong(Wait::Sleep, 1);
+    ping_pong(WaitMode::Sleep, 1);
 }
 
 #[test]
 fn no_wake_up_is_lost_between_workers() {
-    ping_pong(Wait::Sleep, 2);
+    ping_pong(WaitMode::Sleep, 2);
 }
 
 #[test]
 fn no_wake_up_is_lost_when_all_spin_a_little() {
-    ping_pong(Wait::Adaptive(Duration::from_micros(20)), 1);
+    ping_pong(WaitMode::Adaptive(Duration::from_micros(20)), 1);
 }
 
 #[test]
 fn a_worker_with_nothing_to_do_sleeps_and_stays_asleep() {
-    let mut world = World::threaded(Options { wait: Wait::Adaptive(Duration::from_micros(50)), ..Options::default() });
-    let mut domains: Vec<_> = (0..100).map(|_| world.attach()).collect();
+    let mut fixture = ServiceFixture::threaded(ServiceOptions {
+        wait: WaitMode::Adaptive(Duration::from_micros(50)),
+        ..ServiceOptions::default()
+    });
+    let mut domains: Vec<_> = (0..100).map(|_| fixture.attach()).collect();
     let peer = domains[99].id;
     domains[0].send_eager(peer, 1, b"");
     domains[99].receive_sleeping();
-    asleep(&world);
-    let counters = &world.service.counters()[0];
+    asleep(&fixture);
+    let counters = &fixture.service.counters()[0];
     let sleeps = || counters.sleeps.load(Relaxed);
     // A ring that comes after its reason has been seen wakes once for nothing. After that: never.
     let mut before = 0;
@@ -120,32 +123,32 @@ fn a_worker_with_nothing_to_do_sleeps_and_stays_asleep() {
         std::thread::yield_now();
     }
     assert_eq!(sleeps(), before);
-    let before = counters.wake_ups.load(Relaxed);
+    let before = counters.wakeups.load(Relaxed);
     domains[1].send_eager(peer, 2, b"");
     domains[99].receive_sleeping();
-    asleep(&world);
-    assert!(counters.wake_ups.load(Relaxed) <= before + 2, "one message, one wake-up");
+    asleep(&fixture);
+    assert!(counters.wakeups.load(Relaxed) <= before + 2, "one message, one wake-up");
 }
 
 #[test]
 fn a_sleeping_worker_hears_when_a_full_ring_has_room_again() {
-    let mut world = World::threaded(Options { wait: Wait::Sleep, ..Options::default() });
-    let (mut senders, mut b) = ([world.attach(), world.attach(), world.attach()], world.attach());
+    let mut fixture = ServiceFixture::threaded(ServiceOptions { wait: WaitMode::Sleep, ..ServiceOptions::default() });
+    let (mut senders, mut b) = ([fixture.attach(), fixture.attach(), fixture.attach()], fixture.attach());
     for round in 0..30_u64 {
         let (mut sent, mut costs) = (0, [0; 3]);
         for (sender, cost) in senders.iter_mut().zip(&mut costs) {
-            // Small and large in turn: now the ring is full, now the slab.
-            while *cost + 128 + 8000 <= ORDINARY_CREDIT_BYTES {
+            // Small and large alternately: now the ring is full, now the slab.
+            while *cost + 128 + 8000 <= DAEMON_PATH_CREDIT_BYTES {
                 let len = if (sent + round) % 3 == 0 { 8000 } else { 100 };
                 sender.room_sleeping(len);
                 match len {
                     100 => sender.send_eager(b.id, round, &[round as u8; 100]),
-                    _ => sender.send_piece(b.id, round, &vec![round as u8; 8000]),
+                    _ => sender.send_fragment(b.id, round, &vec![round as u8; 8000]),
                 }
                 (sent, *cost) = (sent + 1, *cost + 128 + len);
             }
         }
-        asleep(&world);
+        asleep(&fixture);
         for _ in 0..sent {
             let arrived = b.receive_sleeping();
             assert!(arrived.bytes.iter().all(|&byte| byte == round as u8), "{arrived:?}");
@@ -155,30 +158,31 @@ fn a_sleeping_worker_hears_when_a_full_ring_has_room_again() {
             assert_eq!(sender.receive_sleeping().record, Record::Credit { bytes: cost });
         }
     }
-    assert!(world.service.counters()[0].held_records.load(Relaxed) > 30);
-    assert_eq!(world.faults(), []);
+    assert!(fixture.service.counters()[0].held_records.load(Relaxed) > 30);
+    assert_eq!(fixture.faults(), []);
 }
 
 #[test]
 fn commands_wake_a_sleeping_worker_and_faults_reach_control() {
-    let mut world = World::threaded(Options { wait: Wait::Sleep, workers: 2, ..Options::default() });
-    let (mut a, b) = (world.attach(), world.attach());
-    asleep(&world);
-    world.remove(b.id, Reason::PeerVanished);
+    let mut fixture =
+        ServiceFixture::threaded(ServiceOptions { wait: WaitMode::Sleep, workers: 2, ..ServiceOptions::default() });
+    let (mut a, b) = (fixture.attach(), fixture.attach());
+    asleep(&fixture);
+    fixture.remove(b.id, Reason::PeerConnectionLost);
     let heard = std::cell::RefCell::new(Vec::new());
     until("removal", || {
-        heard.borrow_mut().extend(world.events());
+        heard.borrow_mut().extend(fixture.events());
         heard.borrow().contains(&Event::Removed { domain: b.id })
     });
     assert_eq!(
         a.try_send(isthmus_layout::record::Route { peer: None, ..to(b.id) }, eager(1, 0), &[]),
-        Ok::<(), SendError>(())
+        Ok::<(), ChannelSendError>(())
     );
     until("fault", || {
-        heard.borrow_mut().extend(world.events());
+        heard.borrow_mut().extend(fixture.events());
         heard.borrow().iter().any(|event| matches!(event, Event::Fault { domain, .. } if *domain == a.id))
     });
-    world.service.end();
-    heard.borrow_mut().extend(world.events());
+    fixture.service.end();
+    heard.borrow_mut().extend(fixture.events());
     assert_eq!(heard.borrow().iter().filter(|event| matches!(event, Event::Stopped { .. })).count(), 2);
 }

@@ -2,15 +2,15 @@
 #![cfg(not(loom))]
 
 use super::*;
-use crate::delayed::{Delayed, affordable, cases, positions};
-use crate::{Mapping, Window};
-use isthmus_layout::channel::{BODY_BYTES_MAX, Direction, Geometry, RecordTooLong, SlabSize};
+use crate::delayed_stores::{DelayedStores, affordable, cases, positions};
+use crate::{Mapping, SharedMapping};
+use isthmus_layout::channel::{BODY_BYTES_MAX, ChannelGeometry, Direction, RecordTooLong, SlabSize};
 use isthmus_layout::limits::SLAB_BYTES_MIN;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
-fn geometry() -> Geometry {
-    Geometry { slab: SlabSize::new(SLAB_BYTES_MIN).unwrap() }
+fn geometry() -> ChannelGeometry {
+    ChannelGeometry { slab: SlabSize::new(SLAB_BYTES_MIN).unwrap() }
 }
 
 /// Both sides of an empty ring that has come as far as `position`.
@@ -23,20 +23,20 @@ pub(crate) fn ring_at<M: Words + Clone>(
     let mut consumer = Consumer::new(receiving, at);
     for ahead in 0..RING_CELLS {
         let position = position.wrapping_add(ahead);
-        sending.store(producer.cell(position) + STAMP, empty(position), Relaxed);
+        sending.store(producer.cell(position) + STAMP, empty_stamp(position), Relaxed);
     }
     sending.store(at.consumer + HEAD, position, Relaxed);
     sending.fence();
     (producer.tail, producer.head) = (position, position);
-    (consumer.head, consumer.published, consumer.told) = (position, position, position);
+    (consumer.head, consumer.published, consumer.notified_head) = (position, position, position);
     (producer, consumer)
 }
 
-fn ring() -> (Window, Producer<Window>, Consumer<Window>) {
-    let window = Window::new(Mapping::private(geometry().size()));
+fn ring() -> (SharedMapping, Producer<SharedMapping>, Consumer<SharedMapping>) {
+    let memory = SharedMapping::new(Mapping::private(geometry().size()));
     let at = geometry().direction(Direction::Zero);
-    let (producer, consumer) = ring_at(0, [window.clone(), window.clone()], at);
-    (window, producer, consumer)
+    let (producer, consumer) = ring_at(0, [memory.clone(), memory.clone()], at);
+    (memory, producer, consumer)
 }
 
 fn bytes(record: &RecordBuffer) -> Vec<u8> {
@@ -50,7 +50,7 @@ fn a_record_of_every_length_crosses_and_takes_no_more_cells_than_it_says() {
     let mut record = RecordBuffer::default();
     for len in (0..=BODY_BYTES_MAX as usize).step_by(if cfg!(miri) { 7 } else { 1 }) {
         let message: Vec<u8> = (0..len).map(|at| (at ^ len) as u8).collect();
-        let words = [0, 1, FIRST, FIRST + 1, FIRST + NEXT, BODY_WORDS_MAX];
+        let words = [0, 1, FIRST_CELL_WORDS, FIRST_CELL_WORDS + 1, FIRST_CELL_WORDS + NEXT_CELL_WORDS, BODY_WORDS_MAX];
         for words in words.into_iter().filter(|words| 4 * words <= len) {
             let own: Vec<u32> =
                 message[..4 * words].as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
@@ -64,14 +64,14 @@ fn a_record_of_every_length_crosses_and_takes_no_more_cells_than_it_says() {
 }
 
 #[test]
-fn a_glance_sees_whether_there_is_something_to_take_or_to_tell() {
+fn peek_reports_records_to_take_and_a_peer_to_notify() {
     let (_, mut producer, mut consumer) = ring();
     let mut record = RecordBuffer::default();
     for lap in 0..3 * RING_CELLS {
-        assert!(consumer.is_quiet(), "{lap}");
+        assert!(consumer.is_idle(), "{lap}");
         producer.push(1, &[lap], &[]).unwrap();
-        assert!(!consumer.is_quiet() && consumer.pop(&mut record).unwrap());
-        assert!(!consumer.is_quiet(), "the producer does not know of it");
+        assert!(!consumer.is_idle() && consumer.pop(&mut record).unwrap());
+        assert!(!consumer.is_idle(), "the producer does not know of it");
         assert!(!consumer.pop(&mut record).unwrap());
     }
 }
@@ -80,12 +80,12 @@ fn a_glance_sees_whether_there_is_something_to_take_or_to_tell() {
 fn push_says_full_before_it_writes_what_was_not_taken() {
     let (_, mut producer, mut consumer) = ring();
     let mut record = RecordBuffer::default();
-    for number in 0..CELLS {
+    for number in 0..USABLE_CELLS {
         producer.push(1, &[number], &[]).unwrap();
     }
     assert_eq!(producer.push(1, &[], &[]), Err(PushError::Full));
     assert_eq!(producer.has_room(), Ok(false));
-    for number in 0..CELLS {
+    for number in 0..USABLE_CELLS {
         assert!(consumer.pop(&mut record).unwrap());
         assert_eq!(record.words(), [number]);
     }
@@ -99,17 +99,17 @@ fn push_says_full_before_it_writes_what_was_not_taken() {
 fn the_last_record_finds_room_where_no_other_does() {
     let (_, mut producer, mut consumer) = ring();
     let mut record = RecordBuffer::default();
-    for number in 0..CELLS {
+    for number in 0..USABLE_CELLS {
         producer.push(1, &[number], &[]).unwrap();
     }
     assert_eq!(producer.push(1, &[], &[]), Err(PushError::Full));
-    producer.push_last(2, &[7; FIRST]).unwrap();
-    assert_eq!(producer.push_last(2, &[]), Err(PushError::Full));
-    for _ in 0..CELLS {
+    producer.push_final(2, &[7; FIRST_CELL_WORDS]).unwrap();
+    assert_eq!(producer.push_final(2, &[]), Err(PushError::Full));
+    for _ in 0..USABLE_CELLS {
         assert!(consumer.pop(&mut record).unwrap() && record.kind() == 1);
     }
     assert!(consumer.pop(&mut record).unwrap());
-    assert_eq!((record.kind(), record.words()), (2, &[7; FIRST][..]));
+    assert_eq!((record.kind(), record.words()), (2, &[7; FIRST_CELL_WORDS][..]));
     assert!(!consumer.pop(&mut record).unwrap());
 }
 
@@ -118,30 +118,30 @@ fn what_was_counted_can_be_read_by_the_other_side() {
     let (_, mut producer, consumer) = ring();
     producer.count(u64::from(u32::MAX));
     producer.count(7);
-    producer.count_ring();
-    let counters = Counters { messages: 2, bytes: u64::from(u32::MAX) + 7, rings: 1 };
+    producer.count_doorbell();
+    let counters = RingCounters { messages: 2, bytes: u64::from(u32::MAX) + 7, doorbells: 1 };
     assert_eq!((producer.counters(), consumer.counters()), (counters, counters));
 }
 
 #[test]
 fn look_refuses_a_stamp_of_another_lap() {
     for stamp in [2, 3, u32::MAX] {
-        let (window, producer, mut consumer) = ring();
-        window.store(producer.cell(0) + STAMP, stamp, Relaxed);
+        let (memory, producer, mut consumer) = ring();
+        memory.store(producer.cell(0) + STAMP, stamp, Relaxed);
         let fault = PeerFault::Stamp { position: 0, found: stamp };
-        assert_eq!(consumer.look(), Err(fault));
+        assert_eq!(consumer.has_record(), Err(fault));
         assert_eq!(consumer.pop(&mut RecordBuffer::default()), Err(fault));
         assert_eq!(consumer.park(), Err(fault));
-        assert_eq!(window.load(consumer.at.consumer + PARKED, Relaxed), 0, "a ring with a fault is not parked");
+        assert_eq!(memory.load(consumer.at.consumer + PARKED, Relaxed), 0, "a ring with a fault is not parked");
     }
 }
 
 #[test]
 fn pop_refuses_a_record_longer_than_any() {
-    let (window, mut producer, mut consumer) = ring();
+    let (memory, mut producer, mut consumer) = ring();
     producer.push(1, &[], &[]).unwrap();
     for body_bytes in [BODY_BYTES_MAX as u16 + 1, u16::MAX] {
-        window.store(producer.cell(0) + RECORD_HEAD, RecordHead { kind: 1, body_bytes }.emit(), Relaxed);
+        memory.store(producer.cell(0) + RECORD_HEADER, RecordHeader { kind: 1, body_bytes }.emit(), Relaxed);
         let fault = PeerFault::RecordTooLong(RecordTooLong { body_bytes });
         assert_eq!(consumer.pop(&mut RecordBuffer::default()), Err(fault));
     }
@@ -149,20 +149,20 @@ fn pop_refuses_a_record_longer_than_any() {
 
 #[test]
 fn room_refuses_a_head_that_cannot_be_and_does_not_keep_it() {
-    let (window, mut producer, consumer) = ring();
-    for _ in 0..CELLS {
+    let (memory, mut producer, consumer) = ring();
+    for _ in 0..USABLE_CELLS {
         producer.push(1, &[], &[]).unwrap();
     }
-    let tail = CELLS;
+    let tail = USABLE_CELLS;
     for head in [tail + 1, tail + RING_CELLS, u32::MAX - 1, u32::MAX - 3, 1 << 31] {
-        window.store(consumer.at.consumer + HEAD, head, Relaxed);
+        memory.store(consumer.at.consumer + HEAD, head, Relaxed);
         let fault = PeerFault::HeadOverrun { head, tail };
         producer.block();
         assert!(!producer.is_drained());
         assert_eq!(producer.has_room(), Err(fault));
         assert_eq!(producer.push(1, &[], &[0; 100]), Err(PushError::Fault(fault)));
     }
-    window.store(consumer.at.consumer + HEAD, RECORD_CELLS_MAX, Relaxed);
+    memory.store(consumer.at.consumer + HEAD, RECORD_CELLS_MAX, Relaxed);
     assert_eq!(producer.has_room(), Ok(true));
 }
 
@@ -199,7 +199,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        6 => (0..=2 * FIRST + NEXT, 0..=160_usize).prop_map(|(words, bytes)| Step::Push { words, bytes }),
+        6 => (0..=2 * FIRST_CELL_WORDS + NEXT_CELL_WORDS, 0..=160_usize).prop_map(|(words, bytes)| Step::Push { words, bytes }),
         5 => Just(Step::Pop),
         1 => Just(Step::Publish),
         1 => Just(Step::Park),
@@ -212,9 +212,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// A ring, and the queue that it must be like.
 struct Model {
-    memory: [Delayed; 2],
-    producer: Producer<Delayed>,
-    consumer: Consumer<Delayed>,
+    memory: [DelayedStores; 2],
+    producer: Producer<DelayedStores>,
+    consumer: Consumer<DelayedStores>,
     queue: VecDeque<Vec<u8>>,
     /// The producer waits for room, and nobody has told it that there is some.
     blocked: bool,
@@ -224,7 +224,7 @@ struct Model {
 
 impl Model {
     fn new(position: u32) -> Self {
-        let memory = Delayed::pair(geometry().size());
+        let memory = DelayedStores::pair(geometry().size());
         let (producer, consumer) = ring_at(position, memory.clone(), geometry().direction(Direction::One));
         Self { memory, producer, consumer, queue: VecDeque::new(), blocked: false, parked: false }
     }
@@ -244,8 +244,8 @@ impl Model {
                 self.blocked = !self.producer.has_room().unwrap();
             }
             Step::Arrive(ours, theirs) => {
-                self.memory[0].arrive(*ours);
-                self.memory[1].arrive(*theirs);
+                self.memory[0].apply_oldest(*ours);
+                self.memory[1].apply_oldest(*theirs);
             }
         }
         assert!(self.producer.tail.wrapping_sub(self.consumer.head) <= RING_CELLS, "written before it was taken");
@@ -271,7 +271,7 @@ impl Model {
         if came {
             assert_eq!(Some(bytes(&record)), self.queue.pop_front());
         }
-        if self.consumer.owes() {
+        if self.consumer.needs_publish() {
             self.blocked &= !self.consumer.publish();
         }
         came
@@ -295,9 +295,9 @@ impl Model {
 #[test]
 fn a_consumer_that_finds_the_ring_empty_each_time_still_tells_a_blocked_producer() {
     let mut model = Model::new(0);
-    for _ in 0..=CELLS - RECORD_CELLS_MAX {
+    for _ in 0..=USABLE_CELLS - RECORD_CELLS_MAX {
         model.push(1, 0);
-        model.memory[0].arrive(usize::MAX);
+        model.memory[0].apply_oldest(usize::MAX);
         assert!(model.pop());
         assert!(!model.pop());
     }
@@ -322,27 +322,27 @@ proptest! {
 fn busy_ring<M: Words + Clone>(sides: [M; 2]) -> (Producer<M>, Consumer<M>) {
     let (mut producer, mut consumer) = ring_at(0, sides, geometry().direction(Direction::Zero));
     let mut record = RecordBuffer::default();
-    for _ in 0..LIGHT_AFTER {
+    for _ in 0..LIGHT_FENCE_AFTER {
         producer.push(1, &[], &[]).unwrap();
         producer.memory.fence();
         assert!(!producer.wake());
         assert!(consumer.pop(&mut record).unwrap());
         consumer.memory.fence();
-        if consumer.owes() {
+        if consumer.needs_publish() {
             assert!(!consumer.publish());
         }
     }
-    assert!(consumer.light && producer.light);
+    assert!(consumer.light_fence_active && producer.light_fence_active);
     (producer, consumer)
 }
 
 #[test]
 fn a_producer_that_does_not_fence_is_not_missed() {
-    let (mut producer, mut consumer) = busy_ring(Delayed::pair(geometry().size()));
+    let (mut producer, mut consumer) = busy_ring(DelayedStores::pair(geometry().size()));
     producer.push(1, &[], &[]).unwrap();
     assert!(!producer.wake(), "the consumer looks here");
-    assert_eq!(consumer.look(), Ok(false), "the record is still under way");
-    assert_eq!(consumer.park(), Ok(false), "the barrier brings it");
+    assert_eq!(consumer.has_record(), Ok(false), "the record is still under way");
+    assert_eq!(consumer.park(), Ok(false), "the heavy fence brings it");
     assert!(consumer.pop(&mut RecordBuffer::default()).unwrap());
     // And the other way round.
     assert_eq!(consumer.park(), Ok(true));
@@ -350,9 +350,9 @@ fn a_producer_that_does_not_fence_is_not_missed() {
     assert!(producer.wake());
 }
 
-/// A barrier that reaches its caller only, and what it answers.
+/// A heavy fence that reaches its caller only, and what it answers.
 #[derive(Clone)]
-struct OneSided(Delayed, bool);
+struct OneSided(DelayedStores, bool);
 
 impl Words for OneSided {
     fn load(&self, at: u32, order: core::sync::atomic::Ordering) -> u32 {
@@ -367,47 +367,49 @@ impl Words for OneSided {
     fn or(&self, at: u32, bits: u32, order: core::sync::atomic::Ordering) {
         self.0.or(at, bits, order);
     }
-    fn replace(&self, at: u32, from: u32, to: u32, order: core::sync::atomic::Ordering) -> bool {
-        self.0.replace(at, from, to, order)
+    fn compare_exchange(&self, at: u32, from: u32, to: u32, order: core::sync::atomic::Ordering) -> bool {
+        self.0.compare_exchange(at, from, to, order)
     }
     fn fence(&self) {
         self.0.fence();
     }
     fn light_fence(&self) {}
-    fn barrier(&self) -> bool {
+    fn heavy_fence(&self) -> bool {
         self.0.fence();
         self.1
     }
-    fn has_barrier(&self) -> bool {
+    fn has_heavy_fence(&self) -> bool {
         true
     }
 }
 
 #[test]
-fn a_barrier_for_one_side_only_would_miss_it() {
-    let (mut producer, mut consumer) = busy_ring(Delayed::pair(geometry().size()).map(|side| OneSided(side, true)));
+fn a_heavy_fence_on_one_side_only_would_miss_it() {
+    let (mut producer, mut consumer) =
+        busy_ring(DelayedStores::pair(geometry().size()).map(|side| OneSided(side, true)));
     producer.push(1, &[], &[]).unwrap();
     assert!(!producer.wake());
-    assert_eq!(consumer.park(), Ok(true), "parked over a record, and nobody will mark the board");
+    assert_eq!(consumer.park(), Ok(true), "parked over a record, and nobody will set its bit");
 }
 
 #[test]
-fn without_barriers_nobody_is_spared_a_fence() {
+fn without_heavy_fences_every_wake_fences() {
     let (_, mut producer, mut consumer) = ring();
     let mut record = RecordBuffer::default();
-    for _ in 0..2 * LIGHT_AFTER {
+    for _ in 0..2 * LIGHT_FENCE_AFTER {
         producer.push(1, &[], &[]).unwrap();
         assert!(consumer.pop(&mut record).unwrap());
-        if consumer.owes() {
+        if consumer.needs_publish() {
             consumer.publish();
         }
     }
-    assert!(!consumer.light && !producer.light);
+    assert!(!consumer.light_fence_active && !producer.light_fence_active);
 }
 
 #[test]
-fn who_was_refused_a_barrier_parks_with_a_fence_the_next_time() {
-    let (mut producer, mut consumer) = busy_ring(Delayed::pair(geometry().size()).map(|side| OneSided(side, false)));
+fn consumer_parks_with_a_full_fence_after_a_refused_heavy_fence() {
+    let (mut producer, mut consumer) =
+        busy_ring(DelayedStores::pair(geometry().size()).map(|side| OneSided(side, false)));
     assert_eq!(consumer.park(), Ok(false));
     assert_eq!(consumer.park(), Ok(true));
     producer.push(1, &[], &[]).unwrap();

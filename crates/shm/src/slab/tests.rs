@@ -2,12 +2,12 @@
 #![cfg(not(loom))]
 
 use super::*;
-use crate::delayed::{Delayed, affordable, cases, positions};
+use crate::delayed_stores::{DelayedStores, affordable, cases, positions};
 use crate::ring::{Consumer, Producer, RecordBuffer};
 use crate::words::Payload;
-use crate::{Mapping, Window};
+use crate::{Mapping, SharedMapping};
 use core::sync::atomic::Ordering::Relaxed;
-use isthmus_layout::channel::{Direction, Geometry};
+use isthmus_layout::channel::{ChannelGeometry, Direction};
 use isthmus_layout::limits::{PAGE_BYTES, SLAB_BYTES_MIN};
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -15,8 +15,8 @@ use std::collections::VecDeque;
 const SLAB: u32 = SLAB_BYTES_MIN;
 const QUARTER: u32 = SLAB / 4;
 
-fn geometry() -> Geometry {
-    Geometry { slab: SlabSize::new(SLAB).unwrap() }
+fn geometry() -> ChannelGeometry {
+    ChannelGeometry { slab: SlabSize::new(SLAB).unwrap() }
 }
 
 fn slab_at<M: Words>(
@@ -30,63 +30,63 @@ fn slab_at<M: Words>(
     let mut producer = SlabProducer::new(sending, at, geometry().slab);
     let mut consumer = SlabConsumer::new(receiving, at, geometry().slab);
     (producer.tail, producer.head) = (position, position);
-    (consumer.head, consumer.published, consumer.told) = (position, position, position);
+    (consumer.head, consumer.published, consumer.notified_head) = (position, position, position);
     (producer, consumer)
 }
 
-fn slab() -> (Window, SlabProducer<Window>, SlabConsumer<Window>) {
-    let window = Window::new(Mapping::private(geometry().size()));
-    let (producer, consumer) = slab_at(0, [window.clone(), window.clone()], geometry().direction(Direction::Zero));
-    (window, producer, consumer)
+fn slab() -> (SharedMapping, SlabProducer<SharedMapping>, SlabConsumer<SharedMapping>) {
+    let memory = SharedMapping::new(Mapping::private(geometry().size()));
+    let (producer, consumer) = slab_at(0, [memory.clone(), memory.clone()], geometry().direction(Direction::Zero));
+    (memory, producer, consumer)
 }
 
 #[test]
-fn pieces_are_a_quarter_at_most_and_never_wrap() {
+fn fragments_are_a_quarter_at_most_and_never_wrap() {
     let (_, mut producer, mut consumer) = slab();
-    assert_eq!(producer.reserve(1, u32::MAX), Ok(Some(Piece { offset: 0, len: QUARTER })));
+    assert_eq!(producer.reserve(1, u32::MAX), Ok(Some(Fragment { offset: 0, len: QUARTER })));
     let odd = producer.reserve(1, QUARTER - 1).unwrap().unwrap();
-    assert_eq!(odd, Piece { offset: QUARTER, len: QUARTER - 1 });
+    assert_eq!(odd, Fragment { offset: QUARTER, len: QUARTER - 1 });
     for _ in 0..2 {
         assert!(producer.reserve(1, QUARTER).unwrap().is_some());
     }
     assert_eq!(producer.reserve(1, 1), Ok(None), "the slab is full");
     assert_eq!(producer.has_room(1), Ok(false));
-    assert!(consumer.give_back(Piece { offset: 0, len: QUARTER }));
+    assert!(consumer.release(Fragment { offset: 0, len: QUARTER }));
     consumer.publish();
     assert_eq!(producer.has_room(u32::MAX), Ok(true));
-    assert_eq!(producer.reserve(1, 100), Ok(Some(Piece { offset: 0, len: 100 })));
+    assert_eq!(producer.reserve(1, 100), Ok(Some(Fragment { offset: 0, len: 100 })));
     assert_eq!(producer.reserve(QUARTER, QUARTER), Ok(None));
     let rest = QUARTER - 128;
-    assert_eq!(producer.reserve(rest, QUARTER), Ok(Some(Piece { offset: 128, len: rest })), "less than asked for");
+    assert_eq!(producer.reserve(rest, QUARTER), Ok(Some(Fragment { offset: 128, len: rest })), "less than asked for");
 }
 
 #[test]
 fn a_slab_with_nothing_out_starts_over_and_has_all_its_room() {
     let (_, mut producer, mut consumer) = slab();
     for _ in 0..10 {
-        let pieces: Vec<Piece> = (0..4).map(|_| producer.reserve(QUARTER, QUARTER).unwrap().unwrap()).collect();
-        assert_eq!(pieces[0].offset, 0);
-        for piece in pieces {
-            consumer.give_back(piece);
+        let fragments: Vec<Fragment> = (0..4).map(|_| producer.reserve(QUARTER, QUARTER).unwrap().unwrap()).collect();
+        assert_eq!(fragments[0].offset, 0);
+        for fragment in fragments {
+            consumer.release(fragment);
         }
         consumer.publish();
         // One that does not end with the slab: what is skipped when the slab starts over is no loss.
-        let piece = producer.reserve(NEAR, NEAR).unwrap().unwrap();
-        consumer.give_back(piece);
+        let fragment = producer.reserve(LOW_TRAFFIC_BYTES, LOW_TRAFFIC_BYTES).unwrap().unwrap();
+        consumer.release(fragment);
         consumer.publish();
     }
-    assert_eq!(producer.dirty(), SLAB);
+    assert_eq!(producer.dirty_bytes(), SLAB);
 }
 
 #[test]
 fn little_traffic_stays_near_the_start() {
     let (_, mut producer, mut consumer) = slab();
     for _ in 0..affordable(1000) {
-        let piece = producer.reserve(3000, 3000).unwrap().unwrap();
-        consumer.give_back(piece);
+        let fragment = producer.reserve(3000, 3000).unwrap().unwrap();
+        consumer.release(fragment);
         consumer.publish();
     }
-    assert!(producer.dirty() <= NEAR, "{} bytes are in use", producer.dirty());
+    assert!(producer.dirty_bytes() <= LOW_TRAFFIC_BYTES, "{} bytes are in use", producer.dirty_bytes());
 }
 
 #[test]
@@ -94,11 +94,11 @@ fn the_producer_is_told_each_quarter_whatever_is_published_between() {
     let (_, mut producer, mut consumer) = slab();
     let mut given = 0;
     for _ in 0..100 {
-        let piece = producer.reserve(1000, 1000).unwrap().unwrap();
+        let fragment = producer.reserve(1000, 1000).unwrap().unwrap();
         let before = given;
         given += 1024;
-        let told = consumer.give_back(piece);
-        let gap = piece.offset == 0 && before > 0;
+        let told = consumer.release(fragment);
+        let gap = fragment.offset == 0 && before > 0;
         assert!(told || gap || before / QUARTER == given / QUARTER, "not told between {before} and {given}");
         if told {
             given = 0;
@@ -112,90 +112,90 @@ fn pages_are_idle_once_all_is_given_back() {
     let (_, mut producer, mut consumer) = slab();
     let start = geometry().direction(Direction::Zero).slab;
     assert_eq!(producer.idle_pages(0), Ok(None), "nothing was used");
-    let piece = producer.reserve(5000, 5000).unwrap().unwrap();
-    assert_eq!(producer.idle_pages(0), Ok(None), "a piece is out");
-    consumer.give_back(piece);
-    assert!(consumer.is_ahead());
+    let fragment = producer.reserve(5000, 5000).unwrap().unwrap();
+    assert_eq!(producer.idle_pages(0), Ok(None), "a fragment is out");
+    consumer.release(fragment);
+    assert!(consumer.has_unpublished());
     consumer.publish();
-    assert!(!consumer.is_ahead());
+    assert!(!consumer.has_unpublished());
     assert_eq!(producer.idle_pages(5000), Ok(None), "the caller keeps as much");
     assert_eq!(producer.idle_pages(4999), Ok(Some((start, u64::from(2 * PAGE_BYTES)))));
-    assert_eq!((producer.idle_pages(0), producer.dirty()), (Ok(None), 0));
+    assert_eq!((producer.idle_pages(0), producer.dirty_bytes()), (Ok(None), 0));
 }
 
 #[test]
-fn span_refuses_a_piece_outside() {
+fn span_refuses_a_fragment_outside() {
     let (_, _, consumer) = slab();
     let start = geometry().direction(Direction::Zero).slab;
-    let span = consumer.span(Piece { offset: SLAB - 10, len: 10 }).unwrap();
+    let span = consumer.span(Fragment { offset: SLAB - 10, len: 10 }).unwrap();
     assert_eq!((span.start(), span.len()), (start + u64::from(SLAB) - 10, 10));
     for (offset, len) in [(SLAB - 10, 11), (SLAB, 1), (0, SLAB + 1), (u32::MAX, u32::MAX), (1, u32::MAX)] {
-        let piece = Piece { offset, len };
-        assert!(matches!(consumer.span(piece), Err(PeerFault::PieceOutside(_))), "{piece:?}");
+        let fragment = Fragment { offset, len };
+        assert!(matches!(consumer.span(fragment), Err(PeerFault::FragmentOutside(_))), "{fragment:?}");
     }
 }
 
 #[test]
-fn give_back_takes_any_piece_in_its_stride() {
+fn release_accepts_any_fragment() {
     let (_, _, mut consumer) = slab();
     for (offset, len) in [(u32::MAX, u32::MAX), (SLAB, 0), (7, u32::MAX - 7), (0, 0)] {
-        consumer.give_back(Piece { offset, len });
+        consumer.release(Fragment { offset, len });
         consumer.publish();
     }
 }
 
 #[test]
 fn reserve_refuses_a_head_that_cannot_be_and_does_not_keep_it() {
-    let (window, mut producer, consumer) = slab();
+    let (memory, mut producer, consumer) = slab();
     while producer.reserve(QUARTER, QUARTER).unwrap().is_some() {}
     for head in [SLAB + 64, u32::MAX - SLAB, 1 << 31] {
-        window.store(consumer.at.consumer + SLAB_HEAD, head, Relaxed);
+        memory.store(consumer.at.consumer + SLAB_HEAD, head, Relaxed);
         let fault = PeerFault::SlabOverrun { head, tail: SLAB };
         assert_eq!(producer.reserve(1, 1), Err(fault));
         assert_eq!(producer.has_room(1), Err(fault));
         assert_eq!(producer.idle_pages(0), Err(fault));
     }
-    window.store(consumer.at.consumer + SLAB_HEAD, SLAB, Relaxed);
-    assert_eq!(producer.reserve(1, 1), Ok(Some(Piece { offset: 0, len: 1 })));
+    memory.store(consumer.at.consumer + SLAB_HEAD, SLAB, Relaxed);
+    assert_eq!(producer.reserve(1, 1), Ok(Some(Fragment { offset: 0, len: 1 })));
 }
 
 /// Miri sees a race if one copy is not ordered after the other.
 #[test]
-fn pieces_cross_between_two_threads() {
-    const PIECES: usize = affordable(2000);
-    let (window, mut slab_out, mut slab_in) = slab();
+fn fragments_cross_between_two_threads() {
+    const FRAGMENTS: usize = affordable(2000);
+    let (memory, mut slab_out, mut slab_in) = slab();
     let at = geometry().direction(Direction::Zero);
-    let (mut producer, mut consumer) = (Producer::new(window.clone(), at), Consumer::new(window.clone(), at));
-    let theirs = window.clone();
+    let (mut producer, mut consumer) = (Producer::new(memory.clone(), at), Consumer::new(memory.clone(), at));
+    let theirs = memory.clone();
     let sender = std::thread::spawn(move || {
-        for number in 0..PIECES {
+        for number in 0..FRAGMENTS {
             let len = (number as u32).wrapping_mul(7919) % QUARTER + 1;
-            let piece = loop {
+            let fragment = loop {
                 if producer.has_room().unwrap()
-                    && let Some(piece) = slab_out.reserve(len, len).unwrap()
+                    && let Some(fragment) = slab_out.reserve(len, len).unwrap()
                 {
-                    break piece;
+                    break fragment;
                 }
                 std::thread::yield_now();
             };
-            theirs.copy_in(slab_out.byte(piece), &vec![number as u8; len as usize]);
-            producer.push(1, &[piece.offset, piece.len], &[]).unwrap();
+            theirs.copy_in(slab_out.region_offset(fragment), &vec![number as u8; len as usize]);
+            producer.push(1, &[fragment.offset, fragment.len], &[]).unwrap();
         }
     });
     let mut record = RecordBuffer::default();
-    for number in 0..PIECES {
+    for number in 0..FRAGMENTS {
         while !consumer.pop(&mut record).unwrap() {
             slab_in.publish();
             std::thread::yield_now();
         }
-        let piece = Piece { offset: record.words()[0], len: record.words()[1] };
-        let mut bytes = vec![0; piece.len as usize];
-        window.copy_out(slab_in.span(piece).unwrap().start(), &mut bytes);
-        assert!(bytes == vec![number as u8; bytes.len()], "piece {number} was changed before it was taken");
-        if slab_in.give_back(piece) {
+        let fragment = Fragment { offset: record.words()[0], len: record.words()[1] };
+        let mut bytes = vec![0; fragment.len as usize];
+        memory.copy_out(slab_in.span(fragment).unwrap().start(), &mut bytes);
+        assert!(bytes == vec![number as u8; bytes.len()], "fragment {number} was changed before it was taken");
+        if slab_in.release(fragment) {
             slab_in.publish();
         }
-        if consumer.owes() {
+        if consumer.needs_publish() {
             consumer.publish();
         }
     }
@@ -204,12 +204,12 @@ fn pieces_cross_between_two_threads() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Sends a piece of at most so many bytes, and at least so many.
+    /// Sends a fragment of at most so many bytes, and at least so many.
     Send(u32, u32),
     /// Takes a record, and holds what it names.
     Receive,
-    /// Copies the oldest piece that is held and gives it back.
-    GiveBack,
+    /// Copies the oldest fragment that is held and gives it back.
+    Release,
     Park,
     /// Asks which pages are idle.
     Trim,
@@ -220,9 +220,9 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let len = prop_oneof![1..200_u32, 1..=QUARTER, Just(QUARTER), QUARTER..2 * SLAB];
     let step = prop_oneof![
-        5 => (len, 1..=QUARTER).prop_map(|(len, least)| Step::Send(len, least.min(len))),
+        5 => (len, 1..=QUARTER).prop_map(|(len, min_len)| Step::Send(len, min_len.min(len))),
         5 => Just(Step::Receive),
-        5 => Just(Step::GiveBack),
+        5 => Just(Step::Release),
         1 => Just(Step::Park),
         1 => Just(Step::Trim),
         2 => (0..20_usize, 0..3_usize).prop_map(|(ours, theirs)| Step::Arrive(ours, theirs)),
@@ -232,13 +232,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// One direction of a channel, with the rules by which a channel moves it.
 struct Model {
-    memory: [Delayed; 2],
-    producer: Producer<Delayed>,
-    slab_out: SlabProducer<Delayed>,
-    consumer: Consumer<Delayed>,
-    slab_in: SlabConsumer<Delayed>,
-    /// Pieces reserved and not given back, oldest first, each with the byte that fills it.
-    out: VecDeque<(Piece, u8)>,
+    memory: [DelayedStores; 2],
+    producer: Producer<DelayedStores>,
+    slab_out: SlabProducer<DelayedStores>,
+    consumer: Consumer<DelayedStores>,
+    slab_in: SlabConsumer<DelayedStores>,
+    /// Fragments reserved and not given back, oldest first, each with the byte that fills it.
+    out: VecDeque<(Fragment, u8)>,
     /// How many of them the consumer holds.
     held: usize,
     sent: u8,
@@ -251,7 +251,7 @@ struct Model {
 impl Model {
     fn new(cell: u32, byte: u32) -> Self {
         let at = geometry().direction(Direction::One);
-        let memory = Delayed::pair(geometry().size());
+        let memory = DelayedStores::pair(geometry().size());
         let (producer, consumer) = crate::ring::tests::ring_at(cell, memory.clone(), at);
         let (slab_out, slab_in) = slab_at(byte, memory.clone(), at);
         let (out, held, sent) = (VecDeque::new(), 0, 0);
@@ -262,54 +262,57 @@ impl Model {
         match step {
             Step::Send(..) if self.blocked.is_some() => {}
             Step::Receive | Step::Park if self.parked => {}
-            Step::Send(len, least) => self.send(*len, *least),
+            Step::Send(len, min_len) => self.send(*len, *min_len),
             Step::Receive => drop(self.receive()),
-            Step::GiveBack => drop(self.give_back()),
+            Step::Release => drop(self.release()),
             Step::Park if self.held == 0 => self.park(),
             Step::Park => {}
             Step::Trim => self.trim(),
             Step::Arrive(ours, theirs) => {
-                self.memory[0].arrive(*ours);
-                self.memory[1].arrive(*theirs);
+                self.memory[0].apply_oldest(*ours);
+                self.memory[1].apply_oldest(*theirs);
             }
         }
     }
 
-    /// As a client sends a piece, and as it blocks if there is no room.
-    fn send(&mut self, len: u32, least: u32) {
-        if !self.try_send(len, least) {
+    /// As a client sends a fragment, and as it blocks if there is no room.
+    fn send(&mut self, len: u32, min_len: u32) {
+        if !self.try_send(len, min_len) {
             self.producer.block();
-            self.blocked = (!self.has_room(least)).then_some(least);
+            self.blocked = (!self.has_room(min_len)).then_some(min_len);
         }
     }
 
-    fn try_send(&mut self, len: u32, least: u32) -> bool {
+    fn try_send(&mut self, len: u32, min_len: u32) -> bool {
         if !self.producer.has_room().unwrap() {
             return false;
         }
-        let Some(piece) = self.slab_out.reserve(least, len).unwrap() else { return false };
-        assert!(piece.len <= len && (piece.len >= least || piece.len == QUARTER));
-        let end = piece.offset + piece.len;
+        let Some(fragment) = self.slab_out.reserve(min_len, len).unwrap() else { return false };
+        assert!(fragment.len <= len && (fragment.len >= min_len || fragment.len == QUARTER));
+        let end = fragment.offset + fragment.len;
         assert!(end <= SLAB);
         for (other, _) in &self.out {
-            assert!(end <= other.offset || other.offset + other.len <= piece.offset, "{piece:?} overlaps {other:?}");
+            assert!(
+                end <= other.offset || other.offset + other.len <= fragment.offset,
+                "{fragment:?} overlaps {other:?}"
+            );
         }
         self.sent = self.sent.wrapping_add(1);
-        self.memory[0].copy_in(self.slab_out.byte(piece), &vec![self.sent; piece.len as usize]);
-        self.out.push_back((piece, self.sent));
-        self.producer.push(2, &[piece.offset, piece.len], &[]).unwrap();
+        self.memory[0].copy_in(self.slab_out.region_offset(fragment), &vec![self.sent; fragment.len as usize]);
+        self.out.push_back((fragment, self.sent));
+        self.producer.push(2, &[fragment.offset, fragment.len], &[]).unwrap();
         self.parked &= !self.producer.wake();
         true
     }
 
-    fn has_room(&mut self, least: u32) -> bool {
-        self.producer.has_room().unwrap() && self.slab_out.has_room(least).unwrap()
+    fn has_room(&mut self, min_len: u32) -> bool {
+        self.producer.has_room().unwrap() && self.slab_out.has_room(min_len).unwrap()
     }
 
-    /// Somebody marked the producer's board: it looks again.
+    /// The producer's bit was set: it looks again.
     fn notify(&mut self) {
-        if let Some(least) = self.blocked.take() {
-            self.send(least, least);
+        if let Some(min_len) = self.blocked.take() {
+            self.send(min_len, min_len);
         }
     }
 
@@ -323,31 +326,31 @@ impl Model {
     fn receive(&mut self) -> bool {
         let mut record = RecordBuffer::default();
         let came = self.consumer.pop(&mut record).unwrap();
-        if self.consumer.owes() {
+        if self.consumer.needs_publish() {
             self.publish_head();
-        } else if !came && self.slab_in.is_ahead() {
+        } else if !came && self.slab_in.has_unpublished() {
             self.slab_in.publish();
         }
         if came {
-            let (piece, _) = self.out[self.held];
-            assert_eq!(record.words(), [piece.offset, piece.len]);
+            let (fragment, _) = self.out[self.held];
+            assert_eq!(record.words(), [fragment.offset, fragment.len]);
             self.held += 1;
         }
         came
     }
 
-    /// `Channel::copy_out` and `Channel::give_back`.
-    fn give_back(&mut self) -> bool {
+    /// `Channel::copy_out` and `Channel::release`.
+    fn release(&mut self) -> bool {
         if self.held == 0 {
             return false;
         }
-        let (piece, fill) = self.out[0];
-        let mut bytes = vec![0; piece.len as usize];
-        self.memory[1].copy_out(self.slab_in.span(piece).unwrap().start(), &mut bytes);
-        assert!(bytes == vec![fill; bytes.len()], "{piece:?} was written before it was given back");
+        let (fragment, fill) = self.out[0];
+        let mut bytes = vec![0; fragment.len as usize];
+        self.memory[1].copy_out(self.slab_in.span(fragment).unwrap().start(), &mut bytes);
+        assert!(bytes == vec![fill; bytes.len()], "{fragment:?} was written before it was given back");
         self.out.pop_front();
         self.held -= 1;
-        if self.slab_in.give_back(piece) {
+        if self.slab_in.release(fragment) {
             self.slab_in.publish();
             self.publish_head();
         }
@@ -356,7 +359,7 @@ impl Model {
 
     /// `Channel::park`.
     fn park(&mut self) {
-        if self.slab_in.is_ahead() {
+        if self.slab_in.has_unpublished() {
             self.slab_in.publish();
         }
         self.parked = self.consumer.park().unwrap();
@@ -371,7 +374,7 @@ impl Model {
     fn settle(&mut self) {
         assert!(!self.parked || self.held == self.out.len(), "asleep, and nobody will say that a record waits");
         while !self.parked {
-            while self.give_back() || self.receive() {}
+            while self.release() || self.receive() {}
             self.park();
         }
         assert!(self.out.is_empty());
@@ -385,7 +388,7 @@ proptest! {
     #![proptest_config(cases())]
 
     #[test]
-    fn pieces_never_overlap_and_nobody_waits_for_good(cell in positions(), byte in positions(), steps in steps()) {
+    fn fragments_never_overlap_and_waits_end(cell in positions(), byte in positions(), steps in steps()) {
         let mut model = Model::new(cell, byte);
         for step in &steps {
             model.step(step);

@@ -2,21 +2,21 @@
 
 use super::words::{Builder, Handle, Weaken};
 use super::{RACE, Setting, TORN, UNOPENED, WHOLE, only, receives, sends};
-use isthmus_layout::arena::{CHANGES, ENTRY_WORDS, FRONT, GENERATION, INSIDE, READ, WRITE, entry, visitor};
-use isthmus_shm::rehome::arena::{Entry, Front};
+use isthmus_layout::arena::{CHANGES, ENTRY_WORDS, GENERATION, HEADER, READ, WRITE, WRITING_ENTRY, entry, writer};
+use isthmus_shm::regcache::arena::{ArenaEntry, ArenaHeader};
 use isthmus_shm::{Payload, Words};
 use loom::thread;
 use std::sync::atomic::Ordering::Relaxed;
 
-const SHOWN: Entry = Entry { key: 7, rights: READ | WRITE, head: 0, body: 4096, start: FRONT.0 };
+const SHOWN: ArenaEntry = ArenaEntry { key: 7, rights: READ | WRITE, head: 0, body: 4096, start: HEADER.0 };
 
 /// A word of the memory that is registered.
 const NUMBER: u32 = 100;
 
-/// An empty front, with one entry and one visitor, and a byte and a number of memory.
+/// An empty header, with one entry and one writer, and a byte and a number of memory.
 fn memory() -> Handle {
     let entry = (0..ENTRY_WORDS).map(|word| entry(0) + word);
-    Builder::default().atomics(entry.chain([CHANGES, visitor(0) + INSIDE, NUMBER])).bytes([0]).build()
+    Builder::default().atomics(entry.chain([CHANGES, writer(0) + WRITING_ENTRY, NUMBER])).bytes([0]).build()
 }
 
 fn generation() -> u32 {
@@ -25,14 +25,14 @@ fn generation() -> u32 {
 
 fn an_entry_is_opened(setting: &Setting) {
     let memory = memory();
-    let front = Front::new(memory.weakened(setting.receives.clone()));
-    let visitor = thread::spawn(move || {
-        if let Some((1, found)) = front.look(0) {
+    let header = ArenaHeader::new(memory.weakened(setting.receives.clone()));
+    let writer = thread::spawn(move || {
+        if let Some((1, found)) = header.read_entry(0) {
             assert_eq!(found, SHOWN);
         }
     });
-    Front::new(memory.weakened(setting.sends.clone())).open(0, &SHOWN);
-    visitor.join().unwrap();
+    ArenaHeader::new(memory.weakened(setting.sends.clone())).open(0, &SHOWN);
+    writer.join().unwrap();
 }
 
 #[test]
@@ -52,14 +52,14 @@ fn an_entry_is_torn_without_r() {
 
 fn an_opening_is_counted(setting: &Setting) {
     let memory = memory();
-    let front = Front::new(memory.weakened(setting.receives.clone()));
-    let visitor = thread::spawn(move || {
-        if front.changes() == 1 {
-            assert!(front.is_open(0, 1), "counted before it is open");
+    let header = ArenaHeader::new(memory.weakened(setting.receives.clone()));
+    let writer = thread::spawn(move || {
+        if header.change_count() == 1 {
+            assert!(header.is_open(0, 1), "counted before it is open");
         }
     });
-    Front::new(memory.weakened(setting.sends.clone())).open(0, &SHOWN);
-    visitor.join().unwrap();
+    ArenaHeader::new(memory.weakened(setting.sends.clone())).open(0, &SHOWN);
+    writer.join().unwrap();
 }
 
 #[test]
@@ -77,21 +77,21 @@ fn what_is_counted_is_not_open_without_t() {
     receives(Weaken::Load(only(CHANGES))).fails(UNOPENED, an_opening_is_counted);
 }
 
-/// "Sends" is the owner, "receives" the visitor.
+/// "Sends" is the owner, "receives" the peer.
 fn memory_is_closed_while_somebody_writes(setting: &Setting) {
     let memory = memory();
-    Front::new(memory.clone()).open(0, &SHOWN);
-    let visited = memory.weakened(setting.receives.clone());
+    ArenaHeader::new(memory.clone()).open(0, &SHOWN);
+    let theirs = memory.weakened(setting.receives.clone());
     let writer = thread::spawn(move || {
-        let front = Front::new(visited.clone());
-        if front.enter(0, 0, 1) {
-            visited.copy_in(0, &[1]);
-            assert!(front.leave(0, 0), "nobody was evicted");
+        let header = ArenaHeader::new(theirs.clone());
+        if header.begin_write(0, 0, 1) {
+            theirs.copy_in(0, &[1]);
+            assert!(header.end_write(0, 0), "nobody was evicted");
         }
     });
-    let owner = Front::new(memory.weakened(setting.sends.clone()));
-    owner.shut(0);
-    while owner.is_inside(0, 0) {
+    let owner = ArenaHeader::new(memory.weakened(setting.sends.clone()));
+    owner.invalidate(0);
+    while owner.is_writing(0, 0) {
         thread::yield_now();
     }
     memory.copy_in(0, &[2]);
@@ -115,26 +115,27 @@ fn what_is_closed_is_written_without_v() {
 
 #[test]
 fn what_is_closed_is_written_without_x() {
-    receives(Weaken::Replace(only(visitor(0) + INSIDE))).fails(RACE, memory_is_closed_while_somebody_writes);
+    receives(Weaken::CompareExchange(only(writer(0) + WRITING_ENTRY)))
+        .fails(RACE, memory_is_closed_while_somebody_writes);
 }
 
 #[test]
 fn what_is_closed_is_written_without_y() {
-    sends(Weaken::Load(only(visitor(0) + INSIDE))).fails(RACE, memory_is_closed_while_somebody_writes);
+    sends(Weaken::Load(only(writer(0) + WRITING_ENTRY))).fails(RACE, memory_is_closed_while_somebody_writes);
 }
 
 fn memory_is_closed_while_somebody_reads(setting: &Setting) {
     let memory = memory();
-    Front::new(memory.clone()).open(0, &SHOWN);
-    let visited = memory.weakened(setting.receives.clone());
+    ArenaHeader::new(memory.clone()).open(0, &SHOWN);
+    let theirs = memory.weakened(setting.receives.clone());
     let reader = thread::spawn(move || {
-        let front = Front::new(visited.clone());
-        let number = visited.load(NUMBER, Relaxed);
-        if front.is_still_open(0, 1) {
+        let header = ArenaHeader::new(theirs.clone());
+        let number = theirs.load(NUMBER, Relaxed);
+        if header.is_still_open(0, 1) {
             assert_eq!(number, 0);
         }
     });
-    Front::new(memory.weakened(setting.sends.clone())).shut(0);
+    ArenaHeader::new(memory.weakened(setting.sends.clone())).invalidate(0);
     memory.store(NUMBER, 1, Relaxed);
     reader.join().unwrap();
 }

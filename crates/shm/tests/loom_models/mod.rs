@@ -1,8 +1,8 @@
 //! How a model is run: as it is, or with one ordering left out.
 
 mod arena;
-mod board;
 mod path;
+mod ready_map;
 mod ring;
 mod slab;
 mod words;
@@ -40,9 +40,9 @@ fn only(word: u32) -> RangeInclusive<u32> {
 const RACE: &str = "Causality violation";
 const TORN: &str = "assertion `left == right` failed";
 const FORGOTTEN: &str = "asleep, and nobody will";
-const EARLY: &str = "marked before it was written";
+const EARLY: &str = "set before it was written";
 const UNOPENED: &str = "counted before it is open";
-const LOST: &str = "a mark is left, and nobody looks";
+const LOST: &str = "a bit is left, and nobody looks";
 const DEADLOCK: &str = "deadlock";
 
 impl Setting {

@@ -2,14 +2,14 @@
 
 use super::words::{Bodies, Builder, Handle, Weaken};
 use super::{DEADLOCK, Setting, WHOLE, only, receives, sends};
-use isthmus_layout::board::{ANY, Place};
 use isthmus_layout::limits::RING_CELLS;
-use isthmus_shm::{Board, Consumer, Marker, Producer, RecordBuffer};
+use isthmus_layout::ready_map::{ReadyBit, SUMMARY};
+use isthmus_shm::{Consumer, PeerReadyBit, Producer, ReadyMap, RecordBuffer};
 use loom::sync::Notify;
 use loom::thread;
 use std::sync::Arc;
 
-/// One end of a path: the ring's memory, the board that this end sleeps on, the other end's board, and the doorbells of both.
+/// One end of a path: the ring's memory, the ready map that this end sleeps on, the other end's ready map, and the doorbells of both.
 struct End {
     ring: Handle,
     own: Handle,
@@ -19,18 +19,18 @@ struct End {
 }
 
 impl End {
-    /// Sender and receiver; `ring` and `boards` leave something out of either.
-    fn both(ring: &Setting, boards: &Setting) -> [Self; 2] {
-        let places = [Place::DOMAIN_RING];
-        let memory = Builder::default().ring(3, Bodies::Plain).board(1, &places).board(2, &places).build();
-        let boards_of = [memory.in_region(1), memory.in_region(2)];
+    /// Sender and receiver; `ring` and `ready_maps` leave something out of either.
+    fn both(ring: &Setting, ready_maps: &Setting) -> [Self; 2] {
+        let bits = [ReadyBit::DOMAIN_RING];
+        let memory = Builder::default().ring(3, Bodies::Plain).ready_map(1, &bits).ready_map(2, &bits).build();
+        let maps_of = [memory.in_region(1), memory.in_region(2)];
         let doorbells = [Arc::new(Notify::new()), Arc::new(Notify::new())];
         [0, 1].map(|end| {
             let weak = |setting: &Setting| if end == 0 { setting.sends.clone() } else { setting.receives.clone() };
             Self {
                 ring: memory.weakened(weak(ring)),
-                own: boards_of[end].weakened(weak(boards)),
-                theirs: boards_of[1 - end].weakened(weak(boards)),
+                own: maps_of[end].weakened(weak(ready_maps)),
+                theirs: maps_of[1 - end].weakened(weak(ready_maps)),
                 doorbell: doorbells[end].clone(),
                 their_doorbell: doorbells[1 - end].clone(),
             }
@@ -38,21 +38,21 @@ impl End {
     }
 
     fn notify(&self) {
-        if Marker::new(&self.theirs, Place::DOMAIN_RING).mark() {
+        if PeerReadyBit::new(&self.theirs, ReadyBit::DOMAIN_RING).set() {
             self.their_doorbell.notify();
         }
     }
 
-    /// As the inbox of a domain sleeps, until it finds a mark. Loom reports a deadlock if that is for good.
+    /// As the inbox of a domain sleeps, until it finds a ready bit. Loom reports a deadlock if that is for good.
     fn sleep(&self) {
-        let board = Board::new(&self.own);
-        let mut is_marked = false;
-        while !is_marked {
-            if board.sleep() {
+        let ready_map = ReadyMap::new(&self.own);
+        let mut is_set = false;
+        while !is_set {
+            if ready_map.begin_sleep() {
                 self.doorbell.wait();
             }
-            board.wake();
-            board.take(|place| is_marked |= place == Place::DOMAIN_RING);
+            ready_map.end_sleep();
+            ready_map.drain(|bit| is_set |= bit == ReadyBit::DOMAIN_RING);
         }
     }
 
@@ -77,14 +77,14 @@ impl End {
             }
         }
         assert_eq!(record.words(), [number]);
-        if consumer.owes() && consumer.publish() {
+        if consumer.needs_publish() && consumer.publish() {
             self.notify();
         }
     }
 }
 
-fn messages_wake_their_receiver(ring: &Setting, boards: &Setting) {
-    let [sends, receives] = End::both(ring, boards);
+fn messages_wake_their_receiver(ring: &Setting, ready_maps: &Setting) {
+    let [sends, receives] = End::both(ring, ready_maps);
     let mut producer = sends.ring.producer();
     let mut consumer = receives.ring.consumer();
     let sender = thread::spawn(move || (0..2).for_each(|number| sends.send(&mut producer, number)));
@@ -92,8 +92,8 @@ fn messages_wake_their_receiver(ring: &Setting, boards: &Setting) {
     sender.join().unwrap();
 }
 
-fn room_wakes_its_sender(ring: &Setting, boards: &Setting) {
-    let [sends, receives] = End::both(ring, boards);
+fn room_wakes_its_sender(ring: &Setting, ready_maps: &Setting) {
+    let [sends, receives] = End::both(ring, ready_maps);
     let mut producer = sends.ring.producer();
     let mut consumer = receives.ring.consumer();
     for number in 0..RING_CELLS {
@@ -111,14 +111,17 @@ fn a_message_reaches_a_receiver_whenever_it_sleeps() {
 
 #[test]
 fn a_message_does_not_reach_a_sleeping_receiver_without_e_f_k_l_o_or_p() {
-    let any = only(ANY);
+    let summary = only(SUMMARY);
     for ring in [receives(Weaken::Fence), sends(Weaken::Fence)] {
         ring.bounded().fails(DEADLOCK, |ring| messages_wake_their_receiver(ring, &WHOLE));
     }
-    for board in
-        [receives(Weaken::Swap(any.clone())), sends(Weaken::Or(any)), receives(Weaken::Fence), sends(Weaken::Fence)]
-    {
-        board.bounded().fails(DEADLOCK, |boards| messages_wake_their_receiver(&WHOLE, boards));
+    for ready_maps in [
+        receives(Weaken::Swap(summary.clone())),
+        sends(Weaken::Or(summary)),
+        receives(Weaken::Fence),
+        sends(Weaken::Fence),
+    ] {
+        ready_maps.bounded().fails(DEADLOCK, |ready_maps| messages_wake_their_receiver(&WHOLE, ready_maps));
     }
 }
 

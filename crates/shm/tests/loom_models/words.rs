@@ -5,11 +5,11 @@
 //! and flags are atomics. What else lies in a cell, and the slab, can be *plain*: loom then fails where an access is not
 //! ordered after the one before it, by whatever thread, though every order of loads and stores that loom tries has the right outcome.
 
-use isthmus_layout::board::{ANY, Place, SLEEPING};
 use isthmus_layout::channel::{
-    BLOCKED, CELL_WORDS, Direction, DirectionLayout, Geometry, HEAD, PARKED, SLAB_HEAD, STAMP, SlabSize,
+    BLOCKED, CELL_WORDS, ChannelGeometry, Direction, DirectionLayout, HEAD, PARKED, SLAB_HEAD, STAMP, SlabSize,
 };
 use isthmus_layout::limits::{RING_CELLS, SLAB_BYTES_MIN};
+use isthmus_layout::ready_map::{ReadyBit, SLEEPING, SUMMARY};
 use isthmus_shm::{Consumer, Payload, Producer, SlabConsumer, SlabProducer, Words};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
@@ -39,8 +39,8 @@ pub(super) enum Weaken {
     Or(RangeInclusive<u32>),
     /// `or`s on these words are stores: right for a word of one bit, but for what reading it as well is worth.
     OrIsStore(RangeInclusive<u32>),
-    /// Replacements of these words are relaxed.
-    Replace(RangeInclusive<u32>),
+    /// `compare_exchange`s of these words are relaxed.
+    CompareExchange(RangeInclusive<u32>),
     /// There are no fences.
     Fence,
     /// There are no fences between loads.
@@ -84,10 +84,10 @@ impl Builder {
         self
     }
 
-    /// A board, for the marks of `places`.
-    pub(super) fn board(mut self, region: u32, places: &[Place]) -> Self {
+    /// A ready map, of which a model uses `bits`.
+    pub(super) fn ready_map(mut self, region: u32, bits: &[ReadyBit]) -> Self {
         let first = region * REGION_WORDS;
-        for at in places.iter().map(|place| place.word()).chain([ANY]) {
+        for at in bits.iter().map(|bit| bit.word()).chain([SUMMARY]) {
             self.0.words.insert(first + at, Word::Atomic(AtomicU32::new(0)));
         }
         self.0.words.insert(first + SLEEPING, Word::Flag(AtomicU32::new(0)));
@@ -134,7 +134,7 @@ impl Builder {
 
 /// Where the models' ring and slab lie.
 pub(super) fn layout() -> DirectionLayout {
-    Geometry { slab: slab_size() }.direction(Direction::Zero)
+    ChannelGeometry { slab: slab_size() }.direction(Direction::Zero)
 }
 
 fn slab_size() -> SlabSize {
@@ -237,8 +237,8 @@ impl Words for Handle {
         self.atomic(at).fetch_or(bits, order);
     }
 
-    fn replace(&self, at: u32, from: u32, to: u32, order: Ordering) -> bool {
-        let order = self.left(order, |weak| matches!(weak, Weaken::Replace(words) if words.contains(&at)));
+    fn compare_exchange(&self, at: u32, from: u32, to: u32, order: Ordering) -> bool {
+        let order = self.left(order, |weak| matches!(weak, Weaken::CompareExchange(words) if words.contains(&at)));
         self.atomic(at).compare_exchange(from, to, order, Ordering::Relaxed).is_ok()
     }
 

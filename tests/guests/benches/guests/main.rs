@@ -3,12 +3,12 @@
 //! do not.
 //!
 //! ```text
-//!   lab ──── a Site (guests, their host, another host) and a Probe (a bare window)
+//!   bench_lab ── a GuestLab (guests, their host, another host) and a WindowProbe (a bare window)
 //!    ├─ task     one measurement: which way, who, what          turns  the same again and again, in turns
 //!    ├─ rows     latency, one direction, the other host, coming and going
 //!    ├─ sizes    all sizes: a plot like Xen2MX's figures 10 and 11
-//!    └─ crowd    1, 2, … pairs of guests at once: a plot like its figures 13 and 17
-//!   xen ──── a XenMachine: domain 0 with a bridge, two guests; the same but for the other host and the crowd
+//!    └─ scaling  1, 2, … pairs of guests at once: a plot like its figures 13 and 17
+//!   xen ──────── a XenMachine: domain 0 with a bridge, two guests; the same but for the other host and the scaling
 //! ```
 //!
 //! Into `OUT/guests.jsonl` (rows `guest.qemu.*`, as `isthmus-bench figures` writes them), `OUT/guests-sizes.jsonl` (a row for each size) and
@@ -16,9 +16,9 @@
 
 #![forbid(unsafe_code)]
 
-mod crowd;
-mod lab;
+mod bench_lab;
 mod rows;
+mod scaling;
 mod sizes;
 mod task;
 mod xen;
@@ -28,10 +28,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
 use clap::Parser;
-use isthmus_bench::sheet::Sheet;
-use isthmus_guests::{Kit, XenKit};
+use isthmus_bench::result_table::ResultTable;
+use isthmus_guests::{GuestKit, XenKit};
 
-use lab::{Lab, Pace};
+use bench_lab::{BenchLab, BenchPlan};
 use xen::XenLab;
 
 /// Whose guests.
@@ -70,7 +70,7 @@ struct Args {
 fn main() -> Result<()> {
     let args = Args::parse();
     fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
-    let pace = Pace::new(args.runs, args.ms);
+    let pace = BenchPlan::new(args.runs, args.ms);
     if args.only != Some(Platform::Xen) {
         qemu(&args.out, pace, args.pairs)?;
     }
@@ -89,43 +89,43 @@ fn main() -> Result<()> {
     }
 }
 
-fn qemu(out: &Path, pace: Pace, pairs: u32) -> Result<()> {
-    let kit = Kit::find().map_err(|why| anyhow!(why))?.eager();
-    let pairs = pairs.min(lab::pairs_max()?);
+fn qemu(out: &Path, pace: BenchPlan, pairs: u32) -> Result<()> {
+    let kit = GuestKit::find().map_err(|why| anyhow!(why))?.eager();
+    let pairs = pairs.min(bench_lab::pairs_max()?);
     let file = |name: &str| out.join(name).to_string_lossy().into_owned();
-    let mut sheet = Sheet::new(&file("guests.jsonl"), kit.describe())?;
-    println!("{}", sheet.machine());
-    let mut lab = Lab::start(&kit, pairs.max(1), pace).map_err(|why| anyhow!(why))?;
-    rows::latency(&mut lab, &mut sheet)?;
-    rows::one_direction(&mut lab, &mut sheet)?;
-    rows::registration(&mut lab, &mut sheet)?;
-    rows::another_host(&mut lab, &mut sheet)?;
-    rows::coming(&mut lab.site, pace, "guest.qemu", &mut sheet)?;
-    let mut by_size = Sheet::new(&file("guests-sizes.jsonl"), kit.describe())?;
-    let plot = sizes::sweep(&mut lab.site, pace, "guest.qemu", &mut by_size)?;
+    let mut result_table = ResultTable::new(&file("guests.jsonl"), kit.describe())?;
+    println!("{}", result_table.machine());
+    let mut bench_lab = BenchLab::start(&kit, pairs.max(1), pace).map_err(|why| anyhow!(why))?;
+    rows::latency(&mut bench_lab, &mut result_table)?;
+    rows::one_direction(&mut bench_lab, &mut result_table)?;
+    rows::registration(&mut bench_lab, &mut result_table)?;
+    rows::another_host(&mut bench_lab, &mut result_table)?;
+    rows::attach_times(&mut bench_lab.site, pace, "guest.qemu", &mut result_table)?;
+    let mut by_size = ResultTable::new(&file("guests-sizes.jsonl"), kit.describe())?;
+    let plot = sizes::sweep(&mut bench_lab.site, pace, "guest.qemu", &mut by_size)?;
     fs::write(file("guests.svg"), plot).context("cannot write the plot")?;
     println!("\n{}", by_size.table());
     if pairs > 0 {
-        let plot = crowd::grow(&mut lab, &kit, pairs, &mut sheet)?;
+        let plot = scaling::measure_scaling(&mut bench_lab, &kit, pairs, &mut result_table)?;
         fs::write(file("guests-pairs.svg"), plot).context("cannot write the plot")?;
     }
-    println!("\n{}\n\n{}", sheet.machine(), sheet.table());
+    println!("\n{}\n\n{}", result_table.machine(), result_table.table());
     println!("\nWritten: {}, guests-sizes.jsonl, guests.svg and guests-pairs.svg beside it", file("guests.jsonl"));
     Ok(())
 }
 
-fn xen(out: &Path, pace: Pace, kit: &XenKit) -> Result<()> {
+fn xen(out: &Path, pace: BenchPlan, kit: &XenKit) -> Result<()> {
     let file = |name: &str| out.join(name).to_string_lossy().into_owned();
-    let mut sheet = Sheet::new(&file("guests-xen.jsonl"), kit.describe())?;
-    println!("{}", sheet.machine());
-    let mut lab = XenLab::start(kit, pace);
-    xen::latency(&mut lab, &mut sheet)?;
-    xen::one_direction(&mut lab, &mut sheet)?;
-    rows::coming(lab.guests(), pace, "guest.xen", &mut sheet)?;
-    let mut by_size = Sheet::new(&file("guests-xen-sizes.jsonl"), kit.describe())?;
-    let plot = sizes::sweep(lab.guests(), pace, "guest.xen", &mut by_size)?;
+    let mut result_table = ResultTable::new(&file("guests-xen.jsonl"), kit.describe())?;
+    println!("{}", result_table.machine());
+    let mut bench_lab = XenLab::start(kit, pace);
+    xen::latency(&mut bench_lab, &mut result_table)?;
+    xen::one_direction(&mut bench_lab, &mut result_table)?;
+    rows::attach_times(bench_lab.guests(), pace, "guest.xen", &mut result_table)?;
+    let mut by_size = ResultTable::new(&file("guests-xen-sizes.jsonl"), kit.describe())?;
+    let plot = sizes::sweep(bench_lab.guests(), pace, "guest.xen", &mut by_size)?;
     fs::write(file("guests-xen.svg"), plot).context("cannot write the plot")?;
-    println!("\n{}\n\n{}\n\n{}", by_size.table(), sheet.machine(), sheet.table());
+    println!("\n{}\n\n{}\n\n{}", by_size.table(), result_table.machine(), result_table.table());
     println!("\nWritten: {}, guests-xen-sizes.jsonl and guests-xen.svg beside it", file("guests-xen.jsonl"));
     Ok(())
 }

@@ -3,29 +3,29 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, anyhow};
-use isthmus_bench::sheet::{Row, Runs, Sheet, Unit};
+use isthmus_bench::result_table::{ResultTable, Row, Runs, Unit};
 
-use crate::lab::{Bare, Case, Lab, Pace};
-use crate::task::{Guests, Place, Task, Wait, Way, attach, first_message, serve, told};
+use crate::bench_lab::{Bare, BenchLab, BenchPlan, Case};
+use crate::task::{Guests, MessagePath, Place, Task, Wait, attach, first_message, run_for_lines, serve};
 
 /// 8 bytes between two guests, and what the path is made of.
-pub(crate) fn latency(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
+pub(crate) fn latency(bench_lab: &mut BenchLab, result_table: &mut ResultTable) -> Result<()> {
     let cases = [
-        Case::latency(Way::Window, Wait::Poll),
-        Case::latency(Way::Bridged, Wait::Poll),
-        Case::latency(Way::Window, Wait::Sleep),
-        Case::latency(Way::Bridged, Wait::Sleep),
-        Case::latency(Way::Daemon, Wait::Poll),
-        Case::latency(Way::Daemon, Wait::Sleep),
-        Case::latency(Way::Window, Wait::Adaptive),
-        Case::latency(Way::Bridged, Wait::Adaptive),
-        Case::latency(Way::Tcp, Wait::Sleep),
+        Case::latency(MessagePath::Window, Wait::Poll),
+        Case::latency(MessagePath::Bridged, Wait::Poll),
+        Case::latency(MessagePath::Window, Wait::Sleep),
+        Case::latency(MessagePath::Bridged, Wait::Sleep),
+        Case::latency(MessagePath::Daemon, Wait::Poll),
+        Case::latency(MessagePath::Daemon, Wait::Sleep),
+        Case::latency(MessagePath::Window, Wait::Adaptive),
+        Case::latency(MessagePath::Bridged, Wait::Adaptive),
+        Case::latency(MessagePath::Tcp, Wait::Sleep),
         Case::Echo,
         Case::Bare(Bare::Doorbell),
         Case::Bare(Bare::Word),
     ];
     let [poll, bridged_poll, sleep, bridged_sleep, daemon_poll, daemon_sleep, adaptive, bridged_adaptive, rest @ ..] =
-        lab.turns("8 bytes", cases);
+        bench_lab.measure_in_turns("8 bytes", cases);
     let [tcp, echo, doorbells, words] = rest;
     let row = |name, runs: &Runs| Row::new(name, Unit::Microseconds, runs.clone());
     let poll = row("guest.qemu.half_rtt.8b.poll", &poll)
@@ -36,8 +36,8 @@ pub(crate) fn latency(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
         .with_baseline("window.word", words.clone())
         .with_baseline("tcp.half_rtt.8b", tcp.clone())
         .with_baseline("icmp.half_rtt.8b", echo.clone());
-    sheet.take(poll)?;
-    let asleep = Asleep {
+    result_table.take(poll)?;
+    let asleep = SleepLatencies {
         window: sleep.clone(),
         bridged: bridged_sleep,
         daemon: daemon_sleep,
@@ -46,20 +46,20 @@ pub(crate) fn latency(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
         tcp,
         echo: echo.clone(),
     };
-    sheet.take(asleep.row("guest.qemu"))?;
+    result_table.take(asleep.row("guest.qemu"))?;
     let added = row("guest.qemu.half_rtt.8b.added", &sleep)
         .with_target("the same beside a bare doorbell to the host and one back: at most 1.25")
         .with_baseline("doorbell.there_and_back", doorbells.clone());
-    sheet.take(added)?;
+    result_table.take(added)?;
     let bell = row("guest.qemu.doorbell", &doorbells).with_target("none: a bare doorbell to the host and one back");
-    sheet.take(bell.with_baseline("icmp.half_rtt.8b", echo.clone()))?;
+    result_table.take(bell.with_baseline("icmp.half_rtt.8b", echo.clone()))?;
     let word =
         row("guest.qemu.word", &words).with_target("1/1000 to 1/2500: a bare word in a window, half of there and back");
-    sheet.take(word.with_baseline("icmp.half_rtt.8b", echo))
+    result_table.take(word.with_baseline("icmp.half_rtt.8b", echo))
 }
 
 /// What 8 bytes took between two guests while both sides slept, or waited as `mx_wait` does by itself (`adaptive`).
-pub(crate) struct Asleep {
+pub(crate) struct SleepLatencies {
     pub(crate) window: Runs,
     pub(crate) bridged: Runs,
     pub(crate) daemon: Runs,
@@ -69,7 +69,7 @@ pub(crate) struct Asleep {
     pub(crate) echo: Runs,
 }
 
-impl Asleep {
+impl SleepLatencies {
     /// The row, whose name begins so.
     pub(crate) fn row(self, prefix: &str) -> Row {
         Row::new(format!("{prefix}.half_rtt.8b.sleep"), Unit::Microseconds, self.window)
@@ -84,35 +84,41 @@ impl Asleep {
 }
 
 /// 1 MiB from one guest to another.
-pub(crate) fn one_direction(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
-    let runs = lab.turns("1 MiB one way", BULK.map(Case::bandwidth));
-    bulk("guest.qemu", "cache on by off: one copy by two", runs, sheet)
+pub(crate) fn one_direction(bench_lab: &mut BenchLab, result_table: &mut ResultTable) -> Result<()> {
+    let runs = bench_lab.measure_in_turns("1 MiB one way", BANDWIDTH_PATHS.map(Case::bandwidth));
+    bandwidth("guest.qemu", "cache on by off: one copy by two", runs, result_table)
 }
 
 /// By which ways 1 MiB goes from one guest to another.
-pub(crate) const BULK: [Way; 5] = [Way::Window, Way::Plain, Way::Daemon, Way::Bridged, Way::Tcp];
+pub(crate) const BANDWIDTH_PATHS: [MessagePath; 5] =
+    [MessagePath::Window, MessagePath::Plain, MessagePath::Daemon, MessagePath::Bridged, MessagePath::Tcp];
 
 /// What came of these ways, in rows whose names begin so; what is expected of the cache is the hypervisor's.
-pub(crate) fn bulk(prefix: &str, cache: &'static str, runs: [Runs; BULK.len()], sheet: &mut Sheet) -> Result<()> {
-    let [window, plain, daemon, bridged, tcp] = runs; // As in `BULK`.
+pub(crate) fn bandwidth(
+    prefix: &str,
+    cache: &'static str,
+    runs: [Runs; BANDWIDTH_PATHS.len()],
+    result_table: &mut ResultTable,
+) -> Result<()> {
+    let [window, plain, daemon, bridged, tcp] = runs; // As in `BANDWIDTH_PATHS`.
     let row = |name, runs: &Runs| Row::new(format!("{prefix}.{name}"), Unit::GigabytesPerSecond, runs.clone());
     let bandwidth = row("bandwidth.1m", &window)
         .with_target("cache on: at least 3 times bridged MX, 2 times TCP")
         .with_baseline("bridged.bandwidth.1m", bridged)
         .with_baseline("tcp.bandwidth.1m", tcp)
         .with_baseline("daemon.bandwidth.1m", daemon);
-    sheet.take(bandwidth)?;
-    sheet.take(row("rcache.1m", &window).with_target(cache).with_baseline("window.bandwidth.1m.plain", plain))
+    result_table.take(bandwidth)?;
+    result_table.take(row("rcache.1m", &window).with_target(cache).with_baseline("window.bandwidth.1m.plain", plain))
 }
 
 /// What it costs to have a buffer where its receiver can read it, by size: a breakdown like Xen2MX's figure 12. All but the rest of the call in
 /// which a send begins, which is that of a buffer that is new.
-pub(crate) fn registration(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
+pub(crate) fn registration(bench_lab: &mut BenchLab, result_table: &mut ResultTable) -> Result<()> {
     let mut prices = BTreeMap::<usize, [Runs; 3]>::new();
-    let pace = lab.pace;
+    let pace = bench_lab.pace;
     for run in 1..=pace.runs {
-        pace.say(&format!("registration: run {run} of {}", pace.runs));
-        for line in price(lab).map_err(|said| anyhow!(said))? {
+        pace.report_progress(&format!("registration: run {run} of {}", pace.runs));
+        for line in registration_cost(bench_lab).map_err(|said| anyhow!(said))? {
             let words = line.split_whitespace().skip(1).filter_map(|word| word.parse::<f64>().ok());
             let [size, told @ ..] = words.collect::<Vec<_>>()[..].try_into().unwrap_or([0.0; 4]);
             let all = prices.entry(size as usize).or_default();
@@ -122,47 +128,53 @@ pub(crate) fn registration(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
     for (size, [cold, miss, hit]) in prices {
         let row = Row::new(format!("guest.qemu.register.{size}"), Unit::Microseconds, hit);
         let row = row.with_target("the call that sends a buffer that is in the window, by that of one that is not");
-        sheet.take(row.with_baseline("moved by this call", miss).with_baseline("new", cold))?;
+        result_table.take(row.with_baseline("moved by this call", miss).with_baseline("new", cold))?;
     }
     Ok(())
 }
 
-fn price(lab: &mut Lab) -> Result<Vec<String>, String> {
+fn registration_cost(bench_lab: &mut BenchLab) -> Result<Vec<String>, String> {
     let setting = "by window; export MX_RCACHE=1; unset ISTHMUS_CHANNELS ISTHMUS_WAIT";
-    let guests = &mut lab.site;
+    let guests = &mut bench_lab.site;
     let endpoint = serve(guests, 1, &format!("{setting}; serve regions"))?;
-    let said = told(guests, 0, &format!("{setting}; regions -r {endpoint} price"));
-    told(guests, 1, if said.is_ok() { "served" } else { "kill $served_pid; served" })?;
+    let said = run_for_lines(guests, 0, &format!("{setting}; regions -r {endpoint} price"));
+    run_for_lines(guests, 1, if said.is_ok() { "served" } else { "kill $served_pid; served" })?;
     Ok(said?.into_iter().filter(|line| line.starts_with("price ")).collect())
 }
 
 /// From a guest to another host, by its own host's daemon.
-pub(crate) fn another_host(lab: &mut Lab, sheet: &mut Sheet) -> Result<()> {
-    const WAYS: [Way; 3] = [Way::Window, Way::Bridged, Way::Tcp];
-    let far = |task: Task| Case::Task(Task { server: Place::Far, ..task });
-    let latencies = lab.turns("8 bytes to another host", WAYS.map(|way| far(Task::latency(way, Wait::Sleep))));
-    let goodputs = lab.turns("1 MiB to another host", WAYS.map(|way| far(Task::bandwidth(way))));
+pub(crate) fn another_host(bench_lab: &mut BenchLab, result_table: &mut ResultTable) -> Result<()> {
+    const WAYS: [MessagePath; 3] = [MessagePath::Window, MessagePath::Bridged, MessagePath::Tcp];
+    let far = |task: Task| Case::Task(Task { server: Place::Remote, ..task });
+    let latencies =
+        bench_lab.measure_in_turns("8 bytes to another host", WAYS.map(|way| far(Task::latency(way, Wait::Sleep))));
+    let goodputs = bench_lab.measure_in_turns("1 MiB to another host", WAYS.map(|way| far(Task::bandwidth(way))));
     let row = |name, unit, target, [window, bridged, tcp]: [Runs; 3]| {
         let row = Row::new(name, unit, window).with_target(target);
         row.with_baseline("bridged", bridged).with_baseline("tcp", tcp)
     };
     let target = "both sleeping: at most 0.5 of the same guest's own bridged MX";
-    sheet.take(row("guest.qemu.wire.half_rtt.8b", Unit::Microseconds, target, latencies))?;
+    result_table.take(row("guest.qemu.wire.half_rtt.8b", Unit::Microseconds, target, latencies))?;
     let target = "at least 2 times the same guest's own bridged MX";
-    sheet.take(row("guest.qemu.wire.goodput.1m", Unit::GigabytesPerSecond, target, goodputs))
+    result_table.take(row("guest.qemu.wire.goodput.1m", Unit::GigabytesPerSecond, target, goodputs))
 }
 
 /// What it takes until a guest and a program of it are there, in rows whose names begin so.
-pub(crate) fn coming(guests: &mut impl Guests, pace: Pace, prefix: &str, sheet: &mut Sheet) -> Result<()> {
+pub(crate) fn attach_times(
+    guests: &mut impl Guests,
+    pace: BenchPlan,
+    prefix: &str,
+    result_table: &mut ResultTable,
+) -> Result<()> {
     let cases = [0, 1, 2];
-    let [attach, window, bridged] = pace.turns("attach, and a first message", cases, |case| match case {
+    let [attach, window, bridged] = pace.measure_in_turns("attach, and a first message", cases, |case| match case {
         0 => attach(guests),
         1 => first_message(guests, "window", ""),
         _ => first_message(guests, "isthmus", "-d guest1:0"),
     });
     let target = "none: from the start of a guest's daemon until its programs can attach";
-    sheet.take(Row::new(format!("{prefix}.attach"), Unit::Milliseconds, attach).with_target(target))?;
+    result_table.take(Row::new(format!("{prefix}.attach"), Unit::Milliseconds, attach).with_target(target))?;
     let target = "none: from the start of a program until its first message has come back";
     let first = Row::new(format!("{prefix}.first_message"), Unit::Milliseconds, window).with_target(target);
-    sheet.take(first.with_baseline("bridged", bridged))
+    result_table.take(first.with_baseline("bridged", bridged))
 }

@@ -3,29 +3,29 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, anyhow};
-use isthmus_bench::sheet::{Chart, Line, Row, Runs, Sheet, Unit};
+use isthmus_bench::result_table::{Chart, Line, ResultTable, Row, Runs, Unit};
 
-use crate::lab::Pace;
-use crate::task::{Guests, Way, serve, told};
+use crate::bench_lab::BenchPlan;
+use crate::task::{Guests, MessagePath, run_for_lines, serve};
 
 /// As `mx_pingpong` is told, beside where the server is.
 const ROUNDS: &str = "-n 20 -W 3 -S 0 -E 1048576";
 
 /// In the order of the legend.
-const WAYS: [(Way, &str, &str); 3] = [
-    (Way::Bridged, "by isthmus; unset MX_RCACHE ISTHMUS_CHANNELS ISTHMUS_WAIT", "-d guest1:0"),
-    (Way::Plain, "by window; export MX_RCACHE=0; unset ISTHMUS_CHANNELS ISTHMUS_WAIT", ""),
-    (Way::Window, "by window; export MX_RCACHE=1; unset ISTHMUS_CHANNELS ISTHMUS_WAIT", ""),
+const WAYS: [(MessagePath, &str, &str); 3] = [
+    (MessagePath::Bridged, "by isthmus; unset MX_RCACHE ISTHMUS_CHANNELS ISTHMUS_WAIT", "-d guest1:0"),
+    (MessagePath::Plain, "by window; export MX_RCACHE=0; unset ISTHMUS_CHANNELS ISTHMUS_WAIT", ""),
+    (MessagePath::Window, "by window; export MX_RCACHE=1; unset ISTHMUS_CHANNELS ISTHMUS_WAIT", ""),
 ];
 
 /// Names in the rows and in the plot.
-fn name(way: Way) -> &'static str {
+fn name(way: MessagePath) -> &'static str {
     match way {
-        Way::Bridged => "bridged",
-        Way::Plain => "window, cache off",
-        Way::Window => "window, cache on",
-        Way::Daemon => "by the daemon",
-        Way::Tcp => "TCP",
+        MessagePath::Bridged => "bridged",
+        MessagePath::Plain => "window, cache off",
+        MessagePath::Window => "window, cache on",
+        MessagePath::Daemon => "by the daemon",
+        MessagePath::Tcp => "TCP",
     }
 }
 
@@ -33,11 +33,16 @@ fn name(way: Way) -> &'static str {
 type Times = [BTreeMap<usize, Runs>; 3];
 
 /// Measures, writes a row for each size, whose name begins so, and draws.
-pub(crate) fn sweep(guests: &mut impl Guests, pace: Pace, prefix: &str, sheet: &mut Sheet) -> Result<String> {
+pub(crate) fn sweep(
+    guests: &mut impl Guests,
+    pace: BenchPlan,
+    prefix: &str,
+    result_table: &mut ResultTable,
+) -> Result<String> {
     let mut times = Times::default();
     for run in 1..=pace.runs {
         for (times, (way, setting, address)) in times.iter_mut().zip(WAYS) {
-            pace.say(&format!("all sizes, {}: run {run} of {}", name(way), pace.runs));
+            pace.report_progress(&format!("all sizes, {}: run {run} of {}", name(way), pace.runs));
             let said = all_sizes(guests, setting, address).map_err(|said| anyhow!(said))?;
             for (size, half_us) in said.iter().filter_map(|line| point(line)) {
                 times.entry(size).or_default().push(Ok(half_us));
@@ -48,18 +53,19 @@ pub(crate) fn sweep(guests: &mut impl Guests, pace: Pace, prefix: &str, sheet: &
     for (size, runs) in window {
         let beside = |times: &BTreeMap<usize, Runs>| times.get(size).cloned().unwrap_or_default();
         let row = Row::new(format!("{prefix}.half_rtt.{size}"), Unit::Microseconds, runs.clone());
-        sheet.take(row.with_baseline("bridged", beside(bridged)).with_baseline("window, cache off", beside(plain)))?;
+        result_table
+            .take(row.with_baseline("bridged", beside(bridged)).with_baseline("window, cache off", beside(plain)))?;
     }
     let latency = chart("half round trip, us", &times, |_, half_us| half_us);
     let bandwidth = chart("ping-pong, one direction, GB/s", &times, |size, half_us| size as f64 / half_us / 1e3);
-    sheet.plot([&latency, &bandwidth])
+    result_table.plot([&latency, &bandwidth])
 }
 
 /// What `mx_pingpong` says in guest0.
 fn all_sizes(guests: &mut impl Guests, setting: &str, address: &str) -> Result<Vec<String>, String> {
     let endpoint = serve(guests, 1, &format!("{setting}; serve mx_pingpong -w"))?;
-    let said = told(guests, 0, &format!("{setting}; mx_pingpong -w {address} -r {endpoint} {ROUNDS}"))?;
-    told(guests, 1, "served")?;
+    let said = run_for_lines(guests, 0, &format!("{setting}; mx_pingpong -w {address} -r {endpoint} {ROUNDS}"))?;
+    run_for_lines(guests, 1, "served")?;
     Ok(said)
 }
 
@@ -70,10 +76,10 @@ fn point(line: &str) -> Option<(usize, f64)> {
 }
 
 fn chart(title: &str, times: &Times, value: impl Fn(usize, f64) -> f64) -> Chart {
-    let line = |(colour, (times, (way, ..))): (usize, (&BTreeMap<usize, Runs>, (Way, _, _)))| Line {
+    let line = |(colour, (times, (way, ..))): (usize, (&BTreeMap<usize, Runs>, (MessagePath, _, _)))| Line {
         label: name(way).to_owned(),
         colour,
-        is_thick: way == Way::Window,
+        is_thick: way == MessagePath::Window,
         points: times
             .iter()
             .filter_map(|(&size, runs)| Some((size.max(1) as f64, value(size, runs.median()?))))

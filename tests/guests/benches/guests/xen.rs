@@ -10,12 +10,12 @@
 //! Channels inside a guest, and bare event channels, are what these are made of.
 
 use anyhow::Result;
-use isthmus_bench::sheet::{Row, Runs, Sheet, Unit};
+use isthmus_bench::result_table::{ResultTable, Row, Runs, Unit};
 use isthmus_guests::{XenKit, XenMachine};
 
-use crate::lab::{Case, ECHOES, Pace};
-use crate::rows::{Asleep, BULK, bulk};
-use crate::task::{Place, Task, Wait, Way, echo, number, serve, told};
+use crate::bench_lab::{BenchPlan, Case, PINGS};
+use crate::rows::{BANDWIDTH_PATHS, SleepLatencies, bandwidth};
+use crate::task::{MessagePath, Place, Task, Wait, number, ping, run_for_lines, serve};
 
 const MTU: u32 = 9000;
 
@@ -28,7 +28,7 @@ pub(crate) struct XenLab {
     machine: XenMachine,
     /// Numbers of the guests' domains.
     domains: [u16; 2],
-    pace: Pace,
+    pace: BenchPlan,
 }
 
 /// What the paths of guests of Xen are made of.
@@ -42,8 +42,8 @@ enum Bare {
 
 impl XenLab {
     /// Starts both guests and all daemons, and waits until everybody knows everybody.
-    pub(crate) fn start(kit: &XenKit, pace: Pace) -> Self {
-        pace.say("starting a machine with Xen");
+    pub(crate) fn start(kit: &XenKit, pace: BenchPlan) -> Self {
+        pace.report_progress("starting a machine with Xen");
         let mut machine = XenMachine::boot(kit);
         machine.run(&format!("bridge {MTU}"));
         machine.configure("dom0", "", &["guest0", "guest1"]);
@@ -57,12 +57,18 @@ impl XenLab {
         let board = "[[mx.board]]\\nlinks = [{ interface = \\\"eth0\\\" }]\\n";
         for number in 0..2 {
             let name = format!("guest{number}");
-            machine.on(&name, &format!("card && network {number} {MTU} && printf \"{board}\" >/etc/isthmusd.toml"));
+            machine.run_in_guest(
+                &name,
+                &format!("card && network {number} {MTU} && printf \"{board}\" >/etc/isthmusd.toml"),
+            );
             machine.may_grant(&name);
-            machine.on(&name, "by isthmus && daemon && window");
+            machine.run_in_guest(&name, "by isthmus && daemon && window");
         }
         for [guest, other] in [["guest0", "guest1:0"], ["guest1", "guest0:0"]] {
-            machine.on(guest, &format!("until isthmus peer list | grep -q '{other}.*eth0'; do usleep 20000; done"));
+            machine.run_in_guest(
+                guest,
+                &format!("until isthmus peer list | grep -q '{other}.*eth0'; do usleep 20000; done"),
+            );
         }
         Self { machine, domains, pace }
     }
@@ -71,29 +77,29 @@ impl XenLab {
         &mut self.machine
     }
 
-    fn turns<const N: usize>(&mut self, what: &str, cases: [Case<Bare>; N]) -> [Runs; N] {
+    fn measure_in_turns<const N: usize>(&mut self, what: &str, cases: [Case<Bare>; N]) -> [Runs; N] {
         let pace = self.pace;
-        pace.turns(what, cases, |case| match case {
+        pace.measure_in_turns(what, cases, |case| match case {
             Case::Task(task) => task.run(&mut self.machine, pace.ms),
-            Case::Echo => echo(&mut self.machine, ECHOES),
+            Case::Echo => ping(&mut self.machine, PINGS),
             Case::Bare(Bare::DoorbellOfZero) => self.doorbells_of_zero(),
             Case::Bare(Bare::DoorbellOfGuests) => self.doorbells_of_guests(),
         })
     }
 
     fn doorbells_of_zero(&mut self) -> Result<f64, String> {
-        self.machine.run(&format!("begin bounce xen-side bounce {}", self.domains[0]));
+        self.machine.run(&format!("begin bounce xen-test-agent echo-events {}", self.domains[0]));
         let said = self.machine.run("await bounce endpoint");
         let bell = said.iter().find_map(|line| line.strip_prefix("endpoint ")).ok_or_else(|| said.join("; "))?;
-        let told = told(&mut self.machine, 0, &format!("xen-side bells {bell} {BELLS}"));
+        let told = run_for_lines(&mut self.machine, 0, &format!("xen-test-agent ring {bell} {BELLS}"));
         self.machine.run("strike bounce");
         Ok(number(&told?, "there_and_back_ns")? / 1e3)
     }
 
     fn doorbells_of_guests(&mut self) -> Result<f64, String> {
-        let bell = serve(&mut self.machine, 1, &format!("serve xen-side bounce {}", self.domains[0]))?;
-        let said = told(&mut self.machine, 0, &format!("xen-side bells {bell} {BELLS}"));
-        drop(told(&mut self.machine, 1, "kill $served_pid; served"));
+        let bell = serve(&mut self.machine, 1, &format!("serve xen-test-agent echo-events {}", self.domains[0]))?;
+        let said = run_for_lines(&mut self.machine, 0, &format!("xen-test-agent ring {bell} {BELLS}"));
+        drop(run_for_lines(&mut self.machine, 1, "kill $served_pid; served"));
         Ok(number(&said?, "there_and_back_ns")? / 1e3)
     }
 }
@@ -104,24 +110,24 @@ fn inside(task: Task) -> Case<Bare> {
 }
 
 /// 8 bytes between two guests, and what the path is made of.
-pub(crate) fn latency(lab: &mut XenLab, sheet: &mut Sheet) -> Result<()> {
+pub(crate) fn latency(bench_lab: &mut XenLab, result_table: &mut ResultTable) -> Result<()> {
     let cases = [
-        Case::latency(Way::Window, Wait::Poll),
-        Case::latency(Way::Bridged, Wait::Poll),
-        inside(Task::latency(Way::Window, Wait::Poll)),
-        Case::latency(Way::Window, Wait::Sleep),
-        Case::latency(Way::Bridged, Wait::Sleep),
-        Case::latency(Way::Daemon, Wait::Sleep),
-        inside(Task::latency(Way::Window, Wait::Sleep)),
-        Case::latency(Way::Window, Wait::Adaptive),
-        Case::latency(Way::Bridged, Wait::Adaptive),
-        Case::latency(Way::Tcp, Wait::Sleep),
+        Case::latency(MessagePath::Window, Wait::Poll),
+        Case::latency(MessagePath::Bridged, Wait::Poll),
+        inside(Task::latency(MessagePath::Window, Wait::Poll)),
+        Case::latency(MessagePath::Window, Wait::Sleep),
+        Case::latency(MessagePath::Bridged, Wait::Sleep),
+        Case::latency(MessagePath::Daemon, Wait::Sleep),
+        inside(Task::latency(MessagePath::Window, Wait::Sleep)),
+        Case::latency(MessagePath::Window, Wait::Adaptive),
+        Case::latency(MessagePath::Bridged, Wait::Adaptive),
+        Case::latency(MessagePath::Tcp, Wait::Sleep),
         Case::Echo,
         Case::Bare(Bare::DoorbellOfZero),
         Case::Bare(Bare::DoorbellOfGuests),
     ];
     let [poll, bridged_poll, inside_poll, sleep, bridged_sleep, daemon_sleep, inside_sleep, rest @ ..] =
-        lab.turns("8 bytes", cases);
+        bench_lab.measure_in_turns("8 bytes", cases);
     let [adaptive, bridged_adaptive, tcp, echo, bells, bells_of_guests] = rest;
     let row = |name, runs: &Runs| Row::new(name, Unit::Microseconds, runs.clone());
     let poll = row("guest.xen.half_rtt.8b.poll", &poll)
@@ -130,8 +136,8 @@ pub(crate) fn latency(lab: &mut XenLab, sheet: &mut Sheet) -> Result<()> {
         .with_baseline("bridged.half_rtt.8b.sleep", bridged_sleep.clone())
         .with_baseline("tcp.half_rtt.8b", tcp.clone())
         .with_baseline("icmp.half_rtt.8b", echo.clone());
-    sheet.take(poll)?;
-    let asleep = Asleep {
+    result_table.take(poll)?;
+    let asleep = SleepLatencies {
         window: sleep.clone(),
         bridged: bridged_sleep.clone(),
         daemon: daemon_sleep,
@@ -140,33 +146,38 @@ pub(crate) fn latency(lab: &mut XenLab, sheet: &mut Sheet) -> Result<()> {
         tcp,
         echo: echo.clone(),
     };
-    sheet.take(asleep.row("guest.xen"))?;
+    result_table.take(asleep.row("guest.xen"))?;
     let added = row("guest.xen.half_rtt.8b.added", &sleep)
         .with_target("the same beside a bare event to domain 0 and one back: at most 1.25")
         .with_baseline("doorbell.there_and_back", bells.clone())
         .with_baseline("doorbell.guests.there_and_back", bells_of_guests.clone());
-    sheet.take(added)?;
+    result_table.take(added)?;
     let bell = row("guest.xen.doorbell", &bells).with_target("none: a bare event to domain 0 and one back");
     let bell = bell.with_baseline("icmp.half_rtt.8b", echo.clone());
-    sheet.take(bell.with_baseline("doorbell.guests.there_and_back", bells_of_guests))?;
+    result_table.take(bell.with_baseline("doorbell.guests.there_and_back", bells_of_guests))?;
     let within = row("guest.xen.inside.half_rtt.8b.poll", &inside_poll)
         .with_target("none: two programs of one guest, by a channel, both polling on its one processor");
-    sheet.take(within.with_baseline("bridged.half_rtt.8b.sleep", bridged_sleep.clone()))?;
+    result_table.take(within.with_baseline("bridged.half_rtt.8b.sleep", bridged_sleep.clone()))?;
     let within = row("guest.xen.inside.half_rtt.8b.sleep", &inside_sleep)
         .with_target("none: two programs of one guest, by a channel, both sleeping")
         .with_baseline("bridged.half_rtt.8b.sleep", bridged_sleep)
         .with_baseline("doorbell.there_and_back", bells);
-    sheet.take(within)
+    result_table.take(within)
 }
 
 /// 1 MiB from one guest to another, and from one program of a guest to another.
-pub(crate) fn one_direction(lab: &mut XenLab, sheet: &mut Sheet) -> Result<()> {
-    let [window, plain, daemon, bridged, tcp] = BULK.map(Case::bandwidth);
-    let cases = [window, plain, daemon, bridged, tcp, inside(Task::bandwidth(Way::Window))];
-    let [runs @ .., within] = lab.turns("1 MiB one way", cases);
+pub(crate) fn one_direction(bench_lab: &mut XenLab, result_table: &mut ResultTable) -> Result<()> {
+    let [window, plain, daemon, bridged, tcp] = BANDWIDTH_PATHS.map(Case::bandwidth);
+    let cases = [window, plain, daemon, bridged, tcp, inside(Task::bandwidth(MessagePath::Window))];
+    let [runs @ .., within] = bench_lab.measure_in_turns("1 MiB one way", cases);
     let [.., bridged, _] = runs.clone();
-    bulk("guest.xen", "cache on by off: what registration costs; 1 where nothing is registered", runs, sheet)?;
+    bandwidth(
+        "guest.xen",
+        "cache on by off: what registration costs; 1 where nothing is registered",
+        runs,
+        result_table,
+    )?;
     let within = Row::new("guest.xen.inside.bandwidth.1m", Unit::GigabytesPerSecond, within)
         .with_target("none: two programs of one guest, by a channel");
-    sheet.take(within.with_baseline("bridged.bandwidth.1m", bridged))
+    result_table.take(within.with_baseline("bridged.bandwidth.1m", bridged))
 }

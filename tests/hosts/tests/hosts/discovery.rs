@@ -1,61 +1,64 @@
 //! Who finds whom, who does not, and what programs are told then.
 
-use isthmus_hosts::{Party, Side, World, bed, code, patience, wired};
-use isthmus_netbed::{Interface, Wire};
+use isthmus_hosts::{MxProgram, TestHost, TwoHosts, board_on_wire, code, testbed, timeout};
+use isthmus_netns::{Wire, WireInterface};
 use isthmus_testbed::{Scratch, eventually};
 
-fn mac(end: &Interface) -> String {
+fn mac(end: &WireInterface) -> String {
     end.mac.map(|octet| format!("{octet:02x}")).join(":")
 }
 
 #[test]
 fn hosts_find_each_other_and_again_after_a_restart() {
-    let Some((mut world, cable)) = World::plain(1500, "resend_ms = 100\ngive_up_s = 2\n") else { return };
+    let Some((mut world, cable)) = TwoHosts::plain(1500, "resend_ms = 100\ngive_up_s = 2\n") else { return };
     let peer = world.a.peer("b:0").unwrap();
-    assert_eq!((&peer["known"], &peer["mac"]), (&"announced".into(), &mac(cable.b()).into()));
+    assert_eq!((&peer["origin"], &peer["mac"]), (&"announced".into(), &mac(cable.b()).into()));
     assert_eq!((&peer["restarts"], &peer["link"]), (&0.into(), &"wire0".into()));
     let own = world.a.peer("a:0").unwrap();
-    assert_eq!((&own["known"], &own["mac"]), (&"local".into(), &mac(cable.a()).into()));
-    let (mut a, mut b) = Party::pair(&world.a, &world.b);
+    assert_eq!((&own["origin"], &own["mac"]), (&"local".into(), &mac(cable.a()).into()));
+    let (mut a, mut b) = MxProgram::pair(&world.a, &world.b);
     a.exchange(&mut b, [1, 2], 20);
     world.b.kill_and_restart();
-    world.a.await_that("a restart of b", |side| side.peer("b:0").is_some_and(|peer| peer["restarts"] == 1));
-    world.meet();
+    world.a.wait_until("a restart of b", |side| side.peer("b:0").is_some_and(|peer| peer["restarts"] == 1));
+    world.wait_for_peers();
     b.reconnect(0, &a); // First: a program comes back to its daemon when it calls the library.
     a.reconnect(0, &b);
     a.exchange(&mut b, [3, 4], 20);
-    a.leave();
-    b.leave();
+    a.close();
+    b.close();
 }
 
 #[test]
 fn tables_need_no_discovery() {
-    let Some(mut bed) = bed() else { return };
+    let Some(mut bed) = testbed() else { return };
     let [a, b] = ["a", "b"].map(|name| bed.host(name).unwrap());
     let cable = bed.link(&a, &b, &Wire::default()).unwrap();
     let scratch = Scratch::new().unwrap();
     let table = scratch.write("peers", format!("# the other one\n{} first\n", mac(cable.a()))).unwrap();
     let inline = format!("peers = [{{ mac = \"{}\", name = \"second\" }}]", mac(cable.b()));
-    let a = Side::start(&a, &wired("a:0", &format!("discovery = false\n{inline}\n")));
-    let b = Side::start(&b, &wired("b:0", &format!("discovery = false\npeers_file = \"{}\"\n", table.display())));
+    let a = TestHost::start(&a, &board_on_wire("a:0", &format!("discovery = false\n{inline}\n")));
+    let b = TestHost::start(
+        &b,
+        &board_on_wire("b:0", &format!("discovery = false\npeers_file = \"{}\"\n", table.display())),
+    );
     for (side, name, end) in [(&a, "second", cable.b()), (&b, "first", cable.a())] {
-        side.await_peer(name);
+        side.wait_for_peer(name);
         let peer = side.peer(name).unwrap();
-        assert_eq!((&peer["known"], &peer["mac"]), (&"static".into(), &mac(end).into()));
+        assert_eq!((&peer["origin"], &peer["mac"]), (&"static".into(), &mac(end).into()));
     }
-    let (mut one, mut other) = (Party::open(&a), Party::open(&b));
+    let (mut one, mut other) = (MxProgram::open(&a), MxProgram::open(&b));
     one.expect(&format!("connect 0 second {} 7 0", other.at.1), "connected");
     other.expect(&format!("connect 0 first {} 7 0", one.at.1), "connected");
     one.exchange(&mut other, [1, 2], 50);
-    one.leave();
-    other.leave();
+    one.close();
+    other.close();
 }
 
 #[test]
-fn who_cannot_be_connected_to_is_said() {
+fn failed_connects_return_the_matching_code() {
     let settings = "resend_ms = 100\ngive_up_s = 2\npeers = [{ mac = \"02:00:00:00:00:99\", name = \"nobody\" }]\n";
-    let Some((world, _cable)) = World::plain(1500, settings) else { return };
-    let (mut a, mut b) = (Party::open(&world.a), Party::open(&world.b));
+    let Some((world, _cable)) = TwoHosts::plain(1500, settings) else { return };
+    let (mut a, mut b) = (MxProgram::open(&world.a), MxProgram::open(&world.b));
     a.expect_refusal("connect 0 elsewhere 0 7 0", code::HOST_NOT_FOUND);
     a.expect_refusal("connect 0 0x020000000098 0 7 0", code::NIC_NOT_FOUND);
     let number = b.at.1;
@@ -78,23 +81,23 @@ fn who_cannot_be_connected_to_is_said() {
     b.connect(0, &a);
     a.exchange(&mut b, [1, 2], 20);
     // A program that has left.
-    let order = format!("connect 0 {} 0", b.place());
-    b.leave();
+    let order = format!("connect 0 {} 0", b.address());
+    b.close();
     let refused = format!("refused {} ", code::CONNECTION_FAILED);
     // Its daemon keeps it until its last words are acknowledged.
-    eventually(patience(), || a.ask(&order).starts_with(&refused)).unwrap();
-    a.leave();
+    eventually(timeout(), || a.request(&order).starts_with(&refused)).unwrap();
+    a.close();
 }
 
 #[test]
-fn a_host_that_does_not_answer_holds_nobody_up() {
+fn unresponsive_host_does_not_delay_others() {
     let settings = "resend_ms = 100\ngive_up_s = 2\npeers = [{ mac = \"02:00:00:00:00:99\", name = \"nobody\" }]\n";
-    let Some((world, _cable)) = World::plain(1500, settings) else { return };
-    let (mut a, mut b) = Party::pair(&world.a, &world.b);
+    let Some((world, _cable)) = TwoHosts::plain(1500, settings) else { return };
+    let (mut a, mut b) = MxProgram::pair(&world.a, &world.b);
     a.expect("begin nobody 3 7", "begun");
     a.expect("state", "pending");
     a.expect("end", &format!("over {}", code::STATUS_TIMEOUT));
     a.exchange(&mut b, [1, 2], 20);
-    a.leave();
-    b.leave();
+    a.close();
+    b.close();
 }

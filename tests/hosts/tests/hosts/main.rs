@@ -2,12 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod attacks;
-mod breaks;
+mod cleanup;
 mod dialects;
 mod discovery;
 mod examples;
-mod home;
-mod leaving;
+mod faults;
+mod local_traffic;
 mod loss;
-mod many;
-mod rights;
+mod privileges;
+mod scale;

@@ -6,7 +6,7 @@ use isthmus_layout::reason::Reason;
 use isthmus_testbed::{Deadline, Launch, Sandbox, binary, eventually_some};
 
 use crate::build::{library, plain_program};
-use crate::run::{daemon, patience, with_provider};
+use crate::run::{daemon, timeout, with_provider};
 
 /// Whether a program of Debian's libfabric is here.
 fn is_here(program: &str) -> bool {
@@ -18,13 +18,13 @@ fn is_here(program: &str) -> bool {
 }
 
 #[test]
-fn fi_info_shows_the_provider_and_what_it_can() {
+fn fi_info_shows_the_provider_and_its_capabilities() {
     if !is_here("fi_info") {
         return;
     }
     let (_scratch, daemon) = daemon();
-    let info = with_provider(daemon.beside("/usr/bin/fi_info")).args(["-p", "isthmus", "-v"]);
-    let lines = info.spawn().unwrap().finish(patience()).unwrap().expect_success();
+    let info = with_provider(daemon.launch_on_host("/usr/bin/fi_info")).args(["-p", "isthmus", "-v"]);
+    let lines = info.spawn().unwrap().finish(timeout()).unwrap().expect_success();
     let has = |wanted: &str| assert!(lines.iter().any(|line| line.contains(wanted)), "{wanted}: {lines:#?}");
     has("prov_name: isthmus");
     has("type: FI_EP_RDM");
@@ -36,13 +36,13 @@ fn fi_info_shows_the_provider_and_what_it_can() {
 }
 
 #[test]
-fn without_a_daemon_there_is_nothing_to_choose() {
+fn provider_is_not_offered_without_a_daemon() {
     if !is_here("fi_info") {
         return;
     }
     let info = with_provider(Launch::new("/usr/bin/fi_info")).args(["-p", "isthmus"]);
     let info = info.env("ISTHMUS_SOCKET", "/nonexistent/isthmus.sock").env("ISTHMUS_AUTOSTART", "0");
-    let finished = info.spawn().unwrap().finish(patience()).unwrap();
+    let finished = info.spawn().unwrap().finish(timeout()).unwrap();
     assert!(!finished.exit.success() && finished.lines.is_empty(), "{:?}", finished.lines);
 }
 
@@ -60,20 +60,20 @@ fn ping_pong(arguments: &[&str]) {
     let (_scratch, daemon) = daemon();
     let port = free_port().to_string();
     let ping = |side: &str| {
-        let launch = with_provider(daemon.beside("/usr/bin/fi_pingpong"))
+        let launch = with_provider(daemon.launch_on_host("/usr/bin/fi_pingpong"))
             .args(["-p", "isthmus", "-e", "rdm", "-I", "50", "-S", "all", "-c"]);
         launch.args(arguments).args([side, &port])
     };
     let mut server = ping("-B").spawn().unwrap();
     // The client does not try again, so it is started again until the server is there.
-    let client = eventually_some(patience(), || {
+    let client = eventually_some(timeout(), || {
         assert!(server.try_wait().unwrap().is_none(), "{}", server.stderr());
         let finished = ping("-P").arg("127.0.0.1").spawn().unwrap().finish(Deadline::secs(100)).unwrap();
         finished.exit.success().then_some(finished)
     });
     let client = client.unwrap();
     assert!(client.lines.iter().any(|line| line.starts_with("6m")), "{:?}", client.lines);
-    server.finish(patience()).unwrap().expect_success();
+    server.finish(timeout()).unwrap().expect_success();
 }
 
 #[test]
@@ -98,7 +98,7 @@ macro_rules! cases {
         fn there_are_no_other_cases() {
             if is_here("fi_info") {
                 let listed = Launch::new(plain_program("fabric")).arg("--list").spawn().unwrap();
-                let listed = listed.finish(patience()).unwrap().expect_success();
+                let listed = listed.finish(timeout()).unwrap().expect_success();
                 assert_eq!(listed, [$(stringify!($case)),*]);
             }
         }
@@ -116,24 +116,24 @@ fn run(case: &str) {
     }
     let program = plain_program("fabric");
     let (_scratch, daemon) = daemon();
-    let launch = with_provider(daemon.beside(program)).env("FI_PROVIDER", "isthmus").arg(case);
-    let lines = launch.spawn().unwrap().finish(patience()).unwrap().expect_success();
+    let launch = with_provider(daemon.launch_on_host(program)).env("FI_PROVIDER", "isthmus").arg(case);
+    let lines = launch.spawn().unwrap().finish(timeout()).unwrap().expect_success();
     assert_eq!(lines, ["done"], "{case}");
 }
 
-/// Introduces two processes to each other and lets them talk.
+/// Exchanges the names of two processes and lets them talk.
 #[track_caller]
-fn introduce(launches: [Launch; 2]) {
-    let [mut one, mut other] = launches.map(|launch| launch.talking().spawn().unwrap());
-    let names = [&mut one, &mut other].map(|proc| proc.wait_prefix("name ", patience()).unwrap().replace("name ", ""));
-    one.say(&names[1]).unwrap();
-    other.say(&names[0]).unwrap();
+fn run_pair(launches: [Launch; 2]) {
+    let [mut one, mut other] = launches.map(|launch| launch.with_stdin().spawn().unwrap());
+    let names = [&mut one, &mut other].map(|proc| proc.wait_prefix("name ", timeout()).unwrap().replace("name ", ""));
+    one.send_line(&names[1]).unwrap();
+    other.send_line(&names[0]).unwrap();
     for proc in [&mut one, &mut other] {
-        proc.wait_line("talked", patience()).unwrap();
+        proc.wait_line("talked", timeout()).unwrap();
     }
     for mut proc in [one, other] {
-        proc.say("bye").unwrap();
-        assert_eq!(proc.finish(patience()).unwrap().expect_success(), ["done"]);
+        proc.send_line("bye").unwrap();
+        assert_eq!(proc.finish(timeout()).unwrap().expect_success(), ["done"]);
     }
 }
 
@@ -153,30 +153,30 @@ fn containers_talk_with_each_other_and_with_processes() {
         let sandbox = Sandbox::new().hostname(hostname).bind(library(), "/provider");
         // Debian's libfabric needs a library that is found through a link there.
         let sandbox = sandbox.bind("/etc/alternatives", "/etc/alternatives");
-        let launch = with_provider(daemon.apart(sandbox, &program)).env("FI_PROVIDER_PATH", "/provider");
+        let launch = with_provider(daemon.launch_in_sandbox(sandbox, &program)).env("FI_PROVIDER_PATH", "/provider");
         launch.env("FI_PROVIDER", "isthmus").arg("talk")
     };
-    let outside = || with_provider(daemon.beside(&program)).env("FI_PROVIDER", "isthmus").arg("talk");
-    introduce([inside("one"), inside("other")]);
-    introduce([inside("one"), outside()]);
-    introduce([outside(), outside()]);
+    let outside = || with_provider(daemon.launch_on_host(&program)).env("FI_PROVIDER", "isthmus").arg("talk");
+    run_pair([inside("one"), inside("other")]);
+    run_pair([inside("one"), outside()]);
+    run_pair([outside(), outside()]);
 }
 
 /// Why memory of one end had to be asked for by the other one, as `isthmus channel list` and `isthmus why` tell it.
 #[track_caller]
-fn told_why(way: &str, variables: &[(&str, &str)], reason: &str) {
+fn assisted_reasons(way: &str, variables: &[(&str, &str)], reason: &str) {
     if !is_here("fi_info") {
         return;
     }
     let program = plain_program("fabric");
     let isthmus = binary("isthmus", "isthmus").unwrap();
     let (_scratch, daemon) = daemon();
-    let launch = with_provider(daemon.beside(program)).env("FI_PROVIDER", "isthmus").args(["asked", way]);
+    let launch = with_provider(daemon.launch_on_host(program)).env("FI_PROVIDER", "isthmus").args(["asked", way]);
     let launch = variables.iter().fold(launch, |launch, (name, value)| launch.env(name, value));
-    let mut proc = launch.talking().spawn().unwrap();
-    proc.wait_line("asked", patience()).unwrap();
+    let mut proc = launch.with_stdin().spawn().unwrap();
+    proc.wait_line("asked", timeout()).unwrap();
     let ask = |arguments: &[&str]| {
-        let finished = daemon.beside(&isthmus).args(arguments).spawn().unwrap().finish(patience()).unwrap();
+        let finished = daemon.launch_on_host(&isthmus).args(arguments).spawn().unwrap().finish(timeout()).unwrap();
         finished.expect_success().join("\n")
     };
     let listed = ask(&["channel", "list"]);
@@ -189,27 +189,27 @@ fn told_why(way: &str, variables: &[(&str, &str)], reason: &str) {
         domains.split("\"id\":").skip(1).map(|rest| rest.trim_start().split(',').next().unwrap().to_owned()).collect();
     let [one, other] = ids.first_chunk().unwrap().each_ref().map(|id| format!("d{id}"));
     let why = ask(&["why", &one, &other]);
-    assert!(why.contains("had to ask") && why.contains(&format!("[{reason}]")), "{why}");
-    proc.say("go on").unwrap();
-    assert_eq!(proc.finish(patience()).unwrap().expect_success().last().map(String::as_str), Some("done"));
+    assert!(why.contains("needed the owner's help") && why.contains(&format!("[{reason}]")), "{why}");
+    proc.send_line("go on").unwrap();
+    assert_eq!(proc.finish(timeout()).unwrap().expect_success().last().map(String::as_str), Some("done"));
 }
 
 #[test]
-fn reports_say_why_memory_has_to_be_asked_for() {
-    told_why("read-only", &[], Reason::MemoryReadOnly.name());
-    told_why("counted", &[], Reason::MemoryCounted.name());
-    told_why("edge", &[], Reason::MemoryEdge.name());
-    told_why("forked", &[], Reason::MemoryForked.name());
-    told_why("turn", &[], Reason::MemoryTurn.name());
-    told_why("turn", &[("ISTHMUS_RCACHE", "0")], Reason::BufferCacheOff.name());
+fn reports_name_the_reason_of_assisted_accesses() {
+    assisted_reasons("read-only", &[], Reason::MemoryReadOnly.name());
+    assisted_reasons("counted", &[], Reason::MemoryHasCounter.name());
+    assisted_reasons("edge", &[], Reason::MemoryPageShared.name());
+    assisted_reasons("forked", &[], Reason::MemoryForked.name());
+    assisted_reasons("turn", &[], Reason::MemoryNotReady.name());
+    assisted_reasons("turn", &[("ISTHMUS_RCACHE", "0")], Reason::BufferCacheDisabled.name());
 }
 
 #[test]
-fn reports_say_that_other_threads_cannot_be_made_to_wait() {
+fn reports_name_memory_threads_as_the_reason() {
     let leave = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
     if leave.trim() == "1" {
         eprintln!("skipped: everybody may use userfaultfd here");
         return;
     }
-    told_why("threads", &[], Reason::MemoryThreads.name());
+    assisted_reasons("threads", &[], Reason::MemoryThreads.name());
 }

@@ -5,13 +5,13 @@
 //!  ranks 0 and 2 ── provider ── isthmusd ── wire0 ── isthmusd ── provider ── ranks 1 and 3
 //! ```
 
-use isthmus_hosts::{Side, World, bed};
-use isthmus_netbed::{Cable, Host, Interface, Remote, Station, Wire};
+use isthmus_hosts::{TestHost, TwoHosts, testbed};
+use isthmus_netns::{Cable, Host, RemoteHost, RemoteLauncher, Wire, WireInterface};
 use isthmus_testbed::{Launch, Scratch};
 
 use crate::build::{library, program};
 use crate::mpis::Mpi;
-use crate::run::{launched, patience, run_cases, with_provider};
+use crate::run::{launched, run_cases, timeout, with_provider};
 
 /// How frames go.
 #[derive(Clone, Copy, Debug)]
@@ -22,25 +22,25 @@ enum Carrier {
 
 /// Two hosts that ranks can be started on.
 struct Hosts {
-    world: World,
+    world: TwoHosts,
     cable: Cable,
-    remote: Remote,
+    remote: RemoteLauncher,
     _scratch: Scratch,
 }
 
 /// The bytes that the link of a side's board has sent: MX alone, nothing of the launchers.
-fn sent(side: &Side) -> u64 {
+fn sent(side: &TestHost) -> u64 {
     side.board(0)["links"][0]["sent_bytes"].as_u64().unwrap()
 }
 
 impl Hosts {
     /// None where there can be none: that has been said.
     fn new(carrier: Carrier) -> Option<Self> {
-        if let Some(tool) = Remote::missing_tool() {
+        if let Some(tool) = RemoteLauncher::missing_tool() {
             eprintln!("skipped: there is no {tool}");
             return None;
         }
-        let mut bed = bed()?;
+        let mut bed = testbed()?;
         let [a, b] = ["a", "b"].map(|name| bed.host(name).unwrap());
         let cable = bed.link(&a, &b, &Wire::mtu(9000)).unwrap();
         let start = |host: &Host, own, other, mac: &str| {
@@ -50,17 +50,17 @@ impl Hosts {
                     format!("mac = \"{mac}\"\nlinks = [{{ udp = \"{own}\", peers = [\"{other}\"] }}]")
                 }
             };
-            Side::start(host, &format!("[[mx.board]]\nname = \"{}:0\"\n{links}\n", host.name()))
+            TestHost::start(host, &format!("[[mx.board]]\nname = \"{}:0\"\n{links}\n", host.name()))
         };
         let [to_a, to_b] = [cable.a().v4, cable.b().v4];
         let a = start(&a, to_a, to_b, "02:00:00:00:00:0a");
         let b = start(&b, to_b, to_a, "02:00:00:00:00:0b");
-        let world = World { a, b, bed };
-        world.meet();
+        let world = TwoHosts { a, b, bed };
+        world.wait_for_peers();
         let kind = if matches!(carrier, Carrier::Packets) { "packet" } else { "udp" };
         assert_eq!(world.a.board(0)["links"][0]["kind"], kind);
         let scratch = Scratch::new().unwrap();
-        let station = |side: &Side, end: &Interface| Station {
+        let station = |side: &TestHost, end: &WireInterface| RemoteHost {
             name: end.host.name().to_owned(),
             address: end.v4,
             process: side.view().pid().unsigned_abs(),
@@ -68,7 +68,7 @@ impl Hosts {
         };
         let stations = [station(&world.a, cable.a()), station(&world.b, cable.b())];
         let variables = [("ISTHMUS_SOCKET", "{common}/isthmus.sock"), ("ISTHMUS_AUTOSTART", "0")];
-        let remote = Remote::write(scratch.path(), &stations, &variables).unwrap();
+        let remote = RemoteLauncher::write(scratch.path(), &stations, &variables).unwrap();
         Some(Self { world, cable, remote, _scratch: scratch })
     }
 
@@ -173,9 +173,9 @@ fn a_killed_rank_ends_the_job_on_both_hosts() {
     let [stress, messages] = ["stress", "messages"].map(|name| program(name, &mpi));
     library();
     let Some(hosts) = Hosts::new(Carrier::Packets) else { return };
-    let finished = hosts.job(&mpi, 4).arg(stress).arg("killed").spawn().unwrap().finish(patience()).unwrap();
+    let finished = hosts.job(&mpi, 4).arg(stress).arg("killed").spawn().unwrap().finish(timeout()).unwrap();
     assert!(!finished.exit.success(), "{:?}", finished.lines);
     assert!(!finished.lines.iter().any(|line| line.starts_with("done")), "{:?}", finished.lines);
-    hosts.world.settle();
+    hosts.world.wait_until_idle();
     run_cases(&mpi, hosts.job(&mpi, 4), &messages, &["ring_of_lengths"]);
 }

@@ -1,11 +1,11 @@
 //! The provider under the programs it is for; see the library's documentation.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod benchmarks;
 mod build;
 mod cases;
 mod fabric;
 mod hosts;
-mod life;
+mod lifecycle;
 mod mpis;
-mod others;
 mod run;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use isthmus_testbed::{Daemon, Deadline, Finished, Launch, Scratch, binary};
+use isthmus_testbed::{DaemonProcess, Deadline, Finished, Launch, Scratch, binary};
 
 use crate::build::{library, program};
 use crate::mpis::Mpi;
@@ -10,20 +10,20 @@ use crate::mpis::Mpi;
 const CONFIG: &str = "[daemon]\nsocket = \"{socket}\"\nruntime_dir = \"{state}\"\n";
 
 /// Bounds hangs. Jobs of many ranks on two processors take their time.
-pub(crate) fn patience() -> Deadline {
+pub(crate) fn timeout() -> Deadline {
     Deadline::secs(280)
 }
 
 /// A daemon of this test's own.
-pub(crate) fn daemon() -> (Scratch, Daemon) {
+pub(crate) fn daemon() -> (Scratch, DaemonProcess) {
     let scratch = Scratch::new().unwrap();
-    binary("isthmusd", "isthmusd").unwrap(); // Building it is not part of anybody's patience.
-    let daemon = Daemon::on(&scratch).config(CONFIG).start(patience()).unwrap();
+    binary("isthmusd", "isthmusd").unwrap(); // Building it does not count towards the timeout.
+    let daemon = DaemonProcess::on(&scratch).config(CONFIG).start(timeout()).unwrap();
     (scratch, daemon)
 }
 
 /// Whether variables of whoever runs these tests would change what is tested.
-fn is_of_mpi(name: &str) -> bool {
+fn is_mpi_variable(name: &str) -> bool {
     ["FI_", "OMPI_", "PRTE_", "PMIX_", "PMI_", "MPIR_CVAR_", "I_MPI_", "HYDRA_"]
         .iter()
         .any(|start| name.starts_with(start))
@@ -31,13 +31,13 @@ fn is_of_mpi(name: &str) -> bool {
 
 /// A launch with our provider and none of the variables that somebody may have set for MPIs.
 pub(crate) fn with_provider(launch: Launch) -> Launch {
-    let set = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(|name| is_of_mpi(name));
+    let set = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(|name| is_mpi_variable(name));
     set.fold(launch, Launch::env_remove).env("FI_PROVIDER_PATH", library())
 }
 
 /// The launcher of an MPI with so many ranks; the program and its arguments are to be added.
-pub(crate) fn job(daemon: &Daemon, mpi: &Mpi, ranks: u32) -> Launch {
-    launched(with_provider(daemon.beside(&mpi.launcher)), mpi, ranks)
+pub(crate) fn job(daemon: &DaemonProcess, mpi: &Mpi, ranks: u32) -> Launch {
+    launched(with_provider(daemon.launch_on_host(&mpi.launcher)), mpi, ranks)
 }
 
 /// The same for a launch of the MPI's launcher.
@@ -49,7 +49,7 @@ pub(crate) fn launched(launch: Launch, mpi: &Mpi, ranks: u32) -> Launch {
 /// Runs a job, which must end well, on our provider.
 #[track_caller]
 pub(crate) fn succeed(mpi: &Mpi, launch: &Launch) -> Finished {
-    let finished = launch.spawn().unwrap().finish(patience()).unwrap();
+    let finished = launch.spawn().unwrap().finish(timeout()).unwrap();
     let said = format!("{}\n{}", finished.lines.join("\n"), finished.stderr);
     assert!(finished.exit.success(), "{}: {:?}\n{said}", mpi.name, finished.exit);
     assert!(said.contains(mpi.proof), "{} does not say that it used our provider:\n{said}", mpi.name);
@@ -67,7 +67,7 @@ pub(crate) fn run(mpi: Option<Mpi>, ranks: u32, name: &str, cases: &[&str]) {
 
 /// The same beside a daemon.
 #[track_caller]
-pub(crate) fn run_beside(daemon: &Daemon, mpi: &Mpi, ranks: u32, program: &Path, cases: &[&str]) {
+pub(crate) fn run_beside(daemon: &DaemonProcess, mpi: &Mpi, ranks: u32, program: &Path, cases: &[&str]) {
     run_cases(mpi, job(daemon, mpi, ranks), program, cases);
 }
 

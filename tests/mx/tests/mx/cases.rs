@@ -1,10 +1,10 @@
 //! Every case of every program in `c/`, each a test.
 
-use isthmus_client::{Inquirer, Options, Topic};
-use isthmus_testbed::{Daemon, Finished};
+use isthmus_client::{Options, QueryClient, Topic};
+use isthmus_testbed::{DaemonProcess, Finished};
 
 use crate::build::program;
-use crate::run::{beside, case_with, daemon, listed, patience};
+use crate::run::{case_with, daemon, launch_on_host, listed, timeout};
 
 /// A module of tests for a program: a test for each of its cases, and one that finds none missing. Cases behind `apart` need
 /// other surroundings and have a test further below.
@@ -17,7 +17,7 @@ macro_rules! cases {
             })*
 
             #[test]
-            fn has_no_other_cases() {
+            fn program_has_no_unlisted_cases() {
                 let here = [$(stringify!($case),)* $(stringify!($apart),)*];
                 let mut listed = crate::run::listed(stringify!($program));
                 listed.retain(|case| !here.contains(&case.as_str()));
@@ -68,7 +68,7 @@ fn boards_have_names() {
 
 /// All cases of a program once more, with variables set that change how messages travel, and nothing else.
 #[track_caller]
-fn again_with(program: &str, variables: &[(&str, &str)]) {
+fn run_all_with(program: &str, variables: &[(&str, &str)]) {
     for case in listed(program) {
         println!("{program} {case} {variables:?}");
         case_with(program, &case, "", variables);
@@ -76,31 +76,31 @@ fn again_with(program: &str, variables: &[(&str, &str)]) {
 }
 
 #[test]
-fn self_sends_go_the_long_way_where_the_short_one_is_off() {
-    again_with("selfsend", &[("MX_DISABLE_SELF", "1")]);
-    again_with("selfsend", &[("MX_DISABLE_SELF", "0"), ("OMX_DISABLE_SELF", "1")]);
+fn self_sends_use_the_normal_path_when_no_self_is_set() {
+    run_all_with("selfsend", &[("MX_DISABLE_SELF", "1")]);
+    run_all_with("selfsend", &[("MX_DISABLE_SELF", "0"), ("OMX_DISABLE_SELF", "1")]);
 }
 
 #[test]
 fn messages_go_by_way_of_the_daemon_where_channels_are_off() {
-    again_with("messages", &[("MX_DISABLE_SHMEM", "1")]);
-    again_with("handler", &[("OMX_DISABLE_SHARED", "1")]);
+    run_all_with("messages", &[("MX_DISABLE_SHMEM", "1")]);
+    run_all_with("handler", &[("OMX_DISABLE_SHARED", "1")]);
 }
 
 /// What a daemon reports.
-fn asked(daemon: &Daemon, topic: Topic) -> serde_json::Value {
+fn asked(daemon: &DaemonProcess, topic: Topic) -> serde_json::Value {
     let options = Options { socket: Some(daemon.socket()), ..Options::default() };
-    serde_json::from_str(&Inquirer::connect(&options).unwrap().ask(topic, &[]).unwrap()).unwrap()
+    serde_json::from_str(&QueryClient::connect(&options).unwrap().query(topic, &[]).unwrap()).unwrap()
 }
 
 /// Message bytes that go through the daemon while a program sends 64 MiB.
-fn carried(variables: &[(&str, &str)]) -> u64 {
+fn daemon_path_bytes(variables: &[(&str, &str)]) -> u64 {
     let program = program("environment");
     let (_scratch, daemon) = daemon("");
     let launch = variables
         .iter()
-        .fold(beside(&daemon, program).arg("large_ones"), |launch, (name, value)| launch.env(name, value));
-    assert_eq!(launch.spawn().unwrap().finish(patience()).unwrap().expect_success(), ["done"]);
+        .fold(launch_on_host(&daemon, program).arg("large_ones"), |launch, (name, value)| launch.env(name, value));
+    assert_eq!(launch.spawn().unwrap().finish(timeout()).unwrap().expect_success(), ["done"]);
     let report = asked(&daemon, Topic::Metrics);
     let lines = report["text"].as_str().unwrap().lines();
     let bytes = lines
@@ -109,20 +109,20 @@ fn carried(variables: &[(&str, &str)]) -> u64 {
 }
 
 #[test]
-fn the_daemon_carries_everything_where_channels_are_off_and_else_what_comes_before_them() {
+fn daemon_carries_all_messages_when_channels_are_disabled() {
     const ALL: u64 = 64 << 20;
     for off in [[("MX_DISABLE_SHMEM", "1")], [("OMX_DISABLE_SHARED", "1")]] {
-        let carried = carried(&off);
+        let carried = daemon_path_bytes(&off);
         assert!(carried >= ALL, "{off:?}: {carried}");
     }
     for on in [&[][..], &[("MX_DISABLE_SHMEM", "1"), ("OMX_DISABLE_SHARED", "0")]] {
-        let carried = carried(on);
+        let carried = daemon_path_bytes(on);
         assert!(carried < ALL / 2, "{on:?}: {carried}");
     }
 }
 
 /// Since Linux 6.11 the kernel says what lies at an address, and without that no buffer is moved.
-fn kernel_tells_what_lies_where() -> bool {
+fn has_procmap_query() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(|sign: char| !sign.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
     (numbers.next(), numbers.next()) >= (Some(6), Some(11))
@@ -130,7 +130,7 @@ fn kernel_tells_what_lies_where() -> bool {
 
 #[test]
 fn buffers_used_again_are_moved_onto_shared_pages_unless_the_cache_is_off() {
-    if !kernel_tells_what_lies_where() {
+    if !has_procmap_query() {
         return println!("skipped: before Linux 6.11 no buffer is moved");
     }
     for (moved, variables) in [
@@ -149,34 +149,34 @@ fn buffers_used_again_are_moved_onto_shared_pages_unless_the_cache_is_off() {
 #[test]
 fn messages_arrive_with_and_without_the_cache() {
     for value in ["0", "1", "2"] {
-        again_with("messages", &[("MX_RCACHE", value)]);
+        run_all_with("messages", &[("MX_RCACHE", value)]);
     }
-    again_with("mpi", &[("MX_RCACHE", "1"), ("OMX_RCACHE", "0")]);
+    run_all_with("mpi", &[("MX_RCACHE", "1"), ("OMX_RCACHE", "0")]);
 }
 
 #[test]
-fn two_threads_spin_where_waits_are_told_to() {
+fn two_threads_spin_when_waits_are_set_to_spin() {
     case_with("waiting", "two_threads", "", &[("OMX_WAITSPIN", "1")]);
     case_with("waiting", "timeouts", "", &[("OMX_WAITSPIN", "1")]);
     case_with("waiting", "not_sticky", "", &[("OMX_WAITSPIN", "1")]);
 }
 
 #[test]
-fn connecting_ends_though_the_daemon_is_silent() {
+fn connect_times_out_when_the_daemon_does_not_answer() {
     let program = program("connect");
     let (_scratch, mut daemon) = daemon("");
-    let mut proc = beside(&daemon, program).arg("silent_daemon").talking().spawn().unwrap();
-    proc.wait_line("ready", patience()).unwrap();
+    let mut proc = launch_on_host(&daemon, program).arg("silent_daemon").with_stdin().spawn().unwrap();
+    proc.wait_line("ready", timeout()).unwrap();
     daemon.proc().freeze().unwrap();
-    proc.say("silent").unwrap();
-    proc.wait_line("thaw", patience()).unwrap();
+    proc.send_line("silent").unwrap();
+    proc.wait_line("thaw", timeout()).unwrap();
     daemon.proc().thaw().unwrap();
-    proc.say("thawed").unwrap();
-    assert_eq!(proc.finish(patience()).unwrap().expect_success(), ["done"]);
+    proc.send_line("thawed").unwrap();
+    assert_eq!(proc.finish(timeout()).unwrap().expect_success(), ["done"]);
 }
 
 /// True once two domains have had messages by a channel from each other.
-fn both_ways_by_a_channel(daemon: &Daemon) -> bool {
+fn is_channel_bidirectional(daemon: &DaemonProcess) -> bool {
     let pairs = asked(daemon, Topic::Channels);
     pairs["pairs"].as_array().unwrap().iter().any(|pair| {
         let directions = pair["channel"]["directions"].as_array();
@@ -185,31 +185,31 @@ fn both_ways_by_a_channel(daemon: &Daemon) -> bool {
 }
 
 #[test]
-fn endpoints_live_through_a_restart_of_the_daemon() {
+fn endpoints_survive_a_daemon_restart() {
     let program = program("restart");
     let (_scratch, mut daemon) = daemon("");
-    let mut proc = beside(&daemon, program).arg("in_between").talking().spawn().unwrap();
+    let mut proc = launch_on_host(&daemon, program).arg("in_between").with_stdin().spawn().unwrap();
     for _ in 0..2 {
-        proc.wait_line("exchanged", patience()).unwrap();
-        while !both_ways_by_a_channel(&daemon) {
-            proc.say("again").unwrap();
-            proc.wait_line("exchanged", patience()).unwrap();
+        proc.wait_line("exchanged", timeout()).unwrap();
+        while !is_channel_bidirectional(&daemon) {
+            proc.send_line("again").unwrap();
+            proc.wait_line("exchanged", timeout()).unwrap();
         }
-        proc.say("enough").unwrap();
-        proc.wait_line("ready", patience()).unwrap();
-        daemon.kill_and_restart(patience()).unwrap();
-        proc.say("restarted").unwrap();
+        proc.send_line("enough").unwrap();
+        proc.wait_line("ready", timeout()).unwrap();
+        daemon.kill_and_restart(timeout()).unwrap();
+        proc.send_line("restarted").unwrap();
     }
-    assert_eq!(proc.finish(patience()).unwrap().expect_success(), ["done"]);
+    assert_eq!(proc.finish(timeout()).unwrap().expect_success(), ["done"]);
 }
 
 #[test]
-fn who_may_not_attach_has_no_permission() {
+fn attach_refused_by_policy_returns_no_perm() {
     let program = program("lifecycle");
     let nobody = 61_399; // The tests' own user is another one.
     let (_scratch, daemon) = daemon(&format!("[policy]\nattach = [{nobody}]\n"));
-    let proc = beside(&daemon, program).arg("sessions").spawn().unwrap();
-    let Finished { exit, stderr, .. } = proc.finish(patience()).unwrap();
+    let proc = launch_on_host(&daemon, program).arg("sessions").spawn().unwrap();
+    let Finished { exit, stderr, .. } = proc.finish(timeout()).unwrap();
     assert!(!exit.success() && stderr.contains("answers 7 "), "{stderr}");
 }
 
@@ -218,11 +218,11 @@ fn without_a_daemon_there_is_no_driver() {
     let program = program("lifecycle");
     let (_scratch, stopped) = {
         let (scratch, daemon) = daemon("");
-        let launch = beside(&daemon, program).arg("sessions");
-        daemon.stop(patience()).unwrap();
+        let launch = launch_on_host(&daemon, program).arg("sessions");
+        daemon.stop(timeout()).unwrap();
         (scratch, launch)
     };
-    let Finished { exit, stderr, .. } = stopped.spawn().unwrap().finish(patience()).unwrap();
+    let Finished { exit, stderr, .. } = stopped.spawn().unwrap().finish(timeout()).unwrap();
     assert!(!exit.success());
     assert!(["answers 5 ", "answers 6 "].iter().any(|code| stderr.contains(code)), "{stderr}");
 }

@@ -1,18 +1,18 @@
 //! The examples, run as their readers would.
 
-use isthmus_testbed::{Daemon, Exit, Proc};
+use isthmus_testbed::{DaemonProcess, Exit, Proc};
 
 use crate::build::{done, example, headers, library, root};
-use crate::run::{beside, daemon, patience};
+use crate::run::{daemon, launch_on_host, timeout};
 
 const NAMES: [&str; 7] = ["mx_alltoall", "mx_info", "mx_loop", "mx_pingpong", "mx_stream", "mx_waitany", "mx_wakeup"];
 
 /// What has to be the same under each: how messages travel between processes of one machine.
-const WAYS: [&[(&str, &str)]; 3] = [&[], &[("MX_DISABLE_SHMEM", "1")], &[("MX_RCACHE", "0")]];
+const PATH_VARIANTS: [&[(&str, &str)]; 3] = [&[], &[("MX_DISABLE_SHMEM", "1")], &[("MX_RCACHE", "0")]];
 
 #[track_caller]
-fn start(daemon: &Daemon, name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Proc {
-    let mut launch = beside(daemon, example(name)).args(arguments);
+fn start(daemon: &DaemonProcess, name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Proc {
+    let mut launch = launch_on_host(daemon, example(name)).args(arguments);
     for (variable, value) in variables {
         launch = launch.env(variable, value);
     }
@@ -23,25 +23,25 @@ fn start(daemon: &Daemon, name: &str, arguments: &[&str], variables: &[(&str, &s
 #[track_caller]
 fn alone(name: &str, arguments: &[&str]) -> Vec<String> {
     let (_scratch, daemon) = daemon("");
-    start(&daemon, name, arguments, &[]).finish(patience()).unwrap().expect_success()
+    start(&daemon, name, arguments, &[]).finish(timeout()).unwrap().expect_success()
 }
 
 /// Runs server and client of an example; returns what the client prints.
 #[track_caller]
 fn both(name: &str, server: &[&str], client: &[&str], variables: &[(&str, &str)]) -> Vec<String> {
-    example(name); // Compiled before anybody has a daemon and patience.
+    example(name); // Compiled before the daemon and the timeout start.
     let (_scratch, daemon) = daemon("");
     let mut serving = start(&daemon, name, server, variables);
-    let endpoint = serving.wait_prefix("endpoint ", patience()).unwrap();
+    let endpoint = serving.wait_prefix("endpoint ", timeout()).unwrap();
     let client = [client, &["-r", &endpoint]].concat();
-    let lines = start(&daemon, name, &client, variables).finish(patience()).unwrap().expect_success();
-    serving.finish(patience()).unwrap().expect_success();
+    let lines = start(&daemon, name, &client, variables).finish(timeout()).unwrap().expect_success();
+    serving.finish(timeout()).unwrap().expect_success();
     lines
 }
 
 #[test]
 fn pingpong_measures_each_size_and_loses_no_byte() {
-    for variables in WAYS {
+    for variables in PATH_VARIANTS {
         for way in [&[][..], &["-w"]] {
             let arguments = [way, &["-n", "20", "-W", "5", "-v", "-S", "0", "-E", "1048576"]].concat();
             let lines = both("mx_pingpong", way, &arguments, variables);
@@ -53,7 +53,7 @@ fn pingpong_measures_each_size_and_loses_no_byte() {
 
 #[test]
 fn stream_delivers_all_in_order() {
-    for variables in WAYS {
+    for variables in PATH_VARIANTS {
         for size in ["0", "8", "4000", "32768", "32769", "1048576"] {
             let count = if size.len() > 5 { "20" } else { "200" };
             let lines = both("mx_stream", &[], &["-s", size, "-N", count, "-v"], variables);
@@ -65,14 +65,14 @@ fn stream_delivers_all_in_order() {
 
 #[test]
 fn loop_finds_every_length_and_alignment_whole() {
-    for variables in WAYS {
+    for variables in PATH_VARIANTS {
         let lines = both("mx_loop", &[], &["-a", "4", "-y"], variables);
         assert!(lines[0].ends_with(" round trips"), "{lines:?}");
     }
 }
 
 #[test]
-fn alltoall_delivers_everybodys_to_everybody() {
+fn alltoall_delivers_every_message() {
     for size in ["0", "64", "5000", "100000"] {
         alone("mx_alltoall", &["-n", "5", "-s", size, "-R", "5"]);
         alone("mx_alltoall", &["-n", "3", "-s", size, "-R", "5", "-w"]);
@@ -92,22 +92,22 @@ fn waitany_takes_each_kind_in_order() {
 #[test]
 fn info_names_boards_and_counters() {
     let (_scratch, daemon) = daemon("[[mx.board]]\nname = \"rack:0\"\nmac = \"02:00:00:00:00:2a\"\n[[mx.board]]\n");
-    let lines = start(&daemon, "mx_info", &["-c"], &[]).finish(patience()).unwrap().expect_success();
+    let lines = start(&daemon, "mx_info", &["-c"], &[]).finish(timeout()).unwrap().expect_success();
     assert_eq!(lines[0], "MX API 0x301, 2 boards");
     for wanted in ["rack:0", "02:00:00:00:00:2a", "board 1", "counters"] {
         assert!(lines.iter().any(|line| line.contains(wanted)), "{wanted}: {lines:#?}");
     }
-    let other = start(&daemon, "mx_info", &["-b", "7"], &[]).finish(patience()).unwrap();
+    let other = start(&daemon, "mx_info", &["-b", "7"], &[]).finish(timeout()).unwrap();
     assert_eq!(other.exit, Exit::Code(1));
 }
 
 #[test]
-fn examples_say_how_they_are_used() {
+fn examples_print_their_usage() {
     let (_scratch, daemon) = daemon("");
     for name in NAMES {
-        let help = start(&daemon, name, &["-h"], &[]).finish(patience()).unwrap().expect_success();
+        let help = start(&daemon, name, &["-h"], &[]).finish(timeout()).unwrap().expect_success();
         assert!(help[0].starts_with(&format!("usage: {name}")), "{help:?}");
-        let wrong = start(&daemon, name, &["-?"], &[]).finish(patience()).unwrap();
+        let wrong = start(&daemon, name, &["-?"], &[]).finish(timeout()).unwrap();
         assert_eq!(wrong.exit, Exit::Code(2), "{name}: {}", wrong.stderr);
     }
 }

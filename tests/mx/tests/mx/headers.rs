@@ -150,7 +150,7 @@ fn a_program_of_old_compiles_and_links_in_every_language() {
 
 /// What `configure` scripts of Open MPI, MPICH and hwloc ask: is the function there, whatever its type?
 #[test]
-fn probes_of_configure_scripts_find_what_they_look_for() {
+fn configure_script_probes_succeed() {
     let scratch = Scratch::new().unwrap();
     let functions = [
         "mx_finalize",

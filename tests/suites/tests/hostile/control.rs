@@ -1,10 +1,10 @@
 //! What comes by the control socket.
 
-use crate::siege::{OPEN, STRANGER, Siege};
-use isthmus_suites::{Actor, PATIENCE, actor};
+use crate::attack_bed::{AttackBed, OPEN, OTHER_UID};
+use isthmus_suites::{TIMEOUT_S, TestProgram, test_program};
 use isthmus_testbed::{Deadline, eventually};
 
-/// The answers to what a deed tried, all of them.
+/// The answers to what an attack tried, all of them.
 #[track_caller]
 fn assert_answers(facts: &[String], expected: &[(&str, &str)]) {
     let said: Vec<_> = facts.iter().filter_map(|fact| fact.split_once(": ")).collect();
@@ -12,35 +12,39 @@ fn assert_answers(facts: &[String], expected: &[(&str, &str)]) {
 }
 
 #[test]
-fn noise_ends_its_connection_and_nothing_else() {
-    let mut siege = Siege::new("");
-    siege.suffers(&["noise"]);
-    assert!(siege.met("malformed-control") > 100 && siege.met("not-isthmus") > 20, "{:?}", siege.status().reasons);
-    siege.ends();
+fn malformed_bytes_close_only_their_connection() {
+    let mut attack_bed = AttackBed::new("");
+    attack_bed.run_attack(&["malformed-bytes"]);
+    assert!(
+        attack_bed.reason_count("malformed-control") > 100 && attack_bed.reason_count("not-isthmus") > 20,
+        "{:?}",
+        attack_bed.status().reasons
+    );
+    attack_bed.finish();
 }
 
 #[test]
-fn connections_that_say_nothing_are_ended_in_time() {
-    let mut siege = Siege::new("");
-    let facts = siege.suffers(&["mute"]);
+fn silent_connections_time_out() {
+    let mut attack_bed = AttackBed::new("");
+    let facts = attack_bed.run_attack(&["silent-connections"]);
     assert!(facts.contains(&"timed out 200 refused 0".to_owned()), "{facts:?}");
-    assert_eq!(siege.met("handshake-timeout"), 200);
-    siege.ends();
+    assert_eq!(attack_bed.reason_count("handshake-timeout"), 200);
+    attack_bed.finish();
 }
 
 #[test]
 fn thousands_of_connections_leave_room_for_others() {
-    let Some(mut siege) = Siege::of_users() else { return };
-    let facts = siege.suffers_from(Some(STRANGER), &["crowd"]);
+    let Some(mut attack_bed) = AttackBed::with_users() else { return };
+    let facts = attack_bed.run_attack_as(Some(OTHER_UID), &["connection-flood"]);
     assert!(facts.iter().any(|fact| fact.starts_with("connections ")), "{facts:?}");
-    let refused = eventually(Deadline::secs(PATIENCE), || siege.met("connections-full") > 0);
+    let refused = eventually(Deadline::secs(TIMEOUT_S), || attack_bed.reason_count("connections-full") > 0);
     refused.expect("a user's connections are counted");
-    let launch = siege.daemon.beside(actor::program()).owner(STRANGER);
-    let told = Actor::start(launch).ask("attach name=latecomer");
+    let launch = attack_bed.daemon.launch_on_host(test_program::program()).owner(OTHER_UID);
+    let told = TestProgram::start(launch).ask("attach name=latecomer");
     assert!(told.starts_with("refused ") && told.contains("[connections-full]"), "{told}");
-    siege.begins_anew();
-    siege.suffers_from(Some(STRANGER), &["crowd"]);
-    siege.ends();
+    attack_bed.reset_baseline();
+    attack_bed.run_attack_as(Some(OTHER_UID), &["connection-flood"]);
+    attack_bed.finish();
 }
 
 #[test]
@@ -48,17 +52,17 @@ fn one_user_cannot_take_all_names() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: only root can start processes of other users");
     }
-    let mut siege = Siege::new(&format!("{OPEN}limits.domains_max = 64\nlimits.domains_per_user_max = 40\n"));
-    let facts = siege.suffers_from(Some(STRANGER), &["names"]);
-    assert!(facts.contains(&"names 40 then owner-domains-full".to_owned()), "{facts:?}");
-    siege.ends();
+    let mut attack_bed = AttackBed::new(&format!("{OPEN}limits.domains_max = 64\nlimits.domains_per_user_max = 40\n"));
+    let facts = attack_bed.run_attack_as(Some(OTHER_UID), &["names"]);
+    assert!(facts.contains(&"names 40 then user-domains-full".to_owned()), "{facts:?}");
+    attack_bed.finish();
 }
 
 #[test]
 fn requests_out_of_place_are_refused_by_name() {
-    let mut siege = Siege::new("");
-    let facts = siege.suffers(&["turns", "alice"]);
-    let turns = "out-of-turn";
+    let mut attack_bed = AttackBed::new("");
+    let facts = attack_bed.run_attack(&["out-of-order-messages", "alice"]);
+    let turns = "unexpected-message-type";
     assert_answers(
         &facts,
         &[
@@ -77,13 +81,13 @@ fn requests_out_of_place_are_refused_by_name() {
             ("revoke what was not granted", "region-not-granted"),
         ],
     );
-    siege.ends();
+    attack_bed.finish();
 }
 
 #[test]
-fn forged_tickets_bring_nobody_back() {
-    let mut siege = Siege::new("");
-    let facts = siege.suffers(&["forge", "alice"]);
+fn forged_tickets_are_refused() {
+    let mut attack_bed = AttackBed::new("");
+    let facts = attack_bed.run_attack(&["forged-tickets", "alice"]);
     let invalid = "ticket-invalid";
     assert_answers(
         &facts,
@@ -97,71 +101,73 @@ fn forged_tickets_bring_nobody_back() {
             ("without a name", "request-invalid"),
         ],
     );
-    siege.ends();
+    attack_bed.finish();
 }
 
 #[test]
-fn channels_of_the_future_cannot_be_adopted() {
-    let mut siege = Siege::new("");
-    let facts = siege.suffers(&["future"]);
+fn channels_with_unknown_ids_cannot_be_adopted() {
+    let mut attack_bed = AttackBed::new("");
+    let facts = attack_bed.run_attack(&["future-channels"]);
     assert!(facts.iter().filter(|fact| fact.starts_with("adopted")).all(|fact| !fact.contains("Ok")), "{facts:?}");
-    siege.ends();
+    attack_bed.finish();
 }
 
 #[test]
-fn who_asks_and_never_reads_is_dropped() {
-    let mut siege = Siege::new("");
-    siege.suffers(&["deaf"]);
-    eventually(Deadline::secs(PATIENCE), || siege.met("not-reading") == 1).expect("it is dropped");
-    assert!(siege.met("too-many-requests") > 0, "{:?}", siege.status().reasons);
-    siege.ends();
+fn client_that_never_reads_is_disconnected() {
+    let mut attack_bed = AttackBed::new("");
+    attack_bed.run_attack(&["never-read"]);
+    eventually(Deadline::secs(TIMEOUT_S), || attack_bed.reason_count("control-queue-full") == 1)
+        .expect("it is dropped");
+    assert!(attack_bed.reason_count("too-many-requests") > 0, "{:?}", attack_bed.status().reasons);
+    attack_bed.finish();
 }
 
 #[test]
-fn reports_that_nobody_reads_do_not_pile_up() {
-    let mut siege = Siege::new("");
-    let before = siege.view().memory().unwrap().rss_bytes;
-    siege.suffers(&["inquisitive"]);
-    let after = siege.view().memory().unwrap().rss_bytes;
+fn unread_reports_are_bounded() {
+    let mut attack_bed = AttackBed::new("");
+    let before = attack_bed.view().memory().unwrap().rss_bytes;
+    attack_bed.run_attack(&["query-flood"]);
+    let after = attack_bed.view().memory().unwrap().rss_bytes;
     assert!(after < before + (8 << 20), "{before} bytes became {after}");
-    siege.ends();
+    attack_bed.finish();
 }
 
 #[test]
-fn a_flood_of_requests_for_channels_with_everybody_keeps_nobody_from_his_work() {
-    let mut siege = Siege::new("");
-    let facts = siege.suffers(&["everybody", "bob"]);
+fn channel_request_flood_does_not_delay_other_domains() {
+    let mut attack_bed = AttackBed::new("");
+    let facts = attack_bed.run_attack(&["channel-flood", "bob"]);
     assert!(facts.iter().any(|fact| fact.starts_with("offers ") && !fact.starts_with("offers 0 ")), "{facts:?}");
-    siege.ends();
+    attack_bed.finish();
 }
 
 #[test]
-fn a_stopped_domain_holds_nobody_up() {
-    let mut siege = Siege::new("");
-    let mut stopped = Actor::beside(&siege.daemon, "stopped");
-    let mut other = Actor::beside(&siege.daemon, "other");
+fn stopped_domain_does_not_delay_other_domains() {
+    let mut attack_bed = AttackBed::new("");
+    let mut stopped = TestProgram::launch_on_host(&attack_bed.daemon, "stopped");
+    let mut other = TestProgram::launch_on_host(&attack_bed.daemon, "other");
     stopped.proc().freeze().unwrap();
     // To somebody who is stopped, messages wait with their sender, and the offer of a channel is given up.
     for tag in 0..100 {
         assert!(other.ask(&format!("send 0 stopped.e0 20000 {tag}")).starts_with("posted "));
     }
-    siege.holds();
-    eventually(Deadline::secs(PATIENCE), || siege.met("channel-no-answer") > 0).expect("the offer is given up");
-    siege.holds();
+    attack_bed.check_daemon();
+    eventually(Deadline::secs(TIMEOUT_S), || attack_bed.reason_count("channel-timeout") > 0)
+        .expect("the offer is given up");
+    attack_bed.check_daemon();
     stopped.proc().thaw().unwrap();
     for _ in 0..100 {
         assert!(stopped.ask("receive 0 20000").starts_with("posted "));
     }
-    other.say("settled?");
+    other.send_line("settled?");
     other.answer();
     for tag in 0..100 {
         // The sender has to be called, as any program calls its library.
-        other.say("wait 1000");
+        other.send_line("wait 1000");
         let got = stopped.ask("wait 30000");
         assert!(got.contains(&format!("tag {tag} len 20000 good")), "{got}");
         let sent = other.answer();
         assert!(sent.starts_with("sent ") || sent == "nothing", "{sent}");
     }
     drop((stopped, other));
-    siege.ends();
+    attack_bed.finish();
 }

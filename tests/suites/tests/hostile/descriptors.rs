@@ -1,11 +1,11 @@
 //! What comes as a file descriptor.
 
-use crate::siege::{STRANGER, Siege};
+use crate::attack_bed::{AttackBed, OTHER_UID};
 
 #[test]
 fn descriptors_of_the_wrong_kind_are_refused() {
-    let mut siege = Siege::new("");
-    let facts = siege.suffers(&["descriptors", "alice"]);
+    let mut attack_bed = AttackBed::new("");
+    let facts = attack_bed.run_attack(&["wrong-descriptors", "alice"]);
     let taken: Vec<_> = facts.iter().filter(|fact| fact.ends_with(": TAKEN")).collect();
     // A doorbell that is an event descriptor is a doorbell; sealed memory that nobody can write can be read.
     let harmless = [
@@ -20,21 +20,21 @@ fn descriptors_of_the_wrong_kind_are_refused() {
     assert_eq!(told("as a board", "region-not-sealed"), 10, "{facts:#?}");
     assert_eq!(told("as a doorbell", "doorbell-invalid"), 11, "{facts:#?}");
     assert_eq!(told("too many", "malformed-control"), 3, "{facts:#?}");
-    siege.ends();
+    attack_bed.finish();
 }
 
 #[test]
-fn descriptors_that_take_for_ever_to_close_hang_nobody() {
-    let mut siege = Siege::new("");
-    siege.suffers(&["linger"]);
-    siege.suffers(&["linger"]);
-    siege.ends();
+fn slow_closing_descriptors_do_not_block() {
+    let mut attack_bed = AttackBed::new("");
+    attack_bed.run_attack(&["slow-close"]);
+    attack_bed.run_attack(&["slow-close"]);
+    attack_bed.finish();
 }
 
 #[test]
-fn grants_that_could_be_taken_back_from_under_a_reader_are_refused() {
-    let mut siege = Siege::new("");
-    let facts = siege.suffers(&["grants", "alice"]);
+fn unsealed_grants_are_refused() {
+    let mut attack_bed = AttackBed::new("");
+    let facts = attack_bed.run_attack(&["grants", "alice"]);
     let passed: Vec<_> = facts.iter().filter(|fact| fact.ends_with("passed on")).map(String::as_str).collect();
     // What the daemon passes on, the library looks at once more: holes and write access it does not take.
     assert_eq!(passed.first(), Some(&"whole: passed on"), "{facts:#?}");
@@ -46,26 +46,26 @@ fn grants_that_could_be_taken_back_from_under_a_reader_are_refused() {
     ] {
         assert!(facts.contains(&format!("{what}: {reason}")), "{facts:#?}");
     }
-    siege.ends();
+    attack_bed.finish();
 }
 
 #[test]
-fn between_owners_nothing_can_be_granted() {
-    let Some(mut siege) = Siege::of_users() else { return };
-    let facts = siege.suffers_from(Some(STRANGER), &["grants", "alice"]);
+fn grants_between_owners_are_refused() {
+    let Some(mut attack_bed) = AttackBed::with_users() else { return };
+    let facts = attack_bed.run_attack_as(Some(OTHER_UID), &["grants", "alice"]);
     let answers: Vec<_> = facts.iter().filter_map(|fact| fact.split_once(": ")).collect();
-    assert!(answers.len() == 9 && answers.iter().all(|(_, answer)| *answer == "other-owner"), "{facts:#?}");
-    siege.ends();
+    assert!(answers.len() == 9 && answers.iter().all(|(_, answer)| *answer == "different-owner"), "{facts:#?}");
+    attack_bed.finish();
 }
 
 #[test]
-fn shared_memory_cannot_be_taken_away() {
+fn shared_memory_is_sealed_against_resizing() {
     // Of another owner: a domain may erase the marks on the boards of its own owner's.
-    let Some(mut siege) = Siege::of_users() else { return };
-    let facts = siege.suffers_from(Some(STRANGER), &["shrink", "alice"]);
+    let Some(mut attack_bed) = AttackBed::with_users() else { return };
+    let facts = attack_bed.run_attack_as(Some(OTHER_UID), &["resize-memory", "alice"]);
     for part in [" shrinks: ", " grows: ", " is sealed: "] {
         let answers: Vec<_> = facts.iter().filter_map(|fact| Some(fact.split_once(part)?.1)).collect();
         assert_eq!(answers, ["EPERM"; 5], "{part}");
     }
-    siege.ends();
+    attack_bed.finish();
 }

@@ -9,10 +9,10 @@
 
 mod channels;
 mod owners;
-mod seen;
+mod process_view;
 
-use isthmus_suites::{Actor, PATIENCE};
-use isthmus_testbed::{Daemon, Deadline, Sandbox};
+use isthmus_suites::{TIMEOUT_S, TestProgram};
+use isthmus_testbed::{DaemonProcess, Deadline, Sandbox};
 use serde_json::Value;
 
 /// Messages of each kind: in the record, in pieces, announced; at the borders between them too.
@@ -29,15 +29,15 @@ fn is_root() -> bool {
 
 /// Every length both ways at once, between two that may be anywhere.
 #[track_caller]
-fn exchange(one: &mut Actor, other: &mut Actor, names: [&str; 2], lengths: &str, how: &str) {
-    one.say(&format!("exchange 0 {}.e0 1000 {lengths} 9000 {lengths} {how}", names[1]));
-    other.say(&format!("exchange 0 {}.e0 9000 {lengths} 1000 {lengths} {how}", names[0]));
+fn exchange(one: &mut TestProgram, other: &mut TestProgram, names: [&str; 2], lengths: &str, how: &str) {
+    one.send_line(&format!("exchange 0 {}.e0 1000 {lengths} 9000 {lengths} {how}", names[1]));
+    other.send_line(&format!("exchange 0 {}.e0 9000 {lengths} 1000 {lengths} {how}", names[0]));
     let answers = [one.answer(), other.answer()];
     assert!(answers.iter().all(|answer| answer.starts_with("exchanged ")), "{answers:?}");
 }
 
 /// A report of the daemon, asked for by a domain.
-fn report(actor: &mut Actor, query: &str) -> Value {
+fn report(actor: &mut TestProgram, query: &str) -> Value {
     let answer = actor.ask(&format!("query {query}"));
     let json = answer.strip_prefix("report ").unwrap_or_else(|| panic!("{query}: {answer}"));
     serde_json::from_str(json).unwrap_or_else(|error| panic!("{error}: {json}"))
@@ -45,10 +45,10 @@ fn report(actor: &mut Actor, query: &str) -> Value {
 
 /// Exchanges short messages until both send by the channel.
 #[track_caller]
-fn meet(one: &mut Actor, other: &mut Actor, names: [&str; 2]) {
-    let by_channel = |actor: &mut Actor| actor.ask("channels").contains(" channel ");
-    let deadline = Deadline::secs(PATIENCE);
-    while !deadline.passed() {
+fn exchange_messages(one: &mut TestProgram, other: &mut TestProgram, names: [&str; 2]) {
+    let by_channel = |actor: &mut TestProgram| actor.ask("channels").contains(" channel ");
+    let deadline = Deadline::secs(TIMEOUT_S);
+    while !deadline.has_passed() {
         exchange(one, other, names, "20x8", "");
         if by_channel(one) && by_channel(other) {
             return;
@@ -59,19 +59,19 @@ fn meet(one: &mut Actor, other: &mut Actor, names: [&str; 2]) {
 }
 
 /// What a domain has sent and received through the daemon.
-fn ordinary_records(daemon: &mut Actor, name: &str) -> [u64; 2] {
+fn daemon_path_records(daemon: &mut TestProgram, name: &str) -> [u64; 2] {
     let domains = report(daemon, "domains");
     let rows = domains["domains"].as_array().expect("a list of domains");
     let row = rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("no {name} in {domains}"));
-    ["ordinary_sent_bytes", "ordinary_received_bytes"].map(|key| row[key].as_u64().expect("a number"))
+    ["daemon_path_sent_bytes", "daemon_path_received_bytes"].map(|key| row[key].as_u64().expect("a number"))
 }
 
 /// A sandbox like all others, down to its host name.
-fn twin() -> Sandbox {
+fn container() -> Sandbox {
     Sandbox::new().hostname("twin")
 }
 
-/// Actors in sandboxes of their own.
-fn apart<const N: usize>(daemon: &Daemon, names: [&str; N]) -> [Actor; N] {
-    names.map(|name| Actor::apart(daemon, twin(), name))
+/// Test programs in sandboxes of their own.
+fn launch_in_sandbox<const N: usize>(daemon: &DaemonProcess, names: [&str; N]) -> [TestProgram; N] {
+    names.map(|name| TestProgram::launch_in_sandbox(daemon, container(), name))
 }

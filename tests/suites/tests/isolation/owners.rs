@@ -1,37 +1,37 @@
-//! Domains of different owners: strangers by default; where the policy lets them talk, a channel and nothing that stays.
+//! Domains of different owners: they cannot reach each other by default; where the policy lets them talk, a channel and nothing that stays.
 
-use crate::seen::{common, events, regions, sockets};
-use crate::{EVERY_LENGTH, exchange, is_root, meet, ordinary_records, report, twin};
-use isthmus_suites::{Actor, PATIENCE, actor, daemon};
-use isthmus_testbed::{Daemon, Deadline, Launch, Sandbox, Scratch, Yama, binary};
+use crate::process_view::{common, events, regions, sockets};
+use crate::{EVERY_LENGTH, container, daemon_path_records, exchange, exchange_messages, is_root, report};
+use isthmus_suites::{TIMEOUT_S, TestProgram, daemon, test_program};
+use isthmus_testbed::{DaemonProcess, Deadline, Launch, Sandbox, Scratch, Yama, binary};
 use std::path::PathBuf;
 
 /// Uids that are nobody's.
-const LEFT: u32 = 61_301;
-const RIGHT: u32 = 61_302;
+const UID_A: u32 = 61_301;
+const UID_B: u32 = 61_302;
 
-const STRANGERS: &str = "policy.attach = \"any-user\"\n";
-const TALKING: &str = "policy.attach = \"any-user\"\npolicy.talk = \"all\"\n";
+const ANY_USER_ATTACHES: &str = "policy.attach = \"any-user\"\n";
+const ANY_USER_TALKS: &str = "policy.attach = \"any-user\"\npolicy.talk = \"all\"\n";
 
 /// A daemon, and two containers of two owners.
-fn two(scratch: &Scratch, policy: &str) -> (Daemon, Actor, Actor) {
+fn two(scratch: &Scratch, policy: &str) -> (DaemonProcess, TestProgram, TestProgram) {
     let daemon = daemon(scratch, policy);
-    let [left, right] =
-        [(LEFT, "left"), (RIGHT, "right")].map(|(owner, name)| Actor::apart(&daemon, twin().owner(owner), name));
+    let [left, right] = [(UID_A, "left"), (UID_B, "right")]
+        .map(|(owner, name)| TestProgram::launch_in_sandbox(&daemon, container().owner(owner), name));
     (daemon, left, right)
 }
 
 fn skipped() -> bool {
-    !is_root() || !Sandbox::is_possible()
+    !is_root() || !Sandbox::is_available()
 }
 
 #[test]
-fn by_default_containers_of_two_owners_do_not_reach_each_other_and_hear_why() {
+fn containers_of_different_owners_are_refused_by_default() {
     if skipped() {
         return;
     }
     let scratch = Scratch::shared().unwrap();
-    let (daemon, mut left, mut right) = two(&scratch, STRANGERS);
+    let (daemon, mut left, mut right) = two(&scratch, ANY_USER_ATTACHES);
     for (from, to) in [(&mut left, "right"), (&mut right, "left")] {
         for len in [8, 4096, 1 << 20] {
             let posted = from.ask(&format!("send 0 {to}.e0 {len} 1"));
@@ -52,23 +52,23 @@ fn by_default_containers_of_two_owners_do_not_reach_each_other_and_hear_why() {
 }
 
 #[test]
-fn owners_that_may_talk_share_a_channel_and_nothing_that_stays() {
+fn allowed_owners_share_a_channel_but_no_granted_region() {
     if skipped() {
         return;
     }
     let scratch = Scratch::shared().unwrap();
-    let (_daemon, mut left, mut right) = two(&scratch, TALKING);
+    let (_daemon, mut left, mut right) = two(&scratch, ANY_USER_TALKS);
     let names = ["left", "right"];
-    meet(&mut left, &mut right, names);
-    let before = names.map(|name| ordinary_records(&mut left, name));
+    exchange_messages(&mut left, &mut right, names);
+    let before = names.map(|name| daemon_path_records(&mut left, name));
     exchange(&mut left, &mut right, names, EVERY_LENGTH, "window=4 buffers=fresh");
     exchange(&mut left, &mut right, names, "12x1048576", "window=1 buffers=reused");
-    assert_eq!(before, names.map(|name| ordinary_records(&mut left, name)), "bytes went through the daemon");
+    assert_eq!(before, names.map(|name| daemon_path_records(&mut left, name)), "bytes went through the daemon");
     let why = report(&mut left, "why left right");
-    assert_eq!((&why["path"], &why["large"]["reason"]), (&"channel".into(), &"other-owner".into()), "{why}");
+    assert_eq!((&why["path"], &why["large"]["reason"]), (&"channel".into(), &"different-owner".into()), "{why}");
     assert_eq!((&why["from_a"]["grants"], &why["from_b"]["grants"]), (&0.into(), &0.into()), "{why}");
-    let pieces = left.ask("pieces");
-    assert!(pieces.ends_with(" other-owner"), "{pieces}");
+    let pieces = left.ask("fragments");
+    assert!(pieces.ends_with(" different-owner"), "{pieces}");
 
     let (left, right) = (left.view(), right.view());
     assert_eq!(
@@ -83,15 +83,15 @@ fn owners_that_may_talk_share_a_channel_and_nothing_that_stays() {
 }
 
 #[test]
-fn one_owner_keeps_its_fast_path_beside_domains_of_another() {
+fn owner_keeps_its_direct_path_beside_other_owners() {
     if skipped() {
         return;
     }
     let scratch = Scratch::shared().unwrap();
-    let (daemon, mut left, mut right) = two(&scratch, TALKING);
-    let mut second = Actor::apart(&daemon, twin().owner(LEFT), "second");
-    meet(&mut left, &mut right, ["left", "right"]);
-    meet(&mut left, &mut second, ["left", "second"]);
+    let (daemon, mut left, mut right) = two(&scratch, ANY_USER_TALKS);
+    let mut second = TestProgram::launch_in_sandbox(&daemon, container().owner(UID_A), "second");
+    exchange_messages(&mut left, &mut right, ["left", "right"]);
+    exchange_messages(&mut left, &mut second, ["left", "second"]);
     exchange(&mut left, &mut second, ["left", "second"], "8x1048576", "window=1 buffers=reused");
     exchange(&mut left, &mut right, ["left", "right"], "8x1048576", "window=1 buffers=reused");
     let (left, right, second) = (left.view(), right.view(), second.view());
@@ -101,36 +101,37 @@ fn one_owner_keeps_its_fast_path_beside_domains_of_another() {
 }
 
 #[test]
-fn a_foreign_user_is_not_attached_and_hears_why() {
+fn other_user_is_refused_with_a_reason() {
     if skipped() {
         return;
     }
-    let attach = |daemon: &Daemon, owner: u32| {
-        Actor::start(daemon.apart(twin().owner(owner), actor::program())).ask("attach name=guest")
+    let attach = |daemon: &DaemonProcess, owner: u32| {
+        TestProgram::start(daemon.launch_in_sandbox(container().owner(owner), test_program::program()))
+            .ask("attach name=guest")
     };
     let scratch = Scratch::shared().unwrap();
-    let listed = daemon(&scratch, &format!("policy.attach = [{LEFT}]\n"));
-    assert!(attach(&listed, LEFT).starts_with("attached "));
-    let refused = attach(&listed, RIGHT);
+    let listed = daemon(&scratch, &format!("policy.attach = [{UID_A}]\n"));
+    assert!(attach(&listed, UID_A).starts_with("attached "));
+    let refused = attach(&listed, UID_B);
     assert!(refused.starts_with("refused ") && refused.contains("[attach-forbidden]"), "{refused}");
     drop(listed);
     let scratch = Scratch::shared().unwrap();
     let own = daemon(&scratch, "");
-    let refused = attach(&own, LEFT);
+    let refused = attach(&own, UID_A);
     assert!(refused.starts_with("refused ") && refused.contains("[socket-denied]"), "{refused}");
 }
 
 #[test]
-fn the_kernel_does_not_let_one_owner_read_the_memory_of_another_nor_a_container_of_anybody() {
+fn kernel_denies_reading_memory_of_other_owners_and_containers() {
     if skipped() {
         return;
     }
     let scratch = Scratch::shared().unwrap();
-    let daemon = daemon(&scratch, TALKING);
-    let plain = |owner: u32, program: PathBuf| daemon.beside(program).owner(owner);
-    let mut victim = Actor::attached(plain(RIGHT, actor::program()), "victim", "");
-    let mut friend = Actor::attached(plain(RIGHT, actor::program()), "friend", "");
-    meet(&mut victim, &mut friend, ["victim", "friend"]);
+    let daemon = daemon(&scratch, ANY_USER_TALKS);
+    let plain = |owner: u32, program: PathBuf| daemon.launch_on_host(program).owner(owner);
+    let mut victim = TestProgram::start_attached(plain(UID_B, test_program::program()), "victim", "");
+    let mut friend = TestProgram::start_attached(plain(UID_B, test_program::program()), "friend", "");
+    exchange_messages(&mut victim, &mut friend, ["victim", "friend"]);
     exchange(&mut victim, &mut friend, ["victim", "friend"], "4x1048576", "window=1 buffers=reused");
     let maps = victim.view().maps().unwrap();
     let own = maps.iter().find(|mapping| mapping.name == "[heap]" && mapping.is_writable()).expect("a heap");
@@ -138,13 +139,13 @@ fn the_kernel_does_not_let_one_owner_read_the_memory_of_another_nor_a_container_
     let hostile = || binary("isthmus-suites", "isthmus-hostile").unwrap();
     let tries = |launch: Launch| {
         let mut peeker = launch.args(["peek", pid.as_str(), address.as_str()]).spawn().unwrap();
-        let read = peeker.wait_prefix("process_vm_readv ", Deadline::secs(PATIENCE)).unwrap();
-        [read, peeker.wait_prefix("mem ", Deadline::secs(PATIENCE)).unwrap()]
+        let read = peeker.wait_prefix("process_vm_readv ", Deadline::secs(TIMEOUT_S)).unwrap();
+        [read, peeker.wait_prefix("mem ", Deadline::secs(TIMEOUT_S)).unwrap()]
     };
-    assert_eq!(tries(plain(LEFT, hostile())), ["EPERM", "PermissionDenied"]);
-    let [read, mem] = tries(daemon.apart(twin().owner(RIGHT), hostile()));
+    assert_eq!(tries(plain(UID_A, hostile())), ["EPERM", "PermissionDenied"]);
+    let [read, mem] = tries(daemon.launch_in_sandbox(container().owner(UID_B), hostile()));
     assert_eq!((read.as_str(), mem.as_str()), ("EPERM", "NotFound"), "of its own user, from inside a container");
     if matches!(Sandbox::yama(), Yama::Absent | Yama::Scope(0)) {
-        assert_eq!(tries(plain(RIGHT, hostile()))[0], "READ 64", "or this test shows nothing");
+        assert_eq!(tries(plain(UID_B, hostile()))[0], "READ 64", "or this test shows nothing");
     }
 }

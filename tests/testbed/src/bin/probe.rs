@@ -1,11 +1,11 @@
 //! A program that tells what it sees from where it runs, one `name=value` a line, and does small things on request.
 //!
 //! ```text
-//! isthmus-probe look            namespaces, uid, capabilities; what it can write to (of use in a sandbox only)
-//! isthmus-probe try             which system calls are refused
-//! isthmus-probe meet SOCKET     connects, receives a memfd, maps it, says its content and writes an answer
-//! isthmus-probe echo            repeats the lines of its standard input; "spin" burns time, "panic" panics
-//! isthmus-probe ready           says READY=1 (or $PROBE_SAYS) to $NOTIFY_SOCKET, then waits to be killed
+//! isthmus-probe show              namespaces, uid, capabilities; what it can write to (of use in a sandbox only)
+//! isthmus-probe syscalls          which system calls are refused
+//! isthmus-probe map-memfd SOCKET  connects, receives a memfd, maps it, says its content and writes an answer
+//! isthmus-probe echo              repeats the lines of its standard input; "spin" burns time, "panic" panics
+//! isthmus-probe ready             says READY=1 (or $PROBE_SAYS) to $NOTIFY_SOCKET, then waits to be killed
 //! ```
 
 #![forbid(unsafe_code)]
@@ -16,19 +16,22 @@ use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
 use isthmus_layout::RegionSize;
-use isthmus_shm::{Access, Mapping, Payload, Window};
+use isthmus_shm::{Access, Mapping, Payload, SharedMapping};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketType};
 
 fn main() -> ExitCode {
     let args = std::env::args().skip(1).collect::<Vec<_>>();
     let done = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["look"] => look(),
-        ["try"] => try_calls(),
-        ["meet", socket] => meet(socket),
+        ["show"] => look(),
+        ["syscalls"] => try_calls(),
+        ["map-memfd", socket] => meet(socket),
         ["echo"] => echo(),
         ["ready"] => ready(),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "usage: isthmus-probe look|try|meet SOCKET|echo|ready")),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "usage: isthmus-probe show|syscalls|map-memfd SOCKET|echo|ready",
+        )),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -68,7 +71,7 @@ fn look() -> io::Result<()> {
 fn try_calls() -> io::Result<()> {
     println!("process_vm_readv={}", outcome(peek()));
     println!("ptrace={}", outcome(nix::sys::ptrace::traceme().map_err(io::Error::from)));
-    println!("pidfd_getfd={}", outcome(steal()));
+    println!("pidfd_getfd={}", outcome(dup_peer_fd()));
     println!("memfd_create={}", outcome(rustix::fs::memfd_create("probe", rustix::fs::MemfdFlags::CLOEXEC)));
     println!("eventfd={}", outcome(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)));
     Ok(())
@@ -100,7 +103,7 @@ fn peek() -> io::Result<()> {
 }
 
 /// Takes a descriptor out of a process: out of ourselves, which the kernel allows to everybody.
-fn steal() -> io::Result<OwnedFd> {
+fn dup_peer_fd() -> io::Result<OwnedFd> {
     use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
     let own = pidfd_open(getpid(), PidfdFlags::empty())?;
     Ok(pidfd_getfd(&own, 0, PidfdGetfdFlags::empty())?)
@@ -129,7 +132,7 @@ fn meet(path: &str) -> io::Result<()> {
 fn show(memory: OwnedFd) -> io::Result<()> {
     let mapping = Mapping::new(&memory, RegionSize(8192), Access::ReadWrite).map_err(io::Error::other)?;
     drop(memory); // The mapping is enough.
-    let window = Window::new(mapping);
+    let window = SharedMapping::new(mapping);
     let mut head = [0; 8];
     window.copy_out(0, &mut head);
     println!("memory={}", String::from_utf8_lossy(&head));

@@ -1,7 +1,7 @@
 //! The tests quote the words; the rule skips this file.
 
 use super::*;
-use crate::tidy::{Level, told};
+use crate::tidy::{Level, render};
 
 const MANIFEST: (&str, &str) = ("crates/x/Cargo.toml", "[package]\nname = \"isthmus-x\"\n");
 const LIB: &str = "crates/x/src/lib.rs";
@@ -84,12 +84,12 @@ fn an_inner_package_counts_for_itself() {
 #[test]
 fn names_the_places_of_a_count_above_its_entry() {
     let source = "// who\nfn a() {}\n// his\n";
-    assert_eq!(told(&findings(source, "2 0 0 0 isthmus-x")), [""; 0]);
+    assert_eq!(render(&findings(source, "2 0 0 0 isthmus-x")), [""; 0]);
     let expected = [
         "crates/x/src/lib.rs:1 pronoun: who; isthmus-x may have 1",
         "crates/x/src/lib.rs:3 pronoun: his; isthmus-x may have 1",
     ];
-    assert_eq!(told(&findings(source, "1 0 0 0 isthmus-x")), expected);
+    assert_eq!(render(&findings(source, "1 0 0 0 isthmus-x")), expected);
     assert_eq!(findings(source, "").len(), 2);
     assert_eq!(findings(source, "2 0 0 0 isthmus-y").len(), 2);
 }
@@ -97,7 +97,7 @@ fn names_the_places_of_a_count_above_its_entry() {
 #[test]
 fn names_only_the_number_of_many_places() {
     let source = "// who\nfn a() {}\n".repeat(11);
-    let found = told(&findings(&source, "10 0 0 0 isthmus-x"));
+    let found = render(&findings(&source, "10 0 0 0 isthmus-x"));
     assert_eq!(found.len(), 1);
     assert!(found[0].contains("pronoun: 11, allowed 10"), "{found:?}");
 }

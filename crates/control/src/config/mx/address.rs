@@ -6,7 +6,7 @@ use isthmus_layout::ids::NicId;
 use isthmus_layout::limits::MX_NAME_BYTES_MAX;
 
 use crate::config::problem::Finding;
-use crate::config::setting::{Item, Setting};
+use crate::config::setting::{ConfigValue, Setting};
 
 /// The address of one station, as network cards have one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Setting for Mac {
         "the address of one station, as in \"02:00:5e:00:00:01\"".to_owned()
     }
 
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let text = item.text::<Self>(findings)?;
         let octets = Self::parse(text).filter(|_| text.bytes().all(|byte| byte != b'+'));
         let help = match octets {
@@ -54,9 +54,9 @@ impl Setting for Mac {
 
 /// What a board is called: what MX programs give and get for a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BoardName(String);
+pub struct MxBoardName(String);
 
-impl BoardName {
+impl MxBoardName {
     /// The name.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -64,19 +64,19 @@ impl BoardName {
     }
 
     /// As it stands in a finding.
-    pub(super) fn told(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         format!("the name \"{}\"", self.0)
     }
 }
 
-impl Setting for BoardName {
+impl Setting for MxBoardName {
     const TYPE: &'static str = "string";
 
     fn expected() -> String {
         format!("a name of 1 to {MX_NAME_BYTES_MAX} printable ASCII characters without spaces")
     }
 
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let text = item.text::<Self>(findings)?;
         let fits = (1..=MX_NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
         if !fits {
@@ -113,7 +113,7 @@ impl Setting for Interface {
         format!("the name of a network interface: 1 to {} bytes without spaces, / and :", Self::BYTES_MAX)
     }
 
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let text = item.text::<Self>(findings)?;
         if !Self::is_name(text) {
             let is_address = text.split(['/', '%']).next().is_some_and(|text| text.parse::<IpAddr>().is_ok());

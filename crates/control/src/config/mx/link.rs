@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use super::address::Interface;
 use super::udp::{UdpAddress, UdpPeer, UdpPeers};
 use crate::config::fields::{Field, Fields, listed, members, names};
-use crate::config::problem::{Finding, Wrong};
-use crate::config::setting::{Integer, Item, Setting, words};
+use crate::config::problem::{Finding, ProblemKind};
+use crate::config::setting::{ConfigValue, Integer, Setting, words};
 
 /// Links of one board.
 pub const MX_LINKS_MAX: usize = 8;
@@ -56,7 +56,7 @@ impl Carrier {
     }
 
     /// What two links of a board cannot both have, and neither two links over UDP of the host.
-    pub(super) fn place(&self) -> String {
+    pub(super) fn resource_name(&self) -> String {
         match self {
             Self::Packet { interface } | Self::Xdp { interface } => format!("the interface {interface}"),
             Self::Udp { local, interface: None, .. } => format!("the address {local}"),
@@ -85,7 +85,7 @@ impl Setting for Kind {
         LinkKind::expected()
     }
 
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         if item.value.get_ref().as_str() == Some("udp") {
             findings.push(item.wrong_text(&Self::expected(), Some(format!("a link over UDP is {}", Link::OVER_UDP))));
             return None;
@@ -110,12 +110,12 @@ impl Setting for Links {
         format!("a list of at most {MX_LINKS_MAX} tables {{ {} }}", Link::NAMES.join(", "))
     }
 
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let before = findings.len();
         let (mut links, mut seen) = (Vec::new(), BTreeSet::new());
         for (place, (member, link)) in members::<Self, Link>(item, MX_LINKS_MAX, findings)?.into_iter().enumerate() {
-            if !seen.insert(link.carrier.place()) {
-                let wrong = Wrong::Repeated { key: item.key.clone(), found: link.carrier.place() };
+            if !seen.insert(link.carrier.resource_name()) {
+                let wrong = ProblemKind::Repeated { key: item.key.clone(), found: link.carrier.resource_name() };
                 findings.push(member.finding(wrong, None));
             }
             links.push(LinkPlan { rank: link.rank.unwrap_or(place as u8), carrier: link.carrier });
@@ -207,7 +207,7 @@ impl Link {
         let UdpPeers(peers) = peers?;
         let is_other = |peer: &&UdpPeer| matches!(peer, UdpPeer::Address(at) if at.is_ipv4() != local.is_ipv4());
         if let Some(other) = peers.iter().find(is_other) {
-            let conflict = format!("does not fit udp: {} is not reached from {local}", other.told());
+            let conflict = format!("does not fit udp: {} is not reached from {local}", other.describe());
             fields.conflict("peers", conflict, "IPv4 and IPv6 take a link each", findings);
             return None;
         }
@@ -222,7 +222,7 @@ impl Setting for Link {
         format!("a table {{ {} }}", Self::NAMES.join(", "))
     }
 
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let before = findings.len();
         let help = |_: &str| format!("a link has {}", listed(Self::NAMES));
         let fields = Fields::of::<Self>(item, Self::NAMES, help, findings)?;

@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use isthmus_layout::ids::NicId;
-use isthmus_mx::net::Tuning;
+use isthmus_mx::net::EndpointTuning;
 use isthmus_mx::wire::{self, Dialect, ETHERTYPE, Sizes};
 
-use super::address::{BoardName, Mac};
+use super::address::{Mac, MxBoardName};
 use super::link::{Carrier, LinkPlan, Links};
 use super::udp::UDP_FRAME_BYTES_MAX;
 use crate::config::fields::{Field, Fields, listed, members, names};
-use crate::config::places::FilePath;
-use crate::config::problem::{Finding, Wrong};
-use crate::config::setting::{Bytes, Item, Millis, Seconds, Setting, read_number, words};
+use crate::config::paths::FilePath;
+use crate::config::problem::{Finding, ProblemKind};
+use crate::config::setting::{Bytes, ConfigValue, Millis, Seconds, Setting, read_number, words};
 
 /// Boards of other hosts that the configuration itself names for a board; a file has no such limit.
 const PEERS_MAX: usize = 1024;
@@ -28,7 +28,7 @@ pub struct Network {
     /// Whether boards announce themselves and are found by it.
     pub discovery: bool,
     /// Boards that are known without. A board may have several names.
-    pub peers: Vec<Peer>,
+    pub peers: Vec<StaticPeer>,
     /// More of them: a table of lines with an address and a name.
     pub peers_file: Option<PathBuf>,
     /// What is not acknowledged is sent again after this at the latest.
@@ -41,7 +41,7 @@ pub struct Network {
 
 /// A board of another host, or of this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct StaticPeer {
     /// Its address.
     pub nic: NicId,
     /// What it is called.
@@ -51,13 +51,13 @@ pub struct Peer {
 impl Network {
     /// What the reliability engine is to be told.
     #[must_use]
-    pub fn tuning(&self) -> Tuning {
+    pub fn tuning(&self) -> EndpointTuning {
         let resend_us = u64::from(self.resend_ms) * 1000;
         let give_up_us = u64::from(self.give_up_s) * 1_000_000;
         let resends_max = u32::try_from(give_up_us.div_ceil(resend_us)).expect("both were checked");
         // Who has to fetch and says nothing is asked well before it is given up.
-        let probe_us = Tuning::DEFAULT.probe_us.min((give_up_us / 10).max(resend_us));
-        Tuning { resend_us, resends_max, probe_us, ..Tuning::DEFAULT }
+        let probe_us = EndpointTuning::DEFAULT.probe_us.min((give_up_us / 10).max(resend_us));
+        EndpointTuning { resend_us, resends_max, probe_us, ..EndpointTuning::DEFAULT }
     }
 
     /// The interface whose address a board without one takes: that of the first link which has its own.
@@ -87,7 +87,7 @@ impl Setting for Ethertype {
         "an ethertype from 0x0600 to 0xffff".to_owned()
     }
 
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let number = read_number::<Self>(item, (0x0600, 0xffff), |_| true, findings)?;
         Some(Self(number as u16))
     }
@@ -97,15 +97,16 @@ impl Setting for Ethertype {
     }
 }
 
-type FrameBytes = Bytes<{ Sizes::FRAME_BYTES_LEAST }, { Sizes::FRAME_BYTES_MOST }>;
+type FrameBytes = Bytes<{ Sizes::FRAME_LIMIT_MIN }, { Sizes::FRAME_LIMIT_MAX }>;
 /// No shorter than the engine's own shortest.
-type ResendMs = Millis<{ (Tuning::DEFAULT.resend_us_min / 1000) as u32 }, RESEND_MS_MAX>;
+type ResendMs = Millis<{ (EndpointTuning::DEFAULT.resend_us_min / 1000) as u32 }, RESEND_MS_MAX>;
 type GiveUpS = Seconds<1, 86_400>;
 
 const RESEND_MS_MAX: u32 = 60_000;
-const RESEND_MS: u32 = (Tuning::DEFAULT.resend_us / 1000) as u32;
+const RESEND_MS: u32 = (EndpointTuning::DEFAULT.resend_us / 1000) as u32;
 /// More than the longest of the other: only who says it can be told that they do not fit.
-const GIVE_UP_S: u32 = (Tuning::DEFAULT.resend_us * Tuning::DEFAULT.resends_max as u64 / 1_000_000) as u32;
+const GIVE_UP_S: u32 =
+    (EndpointTuning::DEFAULT.resend_us * EndpointTuning::DEFAULT.resends_max as u64 / 1_000_000) as u32;
 
 impl Network {
     /// The fields of a board that are about other hosts, except `links`.
@@ -136,7 +137,7 @@ impl Network {
         },
         Field {
             name: "peers",
-            expected: Peers::expected,
+            expected: StaticPeers::expected,
             default: "`[]`",
             text: "Boards which are known without being found. One address may have several names.",
         },
@@ -170,7 +171,7 @@ impl Network {
         let ethertype = fields.get::<Ethertype>("ethertype", findings);
         let frame_bytes_max = fields.get::<FrameBytes>("frame_bytes_max", findings).map(Bytes::get);
         let discovery = fields.get("discovery", findings).unwrap_or(true);
-        let peers = fields.get::<Peers>("peers", findings).unwrap_or_default();
+        let peers = fields.get::<StaticPeers>("peers", findings).unwrap_or_default();
         let peers_file = fields.get::<FilePath>("peers_file", findings).map(|file| file.path().to_owned());
         let resend_ms = fields.get::<ResendMs>("resend_ms", findings).map_or(RESEND_MS, Millis::get);
         let give_up_s = fields.get::<GiveUpS>("give_up_s", findings).map_or(GIVE_UP_S, Seconds::get);
@@ -258,7 +259,7 @@ impl Network {
             say("frame_bytes_max", toml::Value::Integer(bytes.into()));
         }
         say("discovery", self.discovery.into());
-        say("peers", Peers(self.peers.clone()).to_toml());
+        say("peers", StaticPeers(self.peers.clone()).to_toml());
         if let Some(path) = &self.peers_file {
             say("peers_file", path.to_str().expect("paths are read from TOML strings, which are UTF-8").into());
         }
@@ -270,23 +271,23 @@ impl Network {
 
 /// All that the configuration names.
 #[derive(Default)]
-pub(super) struct Peers(Vec<Peer>);
+pub(super) struct StaticPeers(Vec<StaticPeer>);
 
-impl Setting for Peers {
+impl Setting for StaticPeers {
     const TYPE: &'static str = "list of tables";
     const EXAMPLE: &'static str = "boards are written as in [{ mac = \"02:00:5e:00:00:01\", name = \"node7:0\" }]";
 
     fn expected() -> String {
-        format!("a list of at most {PEERS_MAX} tables {{ {} }}", Peer::NAMES.join(", "))
+        format!("a list of at most {PEERS_MAX} tables {{ {} }}", StaticPeer::NAMES.join(", "))
     }
 
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let before = findings.len();
         let (mut peers, mut seen) = (Vec::new(), BTreeSet::new());
-        for (member, peer) in members::<Self, Peer>(item, PEERS_MAX, findings)? {
+        for (member, peer) in members::<Self, StaticPeer>(item, PEERS_MAX, findings)? {
             if !seen.insert(peer.name.to_string()) {
                 let found = format!("the name \"{}\"", peer.name);
-                findings.push(member.finding(Wrong::Repeated { key: item.key.clone(), found }, None));
+                findings.push(member.finding(ProblemKind::Repeated { key: item.key.clone(), found }, None));
             }
             peers.push(peer);
         }
@@ -294,26 +295,26 @@ impl Setting for Peers {
     }
 
     fn to_toml(&self) -> toml::Value {
-        self.0.iter().map(Peer::to_toml).collect::<Vec<_>>().into()
+        self.0.iter().map(StaticPeer::to_toml).collect::<Vec<_>>().into()
     }
 }
 
-impl Peer {
+impl StaticPeer {
     const NAMES: &'static [&'static str] = &["mac", "name"];
 }
 
-impl Setting for Peer {
+impl Setting for StaticPeer {
     const TYPE: &'static str = "table";
 
     fn expected() -> String {
         format!("a table {{ {} }}", Self::NAMES.join(", "))
     }
 
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let before = findings.len();
         let help = |_: &str| format!("a peer has {}", listed(Self::NAMES));
         let fields = Fields::of::<Self>(item, Self::NAMES, help, findings)?;
-        let (mac, name) = (fields.need::<Mac>("mac", findings), fields.need::<BoardName>("name", findings));
+        let (mac, name) = (fields.need::<Mac>("mac", findings), fields.need::<MxBoardName>("name", findings));
         let name = wire::BoardName::new(name?.as_str().as_bytes()).expect("as short on the wire, and without zeros");
         let peer = Self { nic: mac?.nic(), name };
         (findings.len() == before).then_some(peer)
@@ -348,8 +349,8 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_those_of_the_engine_and_of_the_document() {
-        assert_eq!(network(RESEND_MS, GIVE_UP_S).tuning(), Tuning::DEFAULT);
+    fn defaults_match_the_engine_and_the_document() {
+        assert_eq!(network(RESEND_MS, GIVE_UP_S).tuning(), EndpointTuning::DEFAULT);
         let told = |name: &str| Network::FIELDS.iter().find(|field| field.name == name).map(|field| field.default);
         assert_eq!(told("resend_ms"), Some(format!("`{RESEND_MS}`").as_str()));
         assert_eq!(told("give_up_s"), Some(format!("`{GIVE_UP_S}`").as_str()));
@@ -358,11 +359,11 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_peer_is_given_up_when_it_was_said() {
+    fn gives_up_a_silent_peer_after_give_up_s() {
         let tuning = network(300, 10).tuning();
         assert_eq!((tuning.resend_us, tuning.resends_max, tuning.probe_us), (300_000, 34, 1_000_000));
         let tuning = network(40, 86_400).tuning();
-        assert_eq!((tuning.resends_max, tuning.probe_us), (2_160_000, Tuning::DEFAULT.probe_us));
+        assert_eq!((tuning.resends_max, tuning.probe_us), (2_160_000, EndpointTuning::DEFAULT.probe_us));
         let tuning = network(1000, 1).tuning();
         assert_eq!((tuning.resends_max, tuning.probe_us), (1, 1_000_000));
     }

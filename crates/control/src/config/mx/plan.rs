@@ -7,9 +7,9 @@ use isthmus_layout::ids::NicId;
 use isthmus_layout::limits::MX_NAME_BYTES_MAX;
 
 use super::network::Network;
-use crate::config::keys::Mx;
+use crate::config::keys::MxConfig;
 use crate::config::setting::Integer;
-use crate::directory::mx::MxBoard;
+use crate::directory::mx::MxBoardEntry;
 
 /// Endpoint numbers of a board that does not say how many it has.
 const ENDPOINTS_DEFAULT: u32 = 32;
@@ -43,68 +43,70 @@ pub struct MxBoardPlan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BoardNic {
     /// As it was said or made up.
-    Known(NicId),
+    Fixed(NicId),
     /// That of an interface.
     OfInterface(String),
 }
 
-impl Mx {
+impl MxConfig {
     /// The boards, with everything that was left open: names come from the name of the host, addresses from all that tells it from
     /// others, and stay the same as long as that does; a board which has an interface takes its address. Says which two cannot be
     /// told apart, if there are such.
     pub fn plans(&self, host: &MxHost) -> Result<Vec<MxBoardPlan>, String> {
-        let plan = |(number, board): (usize, &super::Board)| MxBoardPlan {
-            nic: match (board.mac, board.lender()) {
-                (Some(mac), _) => BoardNic::Known(mac.nic()),
+        let plan = |(number, board): (usize, &super::MxBoardConfig)| MxBoardPlan {
+            nic: match (board.mac, board.address_interface()) {
+                (Some(mac), _) => BoardNic::Fixed(mac.nic()),
                 (None, Some(interface)) => BoardNic::OfInterface(interface.to_owned()),
-                (None, None) => BoardNic::Known(made_up(host, number, board.datagrams_at())),
+                (None, None) => BoardNic::Fixed(generated_address(host, number, board.udp_address())),
             },
             name: board.name.as_ref().map_or_else(|| default_name(&host.name, number), |name| name.as_str().to_owned()),
             endpoints: board.endpoints_max.map_or(ENDPOINTS_DEFAULT, Integer::get),
             network: board.network.clone(),
         };
         let plans: Vec<MxBoardPlan> = self.board.as_slice().iter().enumerate().map(plan).collect();
-        tell_apart(plans.iter().map(|plan| match plan.nic {
-            BoardNic::Known(nic) => (plan.name.as_str(), Some(nic)),
+        check_distinct(plans.iter().map(|plan| match plan.nic {
+            BoardNic::Fixed(nic) => (plan.name.as_str(), Some(nic)),
             BoardNic::OfInterface(_) => (plan.name.as_str(), None),
         }))?;
         Ok(plans)
     }
 
     /// The boards as they are without links: one that would take an interface's address has a made-up one.
-    pub fn resolved(&self, host: &MxHost) -> Result<Vec<MxBoard>, String> {
-        MxBoardPlan::settled(&self.plans(host)?, |number, _| Ok::<_, String>(made_up(host, number, None)))
+    pub fn resolved(&self, host: &MxHost) -> Result<Vec<MxBoardEntry>, String> {
+        MxBoardPlan::resolve_addresses(&self.plans(host)?, |number, _| {
+            Ok::<_, String>(generated_address(host, number, None))
+        })
     }
 }
 
 impl MxBoardPlan {
     /// The boards themselves. `address_of` is given the number of a board and the interface whose address it takes. Says for which
     /// board there is no address, or which two have the same.
-    pub fn settled<E: Display>(
+    pub fn resolve_addresses<E: Display>(
         plans: &[Self],
         mut address_of: impl FnMut(usize, &str) -> Result<NicId, E>,
-    ) -> Result<Vec<MxBoard>, String> {
+    ) -> Result<Vec<MxBoardEntry>, String> {
         let mut boards = Vec::new();
         for (number, plan) in plans.iter().enumerate() {
             let nic = match &plan.nic {
-                BoardNic::Known(nic) => *nic,
+                BoardNic::Fixed(nic) => *nic,
                 BoardNic::OfInterface(interface) => {
                     let nic = address_of(number, interface).map_err(|error| format!("mx.board[{number}]: {error}"))?;
-                    if !is_station(nic) {
+                    if !is_unicast(nic) {
                         return Err(format!("mx.board[{number}] needs a mac: {interface} has the address {nic}"));
                     }
                     nic
                 }
             };
-            boards.push(MxBoard { nic, name: plan.name.clone(), endpoints: plan.endpoints });
+            boards.push(MxBoardEntry { nic, name: plan.name.clone(), endpoints: plan.endpoints });
         }
-        tell_apart(boards.iter().map(|board| (board.name.as_str(), Some(board.nic))))?;
+        check_distinct(boards.iter().map(|board| (board.name.as_str(), Some(board.nic))))?;
         Ok(boards)
     }
 }
 
 /// Says which two have one name or one address.
-fn tell_apart<'a>(boards: impl Iterator<Item = (&'a str, Option<NicId>)>) -> Result<(), String> {
+fn check_distinct<'a>(boards: impl Iterator<Item = (&'a str, Option<NicId>)>) -> Result<(), String> {
     let mut seen: Vec<(&str, Option<NicId>)> = Vec::new();
     for (number, (name, nic)) in boards.enumerate() {
         if let Some(other) = seen.iter().position(|other| other.0 == name) {
@@ -119,18 +121,18 @@ fn tell_apart<'a>(boards: impl Iterator<Item = (&'a str, Option<NicId>)>) -> Res
 }
 
 /// Whether an address can be one station's.
-fn is_station(nic: NicId) -> bool {
+fn is_unicast(nic: NicId) -> bool {
     nic.number() != 0 && nic.number() >> 40 & 1 == 0
 }
 
 /// An address that no card has, the same for each start: locally administered, for one station. Where machines are copies of each
-/// other, name and all, the place of their datagrams still tells them apart.
-fn made_up(host: &MxHost, number: usize, datagrams_at: Option<SocketAddr>) -> NicId {
+/// other, name and all, the address of their datagrams still tells them apart.
+fn generated_address(host: &MxHost, number: usize, udp_address: Option<SocketAddr>) -> NicId {
     let mut hasher = blake3::Hasher::new_keyed(&host.id);
     hasher.update(b"isthmus mx board 2");
     hasher.update(&(number as u64).to_le_bytes());
     hasher.update(host.name.as_bytes());
-    if let Some(at) = datagrams_at {
+    if let Some(at) = udp_address {
         hasher.update(&[0]); // Which no name has.
         hasher.update(at.to_string().as_bytes());
     }
@@ -155,7 +157,7 @@ mod tests {
     use super::*;
     use crate::config::{ConfigFile, Inputs, Role, load};
 
-    fn mx(toml: &str) -> Mx {
+    fn mx(toml: &str) -> MxConfig {
         let file = ConfigFile::Given { path: "test.toml".into(), bytes: toml.as_bytes().to_vec() };
         load(&Inputs { file, ..Inputs::bare(Role::System) }).unwrap().config.mx
     }
@@ -164,12 +166,12 @@ mod tests {
         MxHost { name: name.to_owned(), id: [7; 32] }
     }
 
-    fn resolved(toml: &str, name: &str) -> Result<Vec<MxBoard>, String> {
+    fn resolved(toml: &str, name: &str) -> Result<Vec<MxBoardEntry>, String> {
         mx(toml).resolved(&host(name))
     }
 
     #[test]
-    fn without_a_word_there_is_one_board_named_after_the_host() {
+    fn default_is_one_board_named_after_the_host() {
         let boards = resolved("", "node7").unwrap();
         assert_eq!((boards.len(), boards[0].name.as_str(), boards[0].endpoints), (1, "node7:0", 32));
         assert_eq!(resolved("", "node7").unwrap(), boards, "the same for each start");
@@ -177,25 +179,25 @@ mod tests {
     }
 
     #[test]
-    fn made_up_addresses_are_those_of_no_card_and_of_one_station() {
-        let addresses: BTreeSet<_> = (0..1000).map(|number| made_up(&host("node7"), number, None)).collect();
+    fn generated_addresses_are_local_and_unicast() {
+        let addresses: BTreeSet<_> = (0..1000).map(|number| generated_address(&host("node7"), number, None)).collect();
         assert_eq!(addresses.len(), 1000);
         assert!(addresses.iter().all(|nic| nic.number() >> 40 & 0b11 == 0b10));
     }
 
     #[test]
-    fn hosts_that_are_called_the_same_have_boards_of_their_own() {
+    fn hosts_of_one_name_get_different_addresses() {
         let datagrams = |at: &str| format!("[[mx.board]]\nlinks = [{{ udp = '{at}', peers = ['10.0.0.9'] }}]\n");
         let nic =
             |toml: &str, id| mx(toml).resolved(&MxHost { name: "node7".to_owned(), id: [id; 32] }).unwrap()[0].nic;
         assert_ne!(nic("", 1), nic("", 2), "each machine has an id");
         let copies = ["10.0.0.1", "10.0.0.2", "10.0.0.1:7000"].map(|at| nic(&datagrams(at), 1));
         assert_eq!(nic(&datagrams("10.0.0.1"), 1), copies[0], "the same for each start");
-        assert_eq!(BTreeSet::from(copies).len(), 3, "copies of a machine still have places of their own");
+        assert_eq!(BTreeSet::from(copies).len(), 3, "copies of a machine still have addresses of their own");
     }
 
     #[test]
-    fn what_is_said_holds_and_the_rest_is_made_up() {
+    fn keeps_configured_values_and_generates_the_rest() {
         let toml = "[[mx.board]]\nname = 'big'\nendpoints_max = 255\n[[mx.board]]\nmac = '00-60-DD-00-00-01'\n";
         let boards = resolved(toml, "node7").unwrap();
         assert_eq!((boards[0].name.as_str(), boards[0].endpoints), ("big", 255));
@@ -204,9 +206,9 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_a_host_makes_may_be_taken_already() {
+    fn refuses_a_configured_name_equal_to_a_default_name() {
         let toml = "[[mx.board]]\nname = 'node7:1'\n[[mx.board]]\n";
-        let address = made_up(&host("node7"), 0, None);
+        let address = generated_address(&host("node7"), 0, None);
         let second = format!("[[mx.board]]\n[[mx.board]]\nmac = '{address}'\n");
         assert!(resolved(&second, "node7").unwrap_err().ends_with(&format!("both have the address {address}")));
         assert!(
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_or_strange_host_still_makes_a_name() {
+    fn shortens_and_cleans_host_names() {
         assert_eq!(resolved("", &"x".repeat(300)).unwrap()[0].name.len(), HOST_BYTES_MAX + 2);
         assert_eq!(resolved("", "").unwrap()[0].name, "localhost:0");
         assert_eq!(resolved("", "a b\u{7}é").unwrap()[0].name, "ab:0");
@@ -233,40 +235,42 @@ mod tests {
     ";
 
     #[test]
-    fn a_board_takes_the_address_of_its_first_interface_unless_it_has_one() {
+    fn board_uses_the_address_of_its_first_interface_by_default() {
         let plans = mx(LINKED).plans(&host("node7")).unwrap();
         assert_eq!(plans[0].nic, BoardNic::OfInterface("eth1".to_owned()));
-        assert_eq!(plans[1].nic, BoardNic::Known(NicId::from_octets([2, 0, 0, 0, 0, 1])));
+        assert_eq!(plans[1].nic, BoardNic::Fixed(NicId::from_octets([2, 0, 0, 0, 0, 1])));
         assert_eq!(
             plans[2].nic,
-            BoardNic::Known(made_up(&host("node7"), 2, "10.0.0.1:7000".parse().ok())),
+            BoardNic::Fixed(generated_address(&host("node7"), 2, "10.0.0.1:7000".parse().ok())),
             "datagrams do not need a card's address"
         );
 
         let card = NicId::from_octets([0, 0x1b, 0x21, 0, 0, 7]);
         let mut asked = Vec::new();
-        let boards = MxBoardPlan::settled(&plans, |number, interface| {
+        let boards = MxBoardPlan::resolve_addresses(&plans, |number, interface| {
             asked.push((number, interface.to_owned()));
             Ok::<_, String>(card)
         });
         let boards = boards.unwrap();
         assert_eq!(asked, [(0, "eth1".to_owned())]);
         assert_eq!((boards[0].nic, boards[0].name.as_str(), boards[0].endpoints), (card, "node7:0", ENDPOINTS_DEFAULT));
-        assert_eq!(boards[2].nic, made_up(&host("node7"), 2, "10.0.0.1:7000".parse().ok()));
-        assert_eq!(mx(LINKED).resolved(&host("node7")).unwrap()[0].nic, made_up(&host("node7"), 0, None));
+        assert_eq!(boards[2].nic, generated_address(&host("node7"), 2, "10.0.0.1:7000".parse().ok()));
+        assert_eq!(mx(LINKED).resolved(&host("node7")).unwrap()[0].nic, generated_address(&host("node7"), 0, None));
     }
 
     #[test]
-    fn an_interface_without_an_address_of_its_own_is_refused() {
+    fn refuses_an_interface_without_a_unicast_address() {
         let plans = mx(LINKED).plans(&host("node7")).unwrap();
-        let with =
-            |octets| MxBoardPlan::settled(&plans, |_, _| Ok::<_, String>(NicId::from_octets(octets))).unwrap_err();
+        let with = |octets| {
+            MxBoardPlan::resolve_addresses(&plans, |_, _| Ok::<_, String>(NicId::from_octets(octets))).unwrap_err()
+        };
         assert_eq!(with([0; 6]), "mx.board[0] needs a mac: eth1 has the address 00:00:00:00:00:00");
         assert_eq!(with([1, 0, 0, 0, 0, 0]), "mx.board[0] needs a mac: eth1 has the address 01:00:00:00:00:00");
         let taken = "mx.board[0] and mx.board[1] both have the address 02:00:00:00:00:01";
         assert_eq!(with([2, 0, 0, 0, 0, 1]), taken);
         let error =
-            MxBoardPlan::settled(&plans, |_, interface| Err(format!("there is no interface {interface}"))).unwrap_err();
+            MxBoardPlan::resolve_addresses(&plans, |_, interface| Err(format!("there is no interface {interface}")))
+                .unwrap_err();
         assert_eq!(error, "mx.board[0]: there is no interface eth1");
     }
 }

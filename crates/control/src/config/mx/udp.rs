@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::config::fields::members;
-use crate::config::problem::{Finding, Wrong};
-use crate::config::setting::{Item, Setting};
+use crate::config::problem::{Finding, ProblemKind};
+use crate::config::setting::{ConfigValue, Setting};
 
 /// The port of the carrier where nobody says otherwise: the number of the ethertype.
 pub const UDP_PORT: u16 = isthmus_mx::wire::ETHERTYPE;
@@ -28,7 +28,7 @@ pub enum UdpPeer {
 }
 
 impl UdpPeer {
-    pub(super) fn told(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         match self {
             Self::Address(address) => address.to_string(),
             Self::Name { host, port } => format!("{host}:{port}"),
@@ -37,24 +37,24 @@ impl UdpPeer {
 }
 
 /// Why a text is no place to send frames to or to receive them at.
-enum Unfit {
+enum AddressProblem {
     Port,
-    Group,
+    Multicast,
     Other,
 }
 
-impl Unfit {
+impl AddressProblem {
     fn help(&self) -> Option<String> {
         match self {
             Self::Port => Some("name a port from 1 to 65535".to_owned()),
-            Self::Group => Some("that is the address of a group, not of a host".to_owned()),
+            Self::Multicast => Some("that is the address of a group, not of a host".to_owned()),
             Self::Other => None,
         }
     }
 }
 
 /// An address with a port, or with the usual one.
-fn socket_address(text: &str) -> Option<Result<SocketAddr, Unfit>> {
+fn socket_address(text: &str) -> Option<Result<SocketAddr, AddressProblem>> {
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let address = text
         .parse::<SocketAddr>()
@@ -65,14 +65,14 @@ fn socket_address(text: &str) -> Option<Result<SocketAddr, Unfit>> {
         IpAddr::V6(ip) => ip.is_multicast(),
     };
     Some(match address.port() {
-        0 => Err(Unfit::Port),
-        _ if is_group => Err(Unfit::Group),
+        0 => Err(AddressProblem::Port),
+        _ if is_group => Err(AddressProblem::Multicast),
         _ => Ok(address),
     })
 }
 
 /// A name with a port, or with the usual one.
-fn named(text: &str) -> Result<UdpPeer, Unfit> {
+fn parse_named(text: &str) -> Result<UdpPeer, AddressProblem> {
     let (host, port) = match text.split_once(':') {
         Some((host, port)) => (host, port.parse().ok().filter(|&port| port != 0)),
         None => (text, Some(UDP_PORT)),
@@ -85,12 +85,12 @@ fn named(text: &str) -> Result<UdpPeer, Unfit> {
     let is_number = host.rsplit('.').next().is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit()));
     let address = text.rsplit_once(':').map(|(host, _)| host.trim_start_matches('[').trim_end_matches(']'));
     if address.is_some_and(|address| address.parse::<IpAddr>().is_ok()) {
-        return Err(Unfit::Port);
+        return Err(AddressProblem::Port);
     }
     if host.len() > 253 || !host.split('.').all(is_label) || is_number {
-        return Err(Unfit::Other);
+        return Err(AddressProblem::Other);
     }
-    let port = port.ok_or(Unfit::Port)?;
+    let port = port.ok_or(AddressProblem::Port)?;
     Ok(UdpPeer::Name { host: host.to_owned(), port })
 }
 
@@ -106,12 +106,12 @@ impl Setting for UdpAddress {
         )
     }
 
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let text = item.text::<Self>(findings)?;
         let help = match socket_address(text) {
             Some(Ok(address)) => return Some(Self(address)),
             Some(Err(unfit)) => unfit.help(),
-            None => match (text.strip_prefix(':'), named(text)) {
+            None => match (text.strip_prefix(':'), parse_named(text)) {
                 (Some(port), _) if port.parse::<u16>().is_ok() => Some(format!("did you mean \"0.0.0.0:{port}\"?")),
                 (_, Ok(_)) => Some("this host's own address is not looked up: write it in numbers".to_owned()),
                 (_, Err(unfit)) => unfit.help(),
@@ -135,13 +135,13 @@ impl Setting for UdpPeer {
         )
     }
 
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let text = item.text::<Self>(findings)?;
         let help = match socket_address(text) {
             Some(Ok(address)) if address.ip().is_unspecified() => Some("nobody can be reached there".to_owned()),
             Some(Ok(address)) => return Some(Self::Address(address)),
             Some(Err(unfit)) => unfit.help(),
-            None => match named(text) {
+            None => match parse_named(text) {
                 Ok(peer) => return Some(peer),
                 Err(unfit) => unfit.help(),
             },
@@ -151,7 +151,7 @@ impl Setting for UdpPeer {
     }
 
     fn to_toml(&self) -> toml::Value {
-        self.told().into()
+        self.describe().into()
     }
 }
 
@@ -171,18 +171,20 @@ impl Setting for UdpPeers {
         format!("a list of 1 to {} addresses or names of hosts", Self::LENGTH_MAX)
     }
 
-    fn read(item: &Item<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
+    fn read(item: &ConfigValue<'_>, findings: &mut Vec<Finding>) -> Option<Self> {
         let before = findings.len();
         let (mut peers, mut seen) = (Vec::new(), BTreeSet::new());
         for (member, peer) in members::<Self, UdpPeer>(item, Self::LENGTH_MAX, findings)? {
             if !seen.insert(peer.clone()) {
-                findings.push(member.finding(Wrong::Repeated { key: item.key.clone(), found: peer.told() }, None));
+                findings.push(
+                    member.finding(ProblemKind::Repeated { key: item.key.clone(), found: peer.describe() }, None),
+                );
             }
             peers.push(peer);
         }
         if peers.is_empty() && findings.len() == before {
             let (key, found) = (item.key.clone(), "an empty list".to_owned());
-            findings.push(item.finding(Wrong::OutOfRange { key, found, expected: Self::expected() }, None));
+            findings.push(item.finding(ProblemKind::OutOfRange { key, found, expected: Self::expected() }, None));
         }
         (findings.len() == before).then_some(Self(peers))
     }

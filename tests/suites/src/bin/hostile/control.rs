@@ -1,14 +1,14 @@
 //! Requests that are well formed and out of place: not their turn, not their channel, not their number, too many.
 
-use crate::raw::{Attached, Raw, name, socket};
-use crate::{Deed, Done, say};
+use crate::raw::{Attached, RawConnection, name, socket};
+use crate::{Attack, Done, print_fact};
 use anyhow::{Context as _, bail};
-use isthmus_client::{Inquirer, Options};
+use isthmus_client::{Options, QueryClient};
 use isthmus_layout::RegionSize;
-use isthmus_layout::board::Place;
-use isthmus_layout::channel::{Direction, Geometry, SlabSize};
+use isthmus_layout::channel::{ChannelGeometry, Direction, SlabSize};
 use isthmus_layout::control::*;
 use isthmus_layout::ids::{ChannelId, DomainId, EndpointIndex};
+use isthmus_layout::ready_map::ReadyBit;
 use isthmus_layout::reason::Reason;
 use isthmus_platform::{local, seqpacket};
 use rustix::fd::{AsFd as _, OwnedFd};
@@ -18,7 +18,7 @@ pub(crate) fn names() -> Done {
     let mut held = Vec::new();
     let reason = loop {
         let attach = Attach { name: Some(name(&format!("taken-{}", held.len()))), resume: None };
-        let raw = match Raw::greeted() {
+        let raw = match RawConnection::connect_and_greet() {
             Ok(raw) => raw,
             Err(error) => break format!("{error:#}"),
         };
@@ -27,48 +27,51 @@ pub(crate) fn names() -> Done {
             Err(reason) => break reason.name().to_owned(),
         }
     };
-    say(&format!("names {} then {reason}", held.len()));
+    print_fact(&format!("names {} then {reason}", held.len()));
     std::mem::forget(held);
     Ok(())
 }
 
 /// Messages that have no place where they come, about channels that are somebody else's.
-pub(crate) fn turns(deed: &mut Deed) -> Done {
+pub(crate) fn send_out_of_order(attack: &mut Attack) -> Done {
     let answered = |what: &str, outcome: Result<(), Reason>| {
-        say(&format!("{what}: {}", outcome.map_or_else(|reason| reason.name(), |()| "DONE")));
+        print_fact(&format!("{what}: {}", outcome.map_or_else(|reason| reason.name(), |()| "DONE")));
     };
-    let mut early = Raw::connect()?;
+    let mut early = RawConnection::connect()?;
     answered("attach before hello", early.ask(Attach { name: None, resume: None }, &[])?.map(drop));
-    let mut greeted = Raw::greeted()?;
-    let hello = Hello { magic: Magic, spoken: Spoken::CURRENT, library: name("hostile 1") };
+    let mut greeted = RawConnection::connect_and_greet()?;
+    let hello = Hello { magic: Magic, versions: VersionRange::CURRENT, library: name("hostile 1") };
     answered("hello twice", greeted.ask(hello, &[])?.map(drop));
     answered("endpoint before attach", greeted.ask(OpenEndpoint { index: None, label: None }, &[])?.map(drop));
-    let mut us = Raw::attached(None)?;
+    let mut us = RawConnection::connect_and_attach(None)?;
     answered("attach twice", us.raw.ask(Attach { name: None, resume: None }, &[])?.map(drop));
     let index = EndpointIndex::new(9).context("an endpoint")?;
     answered("close what is not open", us.raw.ask(CloseEndpoint { index }, &[])?.map(drop));
     let foreign = channels_of_others()?;
     let Some(&channel) = foreign.first() else { bail!("nobody has a channel") };
     let told = |outcome: Option<Reason>| outcome.map_or(Ok(()), Err);
-    let reason = Reason::ClosedHere;
-    answered("accept a foreign channel", told(us.raw.tell(AcceptChannel { channel })?));
-    answered("refuse a foreign channel", told(us.raw.tell(RefuseChannel { channel, reason })?));
-    answered("close a foreign channel", told(us.raw.tell(CloseChannel { channel, reason })?));
-    answered("close what is no channel", told(us.raw.tell(CloseChannel { channel: ChannelId(3), reason })?));
-    let victim = us.raw.lookup(&deed.victim)?;
+    let reason = Reason::ClosedLocally;
+    answered("accept a foreign channel", told(us.raw.send_and_check(AcceptChannel { channel })?));
+    answered("refuse a foreign channel", told(us.raw.send_and_check(RefuseChannel { channel, reason })?));
+    answered("close a foreign channel", told(us.raw.send_and_check(CloseChannel { channel, reason })?));
+    answered("close what is no channel", told(us.raw.send_and_check(CloseChannel { channel: ChannelId(3), reason })?));
+    let victim = us.raw.lookup(&attack.victim)?;
     answered("adopt a foreign channel", us.adopt(channel, victim, Direction::Zero, 100)?);
-    answered("a channel with itself", told(us.raw.tell(RequestChannel { peer: us.welcome.domain, attempt: 1 })?));
+    answered(
+        "a channel with itself",
+        told(us.raw.send_and_check(RequestChannel { peer: us.welcome.domain, attempt: 1 })?),
+    );
     let nobody = DomainId::new(u32::MAX).context("a number")?;
-    answered("a channel with nobody", told(us.raw.tell(RequestChannel { peer: nobody, attempt: 255 })?));
+    answered("a channel with nobody", told(us.raw.send_and_check(RequestChannel { peer: nobody, attempt: 255 })?));
     let region = isthmus_layout::ids::RegionId(77);
-    answered("revoke what was not granted", told(us.raw.tell(Revoke { peer: victim, region })?));
+    answered("revoke what was not granted", told(us.raw.send_and_check(Revoke { peer: victim, region })?));
     Ok(())
 }
 
 /// The channels there are, none of them ours.
 fn channels_of_others() -> anyhow::Result<Vec<ChannelId>> {
     let options = Options { socket: Some(socket()), no_autostart: true, ..Options::default() };
-    let report = Inquirer::connect(&options)?.ask(Topic::Channels, &[])?;
+    let report = QueryClient::connect(&options)?.query(Topic::Channels, &[])?;
     let report: isthmus_control::schema::Channels = serde_json::from_str(&report)?;
     let ids = report.pairs.iter().filter_map(|pair| pair.channel.as_ref());
     Ok(ids.filter_map(|row| u64::from_str_radix(row.id.strip_prefix('c')?, 16).ok().map(ChannelId)).collect())
@@ -81,11 +84,11 @@ impl Attached {
         channel: ChannelId,
         peer: DomainId,
         direction: Direction,
-        place: u16,
+        ready_bit: u16,
     ) -> anyhow::Result<Result<(), Reason>> {
         let slab = SlabSize::new(64 << 10).context("a slab")?;
-        let memory = local::memory(Geometry { slab }.size())?;
-        self.adopt_with(channel, peer, direction, place, &memory)
+        let memory = local::memory(ChannelGeometry { slab }.size())?;
+        self.adopt_with(channel, peer, direction, ready_bit, &memory)
     }
 
     fn adopt_with(
@@ -93,74 +96,92 @@ impl Attached {
         channel: ChannelId,
         peer: DomainId,
         direction: Direction,
-        place: u16,
+        ready_bit: u16,
         memory: &OwnedFd,
     ) -> anyhow::Result<Result<(), Reason>> {
-        let (slab, place) = (SlabSize::new(64 << 10).context("a slab")?, Place::new(place).context("a place")?);
-        let adopt = Adopt { channel, peer, direction, slab, board: BoardIndex::DAEMON, place, peer_place: place };
+        let (slab, ready_bit) =
+            (SlabSize::new(64 << 10).context("a slab")?, ReadyBit::new(ready_bit).context("a place")?);
+        let adopt = AdoptChannel {
+            channel,
+            peer,
+            direction,
+            slab,
+            ready_map: ReadyMapIndex::DAEMON,
+            ready_bit,
+            peer_ready_bit: ready_bit,
+        };
         Ok(self.raw.ask(adopt, &[memory.as_fd()])?.map(drop))
     }
 }
 
 /// Two conspirators show a channel under a number that the daemon has not given out yet, and then have it give out that number.
-pub(crate) fn future() -> Done {
-    let (mut one, mut two, mut three) = (Raw::attached(None)?, Raw::attached(None)?, Raw::attached(None)?);
+pub(crate) fn adopt_future_channels() -> Done {
+    let (mut one, mut two, mut three) = (
+        RawConnection::connect_and_attach(None)?,
+        RawConnection::connect_and_attach(None)?,
+        RawConnection::connect_and_attach(None)?,
+    );
     let serial = one.raw.say(RequestChannel { peer: three.welcome.domain, attempt: 1 }, &[])?;
-    let heard = one.raw.hear(|heard| heard.serial == Some(serial))?;
-    let ToClient::ChannelOffer(offer) = heard.message else { bail!("no offer but {:?}", heard.message) };
+    let received = one.raw.receive_matching(|received| received.serial == Some(serial))?;
+    let ToClient::ChannelOffer(offer) = received.message else { bail!("no offer but {:?}", received.message) };
     let memory = local::memory(RegionSize(1 << 20))?;
     for ahead in 1..4 {
         let channel = ChannelId(offer.channel.0 + ahead);
         let [ours, theirs] = [&one, &two].map(|domain| domain.welcome.domain);
-        let place = 100 + ahead as u16;
-        let first = one.adopt_with(channel, theirs, Direction::Zero, place, &memory)?;
-        let second = two.adopt_with(channel, ours, Direction::One, place, &memory)?;
-        say(&format!("adopted ahead {ahead}: {:?} {:?}", first.map_err(Reason::name), second.map_err(Reason::name)));
+        let ready_bit = 100 + ahead as u16;
+        let first = one.adopt_with(channel, theirs, Direction::Zero, ready_bit, &memory)?;
+        let second = two.adopt_with(channel, ours, Direction::One, ready_bit, &memory)?;
+        print_fact(&format!(
+            "adopted ahead {ahead}: {:?} {:?}",
+            first.map_err(Reason::name),
+            second.map_err(Reason::name)
+        ));
     }
     for _ in 0..8 {
         three.raw.say(RequestChannel { peer: two.welcome.domain, attempt: 1 }, &[])?;
-        two.raw.say(CloseChannel { channel: ChannelId(0), reason: Reason::ClosedHere }, &[])?;
-        let mut another = Raw::attached(None)?;
+        two.raw.say(CloseChannel { channel: ChannelId(0), reason: Reason::ClosedLocally }, &[])?;
+        let mut another = RawConnection::connect_and_attach(None)?;
         let serial = another.raw.say(RequestChannel { peer: three.welcome.domain, attempt: 1 }, &[])?;
-        another.raw.hear(|heard| heard.serial == Some(serial))?;
+        another.raw.receive_matching(|received| received.serial == Some(serial))?;
     }
     Ok(())
 }
 
 /// Asks and asks, and reads no answer, until the daemon has had enough.
-pub(crate) fn deaf() -> Done {
-    let us = Raw::attached(Some("deaf"))?;
+pub(crate) fn stop_reading() -> Done {
+    let us = RawConnection::connect_and_attach(Some("deaf"))?;
     let lookup = ToDaemon::from(Lookup { name: name("nobody") }).emit(RequestSerial::new(1));
     let mut asked = 0_u64;
-    while us.raw.throw(&lookup, &[]) {
+    while us.raw.send_raw(&lookup, &[]) {
         asked += 1;
     }
-    say(&format!("asked {asked}"));
+    print_fact(&format!("asked {asked}"));
     Ok(())
 }
 
 /// The same for reports, each of which is long.
-pub(crate) fn inquisitive() -> Done {
-    let us = Raw::attached(Some("inquisitive"))?;
-    let crowd = (0..60).map(|at| Raw::attached(Some(&format!("one-of-many-domains-that-make-reports-long-{at}"))));
+pub(crate) fn flood_queries() -> Done {
+    let us = RawConnection::connect_and_attach(Some("inquisitive"))?;
+    let crowd = (0..60)
+        .map(|at| RawConnection::connect_and_attach(Some(&format!("one-of-many-domains-that-make-reports-long-{at}"))));
     let crowd: Vec<Attached> = crowd.collect::<Result<_, _>>()?;
     let query = |topic| {
         ToDaemon::from(Query { topic, arguments: List::new(Vec::new()).expect("none") }).emit(RequestSerial::new(1))
     };
     let queries = [Topic::Metrics, Topic::Config, Topic::Domains].map(query);
     let mut asked = 0;
-    while asked < 3000 && us.raw.throw(&queries[asked % 3], &[]) {
+    while asked < 3000 && us.raw.send_raw(&queries[asked % 3], &[]) {
         asked += 1;
     }
-    say(&format!("asked {asked}"));
+    print_fact(&format!("asked {asked}"));
     std::mem::forget((us, crowd));
     Ok(())
 }
 
 /// Asks for channels with everybody, again and again, and takes none.
-pub(crate) fn everybody(deed: &mut Deed) -> Done {
-    let mut us = Raw::attached(None)?;
-    let victim = us.raw.lookup(&deed.victim)?;
+pub(crate) fn connect_to_all(attack: &mut Attack) -> Done {
+    let mut us = RawConnection::connect_and_attach(None)?;
+    let victim = us.raw.lookup(&attack.victim)?;
     let numbers = 1..=victim.number() + 8;
     let (mut offers, mut refusals) = (0, 0);
     for round in 0..600 {
@@ -176,22 +197,22 @@ pub(crate) fn everybody(deed: &mut Deed) -> Done {
             }
         }
     }
-    say(&format!("offers {offers} refusals {refusals}"));
+    print_fact(&format!("offers {offers} refusals {refusals}"));
     Ok(())
 }
 
 /// Comes back as somebody who it never was.
-pub(crate) fn forge(deed: &mut Deed) -> Done {
-    let mut us = Raw::attached(Some("forger"))?;
-    let victim = us.raw.lookup(&deed.victim)?;
+pub(crate) fn forge_tickets(attack: &mut Attack) -> Done {
+    let mut us = RawConnection::connect_and_attach(Some("forger"))?;
+    let victim = us.raw.lookup(&attack.victim)?;
     let own = us.welcome.clone();
     let [memory, bell] = [us.fds[3].try_clone()?, us.fds[4].try_clone()?];
     drop(us);
-    let random = Ticket(deed.bytes(32).try_into().expect("so many were asked for"));
+    let random = Ticket(attack.bytes(32).try_into().expect("so many were asked for"));
     let mut flipped = own.ticket;
-    flipped.0[deed.chance.below(32) as usize] ^= 1 << deed.chance.below(8);
+    flipped.0[attack.chance.below(32) as usize] ^= 1 << attack.chance.below(8);
     let claims = [
-        ("the victim's number and name by our ticket", victim, deed.victim.as_str(), own.ticket),
+        ("the victim's number and name by our ticket", victim, attack.victim.as_str(), own.ticket),
         ("the victim's number by our ticket", victim, "forger", own.ticket),
         ("our number by a random ticket", own.domain, "forger", random),
         ("our number by a ticket with a wrong bit", own.domain, "forger", flipped),
@@ -200,11 +221,11 @@ pub(crate) fn forge(deed: &mut Deed) -> Done {
     ];
     for (what, domain, called, ticket) in claims {
         let attach = Attach { name: Some(name(called)), resume: Some(Resume { domain, ticket }) };
-        let outcome = Raw::greeted()?.attach(attach, &[memory.as_fd(), bell.as_fd()])?;
-        say(&format!("{what}: {}", outcome.map_or_else(|reason| reason.name(), |_| "RESUMED")));
+        let outcome = RawConnection::connect_and_greet()?.attach(attach, &[memory.as_fd(), bell.as_fd()])?;
+        print_fact(&format!("{what}: {}", outcome.map_or_else(|reason| reason.name(), |_| "RESUMED")));
     }
     let nameless = Attach { name: None, resume: Some(Resume { domain: own.domain, ticket: own.ticket }) };
-    let outcome = Raw::greeted()?.attach(nameless, &[memory.as_fd(), bell.as_fd()])?;
-    say(&format!("without a name: {}", outcome.map_or_else(|reason| reason.name(), |_| "RESUMED")));
+    let outcome = RawConnection::connect_and_greet()?.attach(nameless, &[memory.as_fd(), bell.as_fd()])?;
+    print_fact(&format!("without a name: {}", outcome.map_or_else(|reason| reason.name(), |_| "RESUMED")));
     Ok(())
 }

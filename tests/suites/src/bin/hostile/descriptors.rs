@@ -1,12 +1,12 @@
 //! Descriptors of the wrong kind, in the wrong number, of memory that is not what it should be.
 
-use crate::raw::{Attached, Raw, name};
-use crate::{Deed, Done, say};
+use crate::raw::{Attached, RawConnection, name};
+use crate::{Attack, Done, print_fact};
 use anyhow::Context as _;
-use isthmus_layout::board::Place;
 use isthmus_layout::channel::{Direction, SlabSize};
 use isthmus_layout::control::*;
 use isthmus_layout::ids::{ChannelId, DomainId, RegionId};
+use isthmus_layout::ready_map::ReadyBit;
 use isthmus_layout::reason::Reason;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -36,7 +36,7 @@ fn kinds() -> anyhow::Result<Vec<Kind>> {
     Ok(vec![
         ("a socket", socket),
         ("a pipe", reading),
-        ("a connection to the daemon", Raw::greeted()?.socket),
+        ("a connection to the daemon", RawConnection::connect_and_greet()?.socket),
         ("nothing", File::open("/dev/null")?.into()),
         ("endless zeroes", File::open("/dev/zero")?.into()),
         ("a folder", File::open("/")?.into()),
@@ -50,15 +50,15 @@ fn kinds() -> anyhow::Result<Vec<Kind>> {
 }
 
 /// Shows each kind wherever a message takes a descriptor.
-pub(crate) fn wrong(deed: &mut Deed) -> Done {
+pub(crate) fn send_wrong_fds(attack: &mut Attack) -> Done {
     for at in 0..kinds()?.len() {
-        let mut us = Raw::attached(None)?;
-        let victim = us.raw.lookup(&deed.victim)?;
+        let mut us = RawConnection::connect_and_attach(None)?;
+        let victim = us.raw.lookup(&attack.victim)?;
         let (what, fd) = kinds()?.swap_remove(at);
         let fd = [fd.as_fd()];
         let answered = |where_: &str, outcome: Result<Result<(), Reason>, anyhow::Error>| {
             let outcome = outcome.map_or("ENDED", |outcome| outcome.map_or_else(|reason| reason.name(), |()| "TAKEN"));
-            say(&format!("{what} as {where_}: {outcome}"));
+            print_fact(&format!("{what} as {where_}: {outcome}"));
         };
         let grant = Grant { peer: victim, region: RegionId(5), start: 0, bytes: 4096 };
         answered("a region", us.raw.ask(grant, &fd).map(|answer| answer.map(drop)));
@@ -67,41 +67,49 @@ pub(crate) fn wrong(deed: &mut Deed) -> Done {
         let (board, bell) = (us.fds[3].try_clone()?, us.fds[4].try_clone()?);
         drop(us);
         for (where_, fds) in [("a board", [fd[0], bell.as_fd()]), ("a doorbell", [board.as_fd(), fd[0]])] {
-            answered(where_, come_back(&welcome, &fds));
+            answered(where_, resume_with(&welcome, &fds));
         }
     }
-    too_many(deed)
+    too_many(attack)
 }
 
 /// Resumes a domain whose connection has ended, as soon as the daemon has seen that it has.
-fn come_back(welcome: &Welcome, fds: &[BorrowedFd<'_>]) -> anyhow::Result<Result<(), Reason>> {
+fn resume_with(welcome: &Welcome, fds: &[BorrowedFd<'_>]) -> anyhow::Result<Result<(), Reason>> {
     loop {
-        match Raw::greeted()?.attach(Attached::resume(welcome), fds)? {
+        match RawConnection::connect_and_greet()?.attach(Attached::resume(welcome), fds)? {
             Err(Reason::StillAttached) => std::thread::yield_now(),
             answer => return Ok(answer.map(drop)),
         }
     }
 }
 
-fn adopt(peer: DomainId) -> anyhow::Result<Adopt> {
-    let (slab, place) = (SlabSize::new(64 << 10).context("a slab")?, Place::new(99).context("a place")?);
+fn adopt(peer: DomainId) -> anyhow::Result<AdoptChannel> {
+    let (slab, ready_bit) = (SlabSize::new(64 << 10).context("a slab")?, ReadyBit::new(99).context("a place")?);
     let channel = ChannelId(12);
-    Ok(Adopt { channel, peer, direction: Direction::One, slab, board: BoardIndex::DAEMON, place, peer_place: place })
+    Ok(AdoptChannel {
+        channel,
+        peer,
+        direction: Direction::One,
+        slab,
+        ready_map: ReadyMapIndex::DAEMON,
+        ready_bit,
+        peer_ready_bit: ready_bit,
+    })
 }
 
 /// More descriptors than belong to a message, or than any message has.
-fn too_many(deed: &mut Deed) -> Done {
+fn too_many(attack: &mut Attack) -> Done {
     let fd = File::open("/dev/null")?;
     for count in [1, 2, 8] {
-        let mut us = Raw::attached(None)?;
-        us.raw.say(Lookup { name: name(&deed.victim) }, &vec![fd.as_fd(); count])?;
-        say(&format!("{count} descriptors too many: {}", us.raw.ended()?.map_or("ENDED", Reason::name)));
+        let mut us = RawConnection::connect_and_attach(None)?;
+        us.raw.say(Lookup { name: name(&attack.victim) }, &vec![fd.as_fd(); count])?;
+        print_fact(&format!("{count} descriptors too many: {}", us.raw.ended()?.map_or("ENDED", Reason::name)));
     }
     Ok(())
 }
 
 /// A connected socket that takes for ever to close: the other side reads nothing, and closing waits until it has.
-pub(crate) fn lingering() -> anyhow::Result<OwnedFd> {
+pub(crate) fn unread_socket() -> anyhow::Result<OwnedFd> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let sender = TcpStream::connect(listener.local_addr()?)?;
     std::mem::forget(listener.accept()?);
@@ -112,9 +120,9 @@ pub(crate) fn lingering() -> anyhow::Result<OwnedFd> {
 }
 
 /// Sends descriptors and closes our copies: then the last one is the daemon's to close.
-fn pass(raw: &Raw, packet: &[u8], fds: Vec<OwnedFd>) {
+fn send_fds(raw: &RawConnection, packet: &[u8], fds: Vec<OwnedFd>) {
     let borrowed: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
-    if !raw.throw(packet, &borrowed) {
+    if !raw.send_raw(packet, &borrowed) {
         // It has had enough; they are still all ours.
         for fd in &fds {
             let _ = rustix::net::sockopt::set_socket_linger(fd, None);
@@ -123,32 +131,32 @@ fn pass(raw: &Raw, packet: &[u8], fds: Vec<OwnedFd>) {
 }
 
 /// Sends descriptors whose closing takes for ever, where one is expected, where none is, and too many at once.
-pub(crate) fn linger() -> Done {
+pub(crate) fn keep_fds_in_flight() -> Done {
     for count in [1, 8] {
-        let us = Raw::attached(None)?;
-        let fds: Vec<OwnedFd> = (0..count).map(|_| lingering()).collect::<Result<_, _>>()?;
-        pass(&us.raw, &ToDaemon::from(Lookup { name: name("nobody") }).emit(RequestSerial::new(1)), fds);
+        let us = RawConnection::connect_and_attach(None)?;
+        let fds: Vec<OwnedFd> = (0..count).map(|_| unread_socket()).collect::<Result<_, _>>()?;
+        send_fds(&us.raw, &ToDaemon::from(Lookup { name: name("nobody") }).emit(RequestSerial::new(1)), fds);
         std::mem::forget(us);
     }
-    let mut us = Raw::attached(None)?;
+    let mut us = RawConnection::connect_and_attach(None)?;
     let grant = Grant { peer: us.welcome.domain, region: RegionId(5), start: 0, bytes: 4096 };
     let serial = RequestSerial::new(9);
-    pass(&us.raw, &ToDaemon::from(grant).emit(serial), vec![lingering()?]);
-    us.raw.hear(|heard| heard.serial == serial)?;
+    send_fds(&us.raw, &ToDaemon::from(grant).emit(serial), vec![unread_socket()?]);
+    us.raw.receive_matching(|received| received.serial == serial)?;
     // And some that lie in the socket unread when the daemon ends the connection.
-    let us = Raw::attached(None)?;
-    us.raw.throw(b"nonsense", &[]);
+    let us = RawConnection::connect_and_attach(None)?;
+    us.raw.send_raw(b"nonsense", &[]);
     for _ in 0..4 {
-        pass(&us.raw, b"nonsense", vec![lingering()?]);
+        send_fds(&us.raw, b"nonsense", vec![unread_socket()?]);
     }
     std::mem::forget(us);
     Ok(())
 }
 
 /// Grants of memory that is not what a region has to be.
-pub(crate) fn grants(deed: &mut Deed) -> Done {
-    let mut us = Raw::attached(None)?;
-    let peer = us.raw.lookup(&deed.victim)?;
+pub(crate) fn grants(attack: &mut Attack) -> Done {
+    let mut us = RawConnection::connect_and_attach(None)?;
+    let peer = us.raw.lookup(&attack.victim)?;
     let (sealed, part) = (SealFlags::SHRINK | SealFlags::FUTURE_WRITE, 1 << 16);
     let whole = memory(part, sealed)?;
     rustix::fs::fallocate(&whole, FallocateFlags::empty(), 0, part)?;
@@ -166,15 +174,15 @@ pub(crate) fn grants(deed: &mut Deed) -> Done {
     for (at, (what, fd, start, bytes)) in grants.into_iter().enumerate() {
         let grant = Grant { peer, region: RegionId(at as u64 + 1), start, bytes };
         let outcome = us.raw.ask(grant, &[fd.as_fd()])?;
-        say(&format!("{what}: {}", outcome.map_or_else(|reason| reason.name(), |_| "passed on")));
+        print_fact(&format!("{what}: {}", outcome.map_or_else(|reason| reason.name(), |_| "passed on")));
     }
     Ok(())
 }
 
 /// Tries to take shared memory away from under those who have it mapped.
-pub(crate) fn shrink(deed: &mut Deed) -> Done {
-    let mut us = Raw::attached(None)?;
-    let victim = us.raw.lookup(&deed.victim)?;
+pub(crate) fn shrink(attack: &mut Attack) -> Done {
+    let mut us = RawConnection::connect_and_attach(None)?;
+    let victim = us.raw.lookup(&attack.victim)?;
     let (_, offered) = us.raw.channel(victim)?;
     let given = [
         ("the domain ring", &us.fds[0]),
@@ -191,12 +199,12 @@ pub(crate) fn shrink(deed: &mut Deed) -> Done {
                 |()| "DONE".into(),
             )
         };
-        say(&format!("{what} shrinks: {}", outcome(rustix::fs::ftruncate(fd, 0))));
-        say(&format!("{what} grows: {}", outcome(rustix::fs::ftruncate(fd, 2 * size))));
-        say(&format!("{what} is sealed: {}", outcome(rustix::fs::fcntl_add_seals(fd, SealFlags::WRITE))));
+        print_fact(&format!("{what} shrinks: {}", outcome(rustix::fs::ftruncate(fd, 0))));
+        print_fact(&format!("{what} grows: {}", outcome(rustix::fs::ftruncate(fd, 2 * size))));
+        print_fact(&format!("{what} is sealed: {}", outcome(rustix::fs::fcntl_add_seals(fd, SealFlags::WRITE))));
         // Holes read as zeroes: its peer finds a fault, never a signal.
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        say(&format!(
+        print_fact(&format!(
             "{what} gets a hole: {}",
             rustix::fs::fallocate(fd, punch, 0, size).map_or("refused", |()| "done")
         ));

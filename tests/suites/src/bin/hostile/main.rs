@@ -1,7 +1,7 @@
 //! A program that does to a daemon and to other domains what no library does. Only tests run it.
 //!
 //! ```text
-//! isthmus-hostile DEED [VICTIM]     does it, says what came of it, one fact a line, then `done`, and stays until its input ends
+//! isthmus-hostile ATTACK [VICTIM]   does it, says what came of it, one fact a line, then `done`, and stays until its input ends
 //! ```
 //!
 //! It speaks the control protocol by hand ([`raw`]); chance comes from `ISTHMUS_SEED`. Its facts are what it was answered: what
@@ -16,23 +16,23 @@ mod memory;
 mod noise;
 mod raw;
 
-use isthmus_testbed::Schedule;
+use isthmus_testbed::SeededRandom;
 use std::io::Read as _;
 use std::process::ExitCode;
 
-/// What a deed can break off with.
+/// The outcome of an attack.
 type Done = anyhow::Result<()>;
 
-/// Whom a deed is done to, and by what chance.
-struct Deed {
+/// The victim of an attack, and its source of random numbers.
+struct Attack {
     victim: String,
-    chance: Schedule,
+    chance: SeededRandom,
 }
 
-impl Deed {
+impl Attack {
     fn new(victim: Option<&String>) -> Self {
-        let chance = Schedule::new();
-        say(&format!("seed {:#x}", chance.seed()));
+        let chance = SeededRandom::new();
+        print_fact(&format!("seed {:#x}", chance.seed()));
         Self { victim: victim.cloned().unwrap_or_default(), chance }
     }
 
@@ -43,42 +43,42 @@ impl Deed {
 }
 
 /// A fact for the test.
-fn say(fact: &str) {
+fn print_fact(fact: &str) {
     println!("{fact}"); // Each line is flushed: standard output is line-buffered.
 }
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let mut deed = Deed::new(args.get(1));
+    let mut attack = Attack::new(args.get(1));
     let outcome = match args.first().map(String::as_str) {
-        Some("noise") => noise::noise(&mut deed),
-        Some("mute") => noise::mute(),
-        Some("crowd") => noise::crowd(),
+        Some("malformed-bytes") => noise::send_noise(&mut attack),
+        Some("silent-connections") => noise::connect_silently(),
+        Some("connection-flood") => noise::crowd(),
         Some("names") => control::names(),
-        Some("turns") => control::turns(&mut deed),
-        Some("deaf") => control::deaf(),
-        Some("inquisitive") => control::inquisitive(),
-        Some("everybody") => control::everybody(&mut deed),
-        Some("forge") => control::forge(&mut deed),
-        Some("future") => control::future(),
-        Some("descriptors") => descriptors::wrong(&mut deed),
-        Some("linger") => descriptors::linger(),
-        Some("grants") => descriptors::grants(&mut deed),
-        Some("shrink") => descriptors::shrink(&mut deed),
-        Some("ring") => memory::ring(&mut deed),
-        Some("channel") => memory::channel(&mut deed),
-        Some("records") => memory::records(&mut deed),
-        Some("boards") => memory::boards(&mut deed),
-        Some("bells") => doorbells::fill(&mut deed),
-        Some("parcels") => doorbells::parcels(&mut deed),
-        Some("peek") => memory::peek(&mut deed, args.get(2)),
-        _ => Err(anyhow::anyhow!("what deed?")),
+        Some("out-of-order-messages") => control::send_out_of_order(&mut attack),
+        Some("never-read") => control::stop_reading(),
+        Some("query-flood") => control::flood_queries(),
+        Some("channel-flood") => control::connect_to_all(&mut attack),
+        Some("forged-tickets") => control::forge_tickets(&mut attack),
+        Some("future-channels") => control::adopt_future_channels(),
+        Some("wrong-descriptors") => descriptors::send_wrong_fds(&mut attack),
+        Some("slow-close") => descriptors::keep_fds_in_flight(),
+        Some("grants") => descriptors::grants(&mut attack),
+        Some("resize-memory") => descriptors::shrink(&mut attack),
+        Some("ring") => memory::ring(&mut attack),
+        Some("channel") => memory::channel(&mut attack),
+        Some("records") => memory::records(&mut attack),
+        Some("ready-maps") => memory::ready_maps(&mut attack),
+        Some("full-doorbells") => doorbells::fill(&mut attack),
+        Some("descriptors-in-doorbells") => doorbells::pass_fds_in_doorbell(&mut attack),
+        Some("peek") => memory::peek(&mut attack, args.get(2)),
+        _ => Err(anyhow::anyhow!("unknown attack")),
     };
     if let Err(error) = outcome {
         eprintln!("isthmus-hostile: {error:#}");
         return ExitCode::FAILURE;
     }
-    say("done");
+    print_fact("done");
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     ExitCode::SUCCESS
 }

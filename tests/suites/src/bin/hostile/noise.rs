@@ -1,7 +1,7 @@
 //! Noise: bytes that mean nothing, connections that say nothing, connections without number.
 
-use crate::raw::{Raw, name};
-use crate::{Deed, Done, say};
+use crate::raw::{RawConnection, name};
+use crate::{Attack, Done, print_fact};
 use isthmus_layout::control::{Lookup, RequestSerial, ToDaemon};
 use isthmus_platform::seqpacket;
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ const CROWD: usize = 3000;
 
 /// Random bytes, valid heads before garbage, true messages cut or changed, with descriptors or without; at each stage of a
 /// connection.
-pub(crate) fn noise(deed: &mut Deed) -> Done {
+pub(crate) fn send_noise(attack: &mut Attack) -> Done {
     let spare: Vec<OwnedFd> = vec![
         std::fs::File::open("/dev/null")?.into(),
         rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?,
@@ -22,47 +22,47 @@ pub(crate) fn noise(deed: &mut Deed) -> Done {
     let mut thrown = 0;
     for round in 0..ROUNDS {
         let raw = match round % 3 {
-            0 => Raw::connect()?,
-            1 => Raw::greeted()?,
-            _ => Raw::attached(None)?.raw,
+            0 => RawConnection::connect()?,
+            1 => RawConnection::connect_and_greet()?,
+            _ => RawConnection::connect_and_attach(None)?.raw,
         };
-        for _ in 0..=deed.chance.below(4) {
-            let packet = packet(deed);
-            let fds: Vec<BorrowedFd<'_>> = match deed.chance.below(4) {
-                0 => (0..=deed.chance.below(7)).map(|at| spare[at as usize % 2].as_fd()).collect(),
+        for _ in 0..=attack.chance.below(4) {
+            let packet = packet(attack);
+            let fds: Vec<BorrowedFd<'_>> = match attack.chance.below(4) {
+                0 => (0..=attack.chance.below(7)).map(|at| spare[at as usize % 2].as_fd()).collect(),
                 _ => Vec::new(),
             };
-            thrown += usize::from(raw.throw(&packet, &fds));
+            thrown += usize::from(raw.send_raw(&packet, &fds));
         }
-        if deed.chance.once_in(4) {
+        if attack.chance.one_in(4) {
             // Leaves with the daemon's answers unread.
             continue;
         }
         raw.drain();
     }
-    say(&format!("thrown {thrown}"));
+    print_fact(&format!("thrown {thrown}"));
     Ok(())
 }
 
-fn packet(deed: &mut Deed) -> Vec<u8> {
-    let len = deed.chance.below(120) as usize;
-    let mut bytes = deed.bytes(len);
-    match deed.chance.below(5) {
+fn packet(attack: &mut Attack) -> Vec<u8> {
+    let len = attack.chance.below(120) as usize;
+    let mut bytes = attack.bytes(len);
+    match attack.chance.below(5) {
         0 => bytes, // Never zero bytes long twice in a row: an empty packet is the end of a connection.
-        1 => [&[deed.chance.below(20) as u8, 0, 0, 0, 1, 0, 0, 0][..], &bytes].concat(),
+        1 => [&[attack.chance.below(20) as u8, 0, 0, 0, 1, 0, 0, 0][..], &bytes].concat(),
         2 => {
-            let len = deed.chance.below(17_000) as usize;
-            deed.bytes(len)
+            let len = attack.chance.below(17_000) as usize;
+            attack.bytes(len)
         }
         3 => {
             let mut packet = ToDaemon::from(Lookup { name: name("somebody") }).emit(RequestSerial::new(7));
-            packet.truncate(deed.chance.below(packet.len() as u64 + 1) as usize);
+            packet.truncate(attack.chance.below(packet.len() as u64 + 1) as usize);
             packet
         }
         _ => {
             let mut packet = ToDaemon::from(Lookup { name: name("somebody") }).emit(RequestSerial::new(7));
-            let at = deed.chance.below(packet.len() as u64) as usize;
-            packet[at] ^= 1 << deed.chance.below(8);
+            let at = attack.chance.below(packet.len() as u64) as usize;
+            packet[at] ^= 1 << attack.chance.below(8);
             bytes.clear();
             packet
         }
@@ -70,16 +70,16 @@ fn packet(deed: &mut Deed) -> Vec<u8> {
 }
 
 /// Connections that never say hello, until the daemon ends them; and as many more.
-pub(crate) fn mute() -> Done {
+pub(crate) fn connect_silently() -> Done {
     let (mut held, mut refused) = (0, 0);
-    let connections: Vec<Raw> = (0..200).map(|_| Raw::connect()).collect::<Result<_, _>>()?;
+    let connections: Vec<RawConnection> = (0..200).map(|_| RawConnection::connect()).collect::<Result<_, _>>()?;
     for raw in &connections {
         match raw.ended()? {
             Some(isthmus_layout::reason::Reason::HandshakeTimeout) => held += 1,
             _ => refused += 1,
         }
     }
-    say(&format!("timed out {held} refused {refused}"));
+    print_fact(&format!("timed out {held} refused {refused}"));
     Ok(())
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn crowd() -> Done {
             Err(_) => std::thread::yield_now(),
         }
     }
-    say(&format!("connections {}", connections.len()));
+    print_fact(&format!("connections {}", connections.len()));
     std::mem::forget(connections); // Kept until this process ends.
     Ok(())
 }

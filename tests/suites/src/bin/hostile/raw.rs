@@ -12,25 +12,25 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 
 /// Seconds after which a daemon that owes an answer counts as hanging.
-const PATIENCE: u64 = 30;
+const TIMEOUT_S: u64 = 30;
 
 /// A message of the daemon.
-pub(crate) struct Heard {
+pub(crate) struct ReceivedMessage {
     pub(crate) serial: Option<RequestSerial>,
     pub(crate) message: ToClient,
     pub(crate) fds: Vec<OwnedFd>,
 }
 
 /// A connection.
-pub(crate) struct Raw {
+pub(crate) struct RawConnection {
     pub(crate) socket: OwnedFd,
     serial: RequestSerial,
-    kept: VecDeque<Heard>,
+    unmatched: VecDeque<ReceivedMessage>,
 }
 
 /// An attached domain with all it was given.
 pub(crate) struct Attached {
-    pub(crate) raw: Raw,
+    pub(crate) raw: RawConnection,
     pub(crate) welcome: Welcome,
     pub(crate) fds: Vec<OwnedFd>,
 }
@@ -45,26 +45,26 @@ pub(crate) fn socket() -> PathBuf {
     std::env::var_os("ISTHMUS_SOCKET").map(PathBuf::from).expect("the test bed sets ISTHMUS_SOCKET")
 }
 
-impl Raw {
+impl RawConnection {
     /// A connection that has said nothing.
     pub(crate) fn connect() -> anyhow::Result<Self> {
         let socket = seqpacket::connect(&socket()).context("connecting")?;
-        Ok(Self { socket, serial: RequestSerial::new(1).expect("one is not zero"), kept: VecDeque::new() })
+        Ok(Self { socket, serial: RequestSerial::new(1).expect("one is not zero"), unmatched: VecDeque::new() })
     }
 
     /// A connection past the handshake.
-    pub(crate) fn greeted() -> anyhow::Result<Self> {
+    pub(crate) fn connect_and_greet() -> anyhow::Result<Self> {
         let mut raw = Self::connect()?;
-        let hello = Hello { magic: Magic, spoken: Spoken::CURRENT, library: name("hostile 1") };
-        match raw.ask(hello, &[])?.map(|heard| heard.message) {
-            Ok(ToClient::HelloBack(_)) => Ok(raw),
+        let hello = Hello { magic: Magic, versions: VersionRange::CURRENT, library: name("hostile 1") };
+        match raw.ask(hello, &[])?.map(|received| received.message) {
+            Ok(ToClient::HelloReply(_)) => Ok(raw),
             other => bail!("no greeting: {other:?}"),
         }
     }
 
     /// A domain.
-    pub(crate) fn attached(called: Option<&str>) -> anyhow::Result<Attached> {
-        Self::greeted()?
+    pub(crate) fn connect_and_attach(called: Option<&str>) -> anyhow::Result<Attached> {
+        Self::connect_and_greet()?
             .attach(Attach { name: called.map(name), resume: None }, &[])?
             .map_err(|reason| anyhow!("not attached: {reason}"))
     }
@@ -72,8 +72,10 @@ impl Raw {
     /// Makes it a domain.
     pub(crate) fn attach(mut self, attach: Attach, fds: &[BorrowedFd<'_>]) -> anyhow::Result<Result<Attached, Reason>> {
         Ok(match self.ask(attach, fds)? {
-            Ok(Heard { message: ToClient::Welcome(welcome), fds, .. }) => Ok(Attached { raw: self, welcome, fds }),
-            Ok(heard) => bail!("no welcome but {:?}", heard.message),
+            Ok(ReceivedMessage { message: ToClient::Welcome(welcome), fds, .. }) => {
+                Ok(Attached { raw: self, welcome, fds })
+            }
+            Ok(received) => bail!("no welcome but {:?}", received.message),
             Err(reason) => Err(reason),
         })
     }
@@ -91,7 +93,7 @@ impl Raw {
     }
 
     /// Sends any bytes. It may fail: the daemon may have had enough.
-    pub(crate) fn throw(&self, packet: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
+    pub(crate) fn send_raw(&self, packet: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
         seqpacket::send(&self.socket, packet, fds).is_ok()
     }
 
@@ -100,24 +102,26 @@ impl Raw {
         &mut self,
         message: impl Into<ToDaemon>,
         fds: &[BorrowedFd<'_>],
-    ) -> anyhow::Result<Result<Heard, Reason>> {
+    ) -> anyhow::Result<Result<ReceivedMessage, Reason>> {
         let serial = self.say(message, fds)?;
         // A connection that is ended as a whole hears so without a serial.
-        let heard = self.hear(|heard| {
-            heard.serial == Some(serial) || heard.serial.is_none() && matches!(heard.message, ToClient::Refused(_))
+        let received = self.receive_matching(|received| {
+            received.serial == Some(serial)
+                || received.serial.is_none() && matches!(received.message, ToClient::Refused(_))
         })?;
-        Ok(match heard.message {
+        Ok(match received.message {
             ToClient::Refused(refused) => Err(refused.reason),
-            _ => Ok(heard),
+            _ => Ok(received),
         })
     }
 
     /// The same for what nothing is answered to but a refusal: the answer to a harmless question tells that there was none.
-    pub(crate) fn tell(&mut self, message: impl Into<ToDaemon>) -> anyhow::Result<Option<Reason>> {
+    pub(crate) fn send_and_check(&mut self, message: impl Into<ToDaemon>) -> anyhow::Result<Option<Reason>> {
         let serial = self.say(message, &[])?;
         let probe = self.say(Lookup { name: name("nobody of this name") }, &[])?;
-        let heard = self.hear(|heard| heard.serial == Some(serial) || heard.serial == Some(probe))?;
-        Ok(match (heard.serial == Some(serial), heard.message) {
+        let received =
+            self.receive_matching(|received| received.serial == Some(serial) || received.serial == Some(probe))?;
+        Ok(match (received.serial == Some(serial), received.message) {
             (true, ToClient::Refused(refused)) => Some(refused.reason),
             (true, ToClient::ChannelRefused(refused)) => Some(refused.reason),
             _ => None,
@@ -125,32 +129,35 @@ impl Raw {
     }
 
     /// The next message that is wanted; others are kept.
-    pub(crate) fn hear(&mut self, wanted: impl Fn(&Heard) -> bool) -> anyhow::Result<Heard> {
-        if let Some(at) = self.kept.iter().position(&wanted) {
-            return self.kept.remove(at).context("found a line above");
+    pub(crate) fn receive_matching(
+        &mut self,
+        wanted: impl Fn(&ReceivedMessage) -> bool,
+    ) -> anyhow::Result<ReceivedMessage> {
+        if let Some(at) = self.unmatched.iter().position(&wanted) {
+            return self.unmatched.remove(at).context("found a line above");
         }
         loop {
-            let heard = self.receive().map_err(|error| anyhow!("the daemon does not answer: {error}"))?;
-            if wanted(&heard) {
-                return Ok(heard);
+            let received = self.receive().map_err(|error| anyhow!("the daemon does not answer: {error}"))?;
+            if wanted(&received) {
+                return Ok(received);
             }
-            if !matches!(heard.message, ToClient::Nudge(_)) {
-                self.kept.push_back(heard);
+            if !matches!(received.message, ToClient::Wakeup(_)) {
+                self.unmatched.push_back(received);
             }
         }
     }
 
     /// The next packet.
-    pub(crate) fn receive(&self) -> Result<Heard, ReceiveError> {
+    pub(crate) fn receive(&self) -> Result<ReceivedMessage, ReceiveError> {
         let (mut packet, mut fds) = (vec![0; CONTROL_BYTES_MAX], Vec::new());
-        let late = Deadline::secs(PATIENCE).readable([self.socket.as_fd()]).is_err();
+        let late = Deadline::secs(TIMEOUT_S).readable([self.socket.as_fd()]).is_err();
         if late {
             return Err(ReceiveError::Empty);
         }
         let bytes = seqpacket::receive(&self.socket, &mut packet, &mut fds, false)?;
         let (serial, message) =
             ToClient::parse(&packet[..bytes], fds.len()).expect("the daemon's messages are well formed");
-        Ok(Heard { serial, message, fds })
+        Ok(ReceivedMessage { serial, message, fds })
     }
 
     /// Why the daemon ended the connection: it does so within the patience, or this fails.
@@ -158,7 +165,9 @@ impl Raw {
         let mut reason = None;
         loop {
             match self.receive() {
-                Ok(Heard { serial: None, message: ToClient::Refused(refused), .. }) => reason = Some(refused.reason),
+                Ok(ReceivedMessage { serial: None, message: ToClient::Refused(refused), .. }) => {
+                    reason = Some(refused.reason)
+                }
                 Ok(_) => {}
                 Err(ReceiveError::Closed) => return Ok(reason),
                 Err(error) => bail!("the connection is not ended: {error}"),
@@ -168,7 +177,7 @@ impl Raw {
 
     /// The number of the domain of this name.
     pub(crate) fn lookup(&mut self, called: &str) -> anyhow::Result<DomainId> {
-        match self.ask(Lookup { name: name(called) }, &[])?.map(|heard| heard.message) {
+        match self.ask(Lookup { name: name(called) }, &[])?.map(|received| received.message) {
             Ok(ToClient::Found(found)) => Ok(found.domain),
             other => bail!("{called} is not found: {other:?}"),
         }
@@ -178,16 +187,16 @@ impl Raw {
     pub(crate) fn channel(&mut self, peer: DomainId) -> anyhow::Result<(ChannelOffer, Vec<OwnedFd>)> {
         for attempt in 1..=3 {
             let serial = self.say(RequestChannel { peer, attempt }, &[])?;
-            let heard = self.hear(|heard| heard.serial == Some(serial))?;
-            let ToClient::ChannelOffer(offer) = heard.message else { continue };
+            let received = self.receive_matching(|received| received.serial == Some(serial))?;
+            let ToClient::ChannelOffer(offer) = received.message else { continue };
             let id = offer.channel;
-            let opened = self.hear(|heard| match &heard.message {
+            let opened = self.receive_matching(|received| match &received.message {
                 ToClient::ChannelOpen(open) => open.channel == id,
                 ToClient::ChannelRefused(refused) => refused.peer == peer,
                 _ => false,
             })?;
             if let ToClient::ChannelOpen(_) = opened.message {
-                return Ok((offer, heard.fds));
+                return Ok((offer, received.fds));
             }
         }
         bail!("no channel with {peer}")
@@ -204,7 +213,7 @@ impl Attached {
     }
 }
 
-impl Raw {
+impl RawConnection {
     /// Takes what is there already.
     pub(crate) fn drain(&self) {
         let (mut packet, mut fds) = (vec![0; CONTROL_BYTES_MAX], Vec::new());

@@ -1,0 +1,79 @@
+//! Sleeping, and what there is to sleep on.
+
+use crate::errno::Errno;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::mem::MaybeUninit;
+use std::time::{Duration, Instant};
+
+const WAKE_EVENT: u64 = 1;
+
+/// What those who wait on a domain sleep on: the descriptors of all its endpoints, and an eventfd that other threads write to.
+#[derive(Debug)]
+pub(crate) struct WaitObject {
+    set: OwnedFd,
+    wake_fd: OwnedFd,
+}
+
+impl WaitObject {
+    pub(crate) fn new() -> Result<Self, Errno> {
+        let set = epoll::create(CreateFlags::CLOEXEC)?;
+        let wake_fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&set, &wake_fd, EventData::new_u64(WAKE_EVENT), EventFlags::IN)?;
+        Ok(Self { set, wake_fd })
+    }
+
+    /// Listens to an endpoint too, for as long as its descriptor is open.
+    pub(crate) fn watch(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        Ok(epoll::add(&self.set, fd, EventData::new_u64(0), EventFlags::IN)?)
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.set.as_fd()
+    }
+
+    /// Wakes who sleeps.
+    pub(crate) fn wake(&self) {
+        // Refused where the counter is full: then it is readable, which is all that is wanted.
+        let _ = rustix::io::write(&self.wake_fd, &1_u64.to_ne_bytes());
+    }
+
+    /// Resets the eventfd after a wake-up.
+    pub(crate) fn clear(&self) {
+        let _ = rustix::io::read(&self.wake_fd, &mut [0; 8]);
+    }
+
+    /// Sleeps.
+    pub(crate) fn sleep(&self, limit: Duration) {
+        let mut events = [const { MaybeUninit::uninit() }; 4];
+        let limit = Timespec::try_from(limit).ok();
+        if let Ok((happened, _)) = epoll::wait(&self.set, &mut events[..], limit.as_ref())
+            && happened.iter().any(|event| event.data.u64() == WAKE_EVENT)
+        {
+            self.clear();
+        }
+    }
+}
+
+/// When a wait ends: a negative number of milliseconds is never.
+pub(crate) fn deadline(timeout_ms: i32) -> Option<Instant> {
+    u64::try_from(timeout_ms).ok().map(|ms| Instant::now() + Duration::from_millis(ms))
+}
+
+/// What is left until then; a long time where there is no end.
+pub(crate) fn time_left(deadline: Option<Instant>) -> Duration {
+    deadline.map_or(Duration::from_secs(3600), |deadline| deadline.saturating_duration_since(Instant::now()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wake_before_sleep_ends_the_sleep() {
+        let wait_object = WaitObject::new().expect("descriptors");
+        wait_object.wake();
+        wait_object.sleep(Duration::from_secs(3600));
+    }
+}

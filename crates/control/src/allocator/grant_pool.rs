@@ -1,0 +1,216 @@
+//! The grant batches of a window, which a guest makes on request: requested, free, live or revoked.
+//!
+//! ```text
+//!           request             complete          alloc          free             reclaimed
+//!   nothing ────────► requested ─────────► free ────────► live ────────► revoked ───────────► nothing
+//! ```
+//!
+//! An allocation cannot wait for the guest, so the pool holds some batches of each size that is ever needed.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use isthmus_layout::proxy::grants::{FIRST_GRANT_BATCH, GRANT_BATCH_BYTES_MAX, GrantRequest};
+use isthmus_layout::proxy::{RevokedExtent, WindowId};
+
+/// How many batches of one size the pool holds, if there is room.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SizeClass {
+    /// In whole pages.
+    pub(crate) bytes: u64,
+    /// How many.
+    pub(crate) target: usize,
+    /// How many there are before the window is used.
+    pub(crate) minimum: usize,
+}
+
+/// Each offset is used once, so there is one generation.
+pub(super) const GENERATION: u32 = 1;
+
+/// The grant batches of a window; of each we have a `T`.
+#[derive(Debug)]
+pub(super) struct GrantPool<T> {
+    window: WindowId,
+    size_classes: Vec<SizeClass>,
+    bytes_max: u64,
+    /// The offset of the next one.
+    next: u64,
+    /// Requests that are to be sent to the guest.
+    unsent: VecDeque<GrantRequest>,
+    /// Sent, and not answered: bytes by offset.
+    requested: BTreeMap<u64, u64>,
+    /// By their bytes.
+    free: BTreeMap<u64, VecDeque<(u64, T)>>,
+    /// With their bytes.
+    live: BTreeMap<u64, (u64, T)>,
+    /// Those that the guest has to unmap before there is room for others, with their bytes.
+    revoked: VecDeque<(RevokedExtent, u64)>,
+    /// Of all these.
+    bytes: u64,
+    /// The guest could not make the last one that was requested.
+    refused: bool,
+}
+
+impl<T> GrantPool<T> {
+    /// All batches together have `bytes_max` bytes at most.
+    pub(super) fn new(window: WindowId, size_classes: &[SizeClass], bytes_max: u64) -> Self {
+        assert!(size_classes.iter().all(|size_class| size_class.bytes <= GRANT_BATCH_BYTES_MAX)); // Ours: limits of slabs.
+        let mut all = BTreeMap::new();
+        for size_class in size_classes {
+            let known = all.entry(size_class.bytes).or_insert(SizeClass { target: 0, minimum: 0, ..*size_class });
+            known.target += size_class.target;
+            known.minimum += size_class.minimum;
+        }
+        let mut pool = Self {
+            window,
+            size_classes: all.into_values().collect(),
+            bytes_max,
+            next: FIRST_GRANT_BATCH,
+            unsent: VecDeque::new(),
+            requested: BTreeMap::new(),
+            free: BTreeMap::new(),
+            live: BTreeMap::new(),
+            revoked: VecDeque::new(),
+            bytes: 0,
+            refused: false,
+        };
+        pool.request_missing();
+        pool
+    }
+
+    /// Requests what is missing, the minimum of each size first.
+    fn request_missing(&mut self) {
+        for count in [|size_class: &SizeClass| size_class.minimum, |size_class: &SizeClass| size_class.target] {
+            for at in 0..self.size_classes.len() {
+                let (bytes, count) = (self.size_classes[at].bytes, count(&self.size_classes[at]));
+                while !self.refused
+                    && self.available_or_requested(bytes) < count
+                    && self.bytes + bytes <= self.bytes_max
+                {
+                    let offset = self.next;
+                    self.next += bytes;
+                    self.bytes += bytes;
+                    self.unsent.push_back(GrantRequest { window: self.window, offset, bytes });
+                }
+            }
+        }
+    }
+
+    /// Allocates a batch of exactly `bytes`, or, if no size class has that size, of the next larger one: its offset.
+    pub(super) fn alloc(&mut self, bytes: u64) -> Option<u64> {
+        self.refused = false; // Perhaps it can by now.
+        let most = if self.size_classes.iter().any(|size_class| size_class.bytes == bytes) { bytes } else { u64::MAX };
+        let found = self.free.range_mut(bytes..=most);
+        let found = found.filter_map(|(bytes, batches)| batches.pop_front().map(|batch| (*bytes, batch))).next();
+        let offset = found.map(|(bytes, (offset, batch))| {
+            self.live.insert(offset, (bytes, batch));
+            offset
+        });
+        self.request_missing();
+        offset
+    }
+
+    /// What we have of a live batch.
+    pub(super) fn get(&self, offset: u64) -> Option<&T> {
+        self.live.get(&offset).map(|(_, batch)| batch)
+    }
+
+    /// What we have of the last live batch that begins at or before this, and where it begins.
+    pub(super) fn at_or_before(&self, at: u64) -> Option<(u64, &T)> {
+        self.live.range(..=at).next_back().map(|(offset, (_, batch))| (*offset, batch))
+    }
+
+    /// The batch is no longer allocated.
+    pub(super) fn free(&mut self, offset: u64) {
+        if let Some((bytes, _)) = self.live.remove(&offset) {
+            self.revoked.push_back((RevokedExtent { window: self.window, offset, generation: GENERATION }, bytes));
+        }
+    }
+
+    /// Bytes that all batches together may have.
+    pub(super) fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
+    /// Returns the next revoked batch, given that the guest already knows of the first `reported` ones.
+    pub(super) fn revoked(&self, reported: usize) -> Option<RevokedExtent> {
+        self.revoked.get(reported).map(|(revoked, _)| *revoked)
+    }
+
+    /// All that see the window have unmapped the first revoked batch.
+    pub(super) fn reclaim_first(&mut self) {
+        if let Some((_, bytes)) = self.revoked.pop_front() {
+            self.bytes -= bytes;
+            self.request_missing();
+        }
+    }
+
+    /// The next request to the guest.
+    pub(super) fn grant_request(&self) -> Option<GrantRequest> {
+        self.unsent.front().copied()
+    }
+
+    /// That request was sent.
+    pub(super) fn mark_requested(&mut self) {
+        if let Some(GrantRequest { offset, bytes, .. }) = self.unsent.pop_front() {
+            self.requested.insert(offset, bytes);
+        }
+    }
+
+    /// Bytes of a batch that was requested from the guest, and not made yet.
+    pub(super) fn requested_bytes(&self, offset: u64) -> Option<u64> {
+        self.requested.get(&offset).copied()
+    }
+
+    /// A requested batch is there; or it is not, and no other one is requested before an allocation needs it.
+    pub(super) fn complete_request(&mut self, offset: u64, batch: Option<T>) {
+        let Some(bytes) = self.requested.remove(&offset) else { return };
+        match batch {
+            Some(batch) => self.free.entry(bytes).or_default().push_back((offset, batch)),
+            None => {
+                self.refused = true;
+                let given_up: u64 = self.unsent.drain(..).map(|request| request.bytes).sum();
+                self.bytes -= bytes + given_up;
+            }
+        }
+    }
+
+    fn available(&self, bytes: u64) -> usize {
+        self.free.get(&bytes).map_or(0, VecDeque::len)
+    }
+
+    /// Those that are here, and those that the guest knows of or will.
+    fn available_or_requested(&self, bytes: u64) -> usize {
+        let requested = self.requested.values().filter(|requested| **requested == bytes).count();
+        self.available(bytes) + requested + self.unsent.iter().filter(|request| request.bytes == bytes).count()
+    }
+
+    /// There are as many of each size as there are to be at least.
+    pub(super) fn has_minimum(&self) -> bool {
+        self.size_classes.iter().all(|size_class| self.available(size_class.bytes) >= size_class.minimum)
+    }
+
+    /// Nothing is on its way.
+    pub(super) fn has_no_requests(&self) -> bool {
+        self.requested.is_empty() && self.unsent.is_empty()
+    }
+
+    /// Bytes of all of them.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    #[cfg(test)]
+    pub(super) fn free_bytes(&self) -> u64 {
+        self.free.iter().map(|(bytes, batches)| bytes * batches.len() as u64).sum()
+    }
+
+    #[cfg(test)]
+    pub(super) fn outstanding_bytes(&self) -> u64 {
+        self.requested.values().sum::<u64>() + self.unsent.iter().map(|request| request.bytes).sum::<u64>()
+    }
+
+    #[cfg(test)]
+    pub(super) fn revoked_bytes(&self) -> u64 {
+        self.revoked.iter().map(|(_, bytes)| bytes).sum()
+    }
+}

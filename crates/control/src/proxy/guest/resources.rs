@@ -1,0 +1,185 @@
+//! Descriptors: what the device has made of what the host has handed, until the host or the device takes it away.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use isthmus_layout::limits::PAGE_BYTES;
+use isthmus_layout::proxy::{ResourceRef, RevokedExtent, WindowId};
+
+use super::device::{EventChannelFd, GuestDevice, KeepAlive};
+
+/// A descriptor of the device, with the generation of its extent or the connection that has it.
+type CachedFd = (u32, Arc<OwnedFd>);
+
+/// What a program gets for something that the host has handed it.
+pub(super) struct OpenedResource {
+    pub(super) file: Arc<OwnedFd>,
+    /// Of an extent whose file is all of the window: where it begins.
+    pub(super) at: Option<u64>,
+    /// Of an event channel: the port, and what is to be dropped once the program cannot have it open any more.
+    pub(super) event_channel: Option<(u32, KeepAlive)>,
+}
+
+/// What may be done with an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum ExtentRights {
+    ReadWrite,
+    Private,
+    ReadOnly,
+}
+
+impl ExtentRights {
+    const ALL: [Self; 3] = [Self::ReadWrite, Self::Private, Self::ReadOnly];
+}
+
+/// What the device has made of what the host has handed.
+pub(super) struct ResourceCache<D> {
+    pub(super) device: D,
+    /// Devices that show pair windows.
+    pub(super) pair_windows: RefCell<BTreeMap<WindowId, D>>,
+    /// By their window, first byte and rights: with their generation.
+    extents: RefCell<BTreeMap<(WindowId, u64, ExtentRights), CachedFd>>,
+    /// Where extents show all of the window: the bytes of each, by its first, until it is reclaimed.
+    bytes: RefCell<BTreeMap<u64, u64>>,
+    /// By vector: which connection hears it.
+    listeners: RefCell<BTreeMap<u16, CachedFd>>,
+}
+
+impl<D: GuestDevice> ResourceCache<D> {
+    pub(super) fn new(device: D) -> Self {
+        let (pair_windows, extents, bytes, listeners) = Default::default();
+        Self { device, pair_windows, extents, bytes, listeners }
+    }
+
+    /// All that was handed before is nobody's.
+    pub(super) fn reset(&self) {
+        for ((window, offset, _), (_, extent)) in std::mem::take(&mut *self.extents.borrow_mut()) {
+            self.revoke_mapping(window, offset, Some(&extent));
+        }
+        self.listeners.borrow_mut().clear();
+        self.bytes.borrow_mut().clear();
+    }
+
+    /// Sees which windows have come and gone.
+    pub(super) fn refresh_windows(&self) {
+        let mut pair_windows = self.pair_windows.borrow_mut();
+        pair_windows.retain(|window, device| {
+            let there = !device.is_gone();
+            if !there {
+                self.extents.borrow_mut().retain(|(of, ..), _| of != window);
+            }
+            there
+        });
+        let known = pair_windows.keys().copied().collect();
+        pair_windows.extend(self.device.pair_devices(&known));
+    }
+
+    /// Asks the device that shows a window.
+    fn with_device<T>(&self, window: WindowId, ask: impl FnOnce(&D) -> io::Result<T>) -> io::Result<T> {
+        if window == WindowId::OWN {
+            return ask(&self.device);
+        }
+        let gone = || io::Error::other(format!("window {} is not there", window.0));
+        ask(self.pair_windows.borrow().get(&window).ok_or_else(gone)?)
+    }
+
+    /// What a program gets.
+    pub(super) fn open(&self, connection: u32, reference: ResourceRef) -> io::Result<OpenedResource> {
+        let file = match reference {
+            ResourceRef::Extent { window, offset, bytes, generation } => {
+                let file = self.extent((window, offset, ExtentRights::ReadWrite), bytes, generation)?;
+                return Ok(OpenedResource {
+                    file,
+                    at: self.device.exposes_whole_window().then_some(offset),
+                    event_channel: None,
+                });
+            }
+            ResourceRef::PrivateExtent { window, offset, bytes, generation } => {
+                self.extent((window, offset, ExtentRights::Private), bytes, generation)?
+            }
+            ResourceRef::ReadOnlyExtent { window, offset, bytes, generation } => {
+                self.extent((window, offset, ExtentRights::ReadOnly), bytes, generation)?
+            }
+            ResourceRef::Doorbell { peer, vector } => self.device.doorbell_sender(peer, vector).map(Arc::new)?,
+            ResourceRef::VectorEvents { vector } => self.listener(connection, vector)?,
+            ResourceRef::EventChannel { window, offset } => {
+                let EventChannelFd { end, port, keep_alive } =
+                    self.with_device(window, |device| device.event_channel(offset))?;
+                return Ok(OpenedResource { file: Arc::new(end), at: None, event_channel: Some((port, keep_alive)) });
+            }
+        };
+        Ok(OpenedResource { file, at: None, event_channel: None })
+    }
+
+    fn listener(&self, connection: u32, vector: u16) -> io::Result<Arc<OwnedFd>> {
+        if let Some((known, listener)) = self.listeners.borrow().get(&vector)
+            && *known == connection
+        {
+            return Ok(Arc::clone(listener));
+        }
+        let listener = Arc::new(self.device.listen(vector)?);
+        self.listeners.borrow_mut().insert(vector, (connection, Arc::clone(&listener)));
+        Ok(listener)
+    }
+
+    fn extent(&self, at: (WindowId, u64, ExtentRights), bytes: u64, generation: u32) -> io::Result<Arc<OwnedFd>> {
+        if let Some((known, extent)) = self.extents.borrow().get(&at)
+            && *known == generation
+        {
+            return Ok(Arc::clone(extent));
+        }
+        let (window, offset, rights) = at;
+        if self.device.exposes_whole_window() {
+            self.bytes.borrow_mut().insert(offset, bytes);
+        }
+        let opened = |device: &D| {
+            let extent = match rights {
+                ExtentRights::ReadWrite => device.extent(offset, bytes)?,
+                ExtentRights::Private => device.private_extent(offset, bytes)?,
+                ExtentRights::ReadOnly => device.read_only_extent(offset, bytes)?,
+            };
+            Ok((Arc::new(extent), device.is_shareable()))
+        };
+        let (extent, is_shareable) = self.with_device(window, opened)?;
+        if is_shareable {
+            self.extents.borrow_mut().insert(at, (generation, Arc::clone(&extent)));
+        }
+        Ok(extent)
+    }
+
+    pub(super) fn revoke(&self, revoked: RevokedExtent) {
+        let RevokedExtent { window, offset, generation } = revoked;
+        let mut extents = self.extents.borrow_mut();
+        let keys = ExtentRights::ALL.map(|rights| (window, offset, rights));
+        let known = keys.map(|at| {
+            extents.get(&at).is_some_and(|(known, _)| *known == generation).then(|| extents.remove(&at)).flatten()
+        });
+        if known.iter().all(Option::is_none) {
+            return self.revoke_mapping(window, offset, None);
+        }
+        for (_, extent) in known.into_iter().flatten() {
+            self.revoke_mapping(window, offset, Some(&extent));
+        }
+    }
+
+    /// Whether a program may still write to a revoked extent.
+    pub(super) fn is_in_use(&self, revoked: RevokedExtent) -> bool {
+        let (offset, mut known) = (revoked.offset, self.bytes.borrow_mut());
+        // What a daemon before this one has handed on begins there, however long it is.
+        let bytes = known.get(&offset).copied().unwrap_or(PAGE_BYTES.into());
+        let is_in_use = self.device.exposes_whole_window() && self.device.is_in_use(offset, bytes);
+        if !is_in_use {
+            known.remove(&offset);
+        }
+        is_in_use
+    }
+
+    fn revoke_mapping(&self, window: WindowId, offset: u64, extent: Option<&OwnedFd>) {
+        if let Err(error) = self.with_device(window, |device| device.revoke(offset, extent)) {
+            tracing::warn!("an extent of the window could not be revoked: {error}");
+        }
+    }
+}

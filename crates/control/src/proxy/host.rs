@@ -1,0 +1,485 @@
+//! The host's side of the control proxy: what a guest's programs ask becomes sessions of the control plane.
+
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use isthmus_channel::proxy_ring::ProxyFrame;
+use isthmus_layout::channel::Direction;
+use isthmus_layout::control::ToDaemon;
+use isthmus_layout::proxy::grants::GrantReply;
+use isthmus_layout::proxy::pair_window::{MapReply, PairOffer};
+use isthmus_layout::proxy::{
+    ACK_INTERVAL, ClientConnected, ControlPacket, GUEST_HEARTBEAT_WORD, MAGIC, MAGIC_WORD, PROXY_FRAME_BYTES_MAX,
+    PROXY_RING, ProxyFrameKind, ResourceRef, RevokedExtent, SESSION_REPLY_WORD, SESSION_REQUEST_WORD, UNACKED_MAX,
+    VERSION, VERSION_WORD, WindowId,
+};
+use isthmus_layout::reason::Reason;
+use isthmus_platform::seqpacket;
+use isthmus_shm::{SharedMapping, Words as _};
+use tokio::sync::{Mutex, Notify, OwnedMutexGuard};
+use tokio::task::spawn_local;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::{
+    FRAMES_PER_POLL, HEARTBEAT_INTERVAL, Heartbeat, PacketSocket, ProxySession, SessionEnded, is_region_ref,
+    region_refusal,
+};
+use crate::allocator::{Allocator, GuestWindow};
+use crate::async_fd::register;
+use crate::broker::{GuestState, GuestView, Refusal};
+use crate::server::Server;
+
+/// Connections of one guest. The control plane has limits of its own, and says so; this one keeps a guest from taking all descriptors.
+const CONNECTIONS_MAX: usize = 1024;
+
+/// A resource that a message hands over is not there any more.
+struct Gone;
+
+/// A guest, as long as its window is there.
+pub(crate) struct GuestProxy {
+    server: Server,
+    guest_window: Arc<GuestWindow>,
+    /// Whose its domains are.
+    uid: u32,
+}
+
+impl GuestProxy {
+    pub(crate) fn new(server: Server, guest_window: Arc<GuestWindow>, uid: u32) -> Self {
+        Self { server, guest_window, uid }
+    }
+
+    /// Serves the guest until its window is `gone`.
+    pub(crate) async fn serve(self, gone: impl Future<Output = ()>) -> io::Result<()> {
+        let refused = |refusal: Refusal| io::Error::other(refusal.text);
+        let (head, proxy_ring) =
+            (self.guest_window.head().map_err(refused)?, self.guest_window.proxy_ring().map_err(refused)?);
+        for (at, word) in (MAGIC_WORD..).zip(MAGIC).chain([(VERSION_WORD, VERSION)]) {
+            head.store(at, word, Ordering::Release);
+        }
+        self.guest_window.ring_daemon(); // Whose daemon is there already need not look for that again.
+        let daemon_doorbell = register(self.guest_window.daemon_doorbell().map_err(io::Error::other)?)?;
+        let mut host_session: Option<Rc<HostSession>> = None;
+        let mut gone = std::pin::pin!(gone);
+        // What was said there last, whatever came of it.
+        let mut last_call = self.end_previous_session(&head);
+        let (mut heartbeat, mut heartbeat_timer) = (Heartbeat::of_host(head.clone()), interval(HEARTBEAT_INTERVAL));
+        heartbeat_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut more = false;
+        loop {
+            tokio::select! {
+                () = &mut gone => break,
+                _ = heartbeat_timer.tick() => self.exchange_heartbeat(&mut heartbeat),
+                ready = daemon_doorbell.readable() => {
+                    let _ = rustix::io::read(&daemon_doorbell, &mut [0; 8]); // How often does not matter.
+                    ready?.clear_ready();
+                }
+                () = self.guest_window.changed() => {}
+                () = tokio::task::yield_now(), if more => {}
+            }
+            if let Some(ended) = host_session.take_if(|host_session| host_session.proxy_session.ended.get()) {
+                ended.end();
+                self.report_daemon(false, &head);
+                if !self.guest_window.is_reusable() {
+                    break;
+                }
+                head.store(SESSION_REPLY_WORD, 0, Ordering::Release);
+                self.guest_window.ring_daemon();
+            }
+            let call = head.load(SESSION_REQUEST_WORD, Ordering::Acquire);
+            if call != last_call {
+                let is_first = std::mem::replace(&mut last_call, call) == 0;
+                host_session.take().inspect(|before| before.end());
+                if !is_first && !self.guest_window.is_reusable() {
+                    break;
+                }
+                if call != 0 {
+                    host_session = Some(self.start_session(call, &head, &proxy_ring));
+                }
+                self.report_daemon(host_session.is_some(), &head);
+            }
+            more = match &host_session {
+                Some(host_session) => host_session.poll(),
+                None => self.reclaim_revoked(),
+            };
+        }
+        host_session.inspect(|host_session| host_session.end());
+        self.report_daemon(false, &head);
+        Ok(())
+    }
+
+    /// Ends what the guest's daemon may have said with a daemon before this one. Returns the session request that was answered there.
+    fn end_previous_session(&self, head: &SharedMapping) -> u32 {
+        let answered = head.load(SESSION_REPLY_WORD, Ordering::Acquire);
+        if answered == 0 {
+            return 0;
+        }
+        head.store(SESSION_REPLY_WORD, 0, Ordering::Release);
+        self.guest_window.ring_daemon();
+        answered
+    }
+
+    /// Says that we are there, and looks whether the guest's daemon does. One that does not may come back: nothing of its ends.
+    fn exchange_heartbeat(&self, heartbeat: &mut Heartbeat) {
+        let beaten = heartbeat.beat();
+        let is_silent = self.update_view(|guest, now| {
+            if beaten {
+                guest.last_seen = Some(now);
+            }
+            guest.state(now) == GuestState::NotResponding
+        });
+        if heartbeat.set_silent(is_silent) {
+            match is_silent {
+                true => {
+                    tracing::warn!(guest = %self.guest_window.name(), "its daemon is silent: it hangs, or the guest is paused")
+                }
+                false => tracing::info!(guest = %self.guest_window.name(), "its daemon is heard again"),
+            }
+        }
+    }
+
+    /// For reports: whether the guest's daemon is there. Only one that has sent heartbeats is expected to go on.
+    fn report_daemon(&self, daemon: bool, head: &SharedMapping) {
+        let beats = head.load(GUEST_HEARTBEAT_WORD, Ordering::Relaxed) != 0;
+        self.update_view(|guest, now| {
+            guest.daemon = daemon;
+            guest.last_seen = (daemon && beats).then_some(now);
+            false
+        });
+        // Whoever calls now says anew which windows it has.
+        self.server.with(|broker| broker.clear_windows_present(self.guest_window.number()));
+    }
+
+    fn update_view(&self, act: impl FnOnce(&mut GuestView, u64) -> bool) -> bool {
+        self.server.with(|broker| {
+            let now = broker.now;
+            let guest = broker.guest_mut(self.guest_window.name());
+            let is_ours = |guest: &&mut GuestView| {
+                guest.guest_window.as_ref().is_some_and(|known| Arc::ptr_eq(known, &self.guest_window))
+            };
+            guest.filter(is_ours).is_some_and(|guest| act(guest, now))
+        })
+    }
+
+    /// Makes the proxy ring ready for a session.
+    fn start_session(&self, call: u32, head: &SharedMapping, proxy_ring: &SharedMapping) -> Rc<HostSession> {
+        proxy_ring.discard_pages(0, PROXY_RING.size().0);
+        let proxy_session = ProxySession::new(proxy_ring.clone(), Direction::Zero);
+        head.store(SESSION_REPLY_WORD, call, Ordering::Release);
+        self.guest_window.ring_daemon();
+        tracing::info!(guest = %self.guest_window.name(), "its daemon is there");
+        Rc::new(HostSession {
+            proxy_session,
+            server: self.server.clone(),
+            guest_window: Arc::clone(&self.guest_window),
+            uid: self.uid,
+            programs: RefCell::default(),
+            reported: RefCell::default(),
+            attaching: Arc::default(),
+        })
+    }
+
+    /// There is no daemon in the guest that could hand extents on.
+    fn reclaim_revoked(&self) -> bool {
+        while let Some(revoked) = self.guest_window.revoked(|_| 0) {
+            self.guest_window.reclaimed(revoked, 1);
+        }
+        false
+    }
+}
+
+/// What a guest's daemon and we send, from a session request on.
+struct HostSession {
+    proxy_session: ProxySession,
+    server: Server,
+    guest_window: Arc<GuestWindow>,
+    uid: u32,
+    programs: RefCell<BTreeMap<u32, Rc<ProgramConnection>>>,
+    /// How many revoked extents of each window were reported to it that it has not reclaimed.
+    reported: RefCell<BTreeMap<WindowId, usize>>,
+    /// Held by the one connection whose request to attach is under way, where that may have to wait for what the guest makes.
+    attaching: Arc<Mutex<()>>,
+}
+
+/// A connection of a guest's program.
+struct ProgramConnection {
+    number: u32,
+    /// To the session.
+    socket: PacketSocket,
+    /// What the program has said and the session has not taken.
+    inbox: RefCell<VecDeque<Vec<u8>>>,
+    /// Nothing more comes.
+    closed: Cell<bool>,
+    inbox_changed: Notify,
+    /// Its request to attach has not been answered.
+    attaching: RefCell<Option<OwnedMutexGuard<()>>>,
+}
+
+impl ProgramConnection {
+    fn close(&self) {
+        self.closed.set(true);
+        self.inbox_changed.notify_one();
+        self.attaching.take();
+    }
+}
+
+impl HostSession {
+    fn end(&self) {
+        self.proxy_session.end();
+        let programs = std::mem::take(&mut *self.programs.borrow_mut());
+        programs.values().for_each(|program| {
+            program.socket.shut_down();
+            program.close();
+        });
+    }
+
+    /// The guest has rung, or something was revoked. True if there is more to do, be it that it is over.
+    fn poll(self: &Rc<Self>) -> bool {
+        match self.proxy_session.receive_frames(|frame, content| self.handle_frame(frame, content)) {
+            Ok(received) => {
+                if received > 0 {
+                    self.guest_window.ring_daemon();
+                }
+                let _ = self.send_pending_frames(); // Or it is over.
+                received == FRAMES_PER_POLL || self.proxy_session.ended.get()
+            }
+            Err(text) => {
+                tracing::warn!(guest = %self.guest_window.name(), "its daemon is not heard any more: {text}");
+                self.proxy_session.end();
+                true
+            }
+        }
+    }
+
+    /// One frame; what was wrong with it, if it is none of a guest's.
+    fn handle_frame(
+        self: &Rc<Self>,
+        ProxyFrame { kind, connection }: ProxyFrame,
+        content: &[u8],
+    ) -> Result<(), String> {
+        match kind {
+            ProxyFrameKind::ClientConnected => {
+                self.open(connection, ClientConnected::parse(content).map_err(|error| error.to_string())?)
+            }
+            ProxyFrameKind::ControlPacket => self.packet(connection, content),
+            ProxyFrameKind::Closed => {
+                let program = self.programs.borrow_mut().remove(&connection);
+                program.inspect(|program| program.close());
+                Ok(())
+            }
+            ProxyFrameKind::WindowAttached | ProxyFrameKind::WindowDetached => {
+                let window = WindowId::parse(content).map_err(|error| error.to_string())?;
+                let (guest, present) = (self.guest_window.number(), kind == ProxyFrameKind::WindowAttached);
+                self.server.with(|broker| broker.set_window_present(guest, window, present));
+                Ok(())
+            }
+            ProxyFrameKind::GrantReply => {
+                let reply = GrantReply::parse(content).map_err(|error| error.to_string())?;
+                self.notify_pairs(self.guest_window.handle_grant_reply(reply.window, reply.offset, reply.grant))
+            }
+            ProxyFrameKind::Reclaimed => {
+                let reclaimed = RevokedExtent::parse(content).map_err(|error| error.to_string())?;
+                let mut reported = self.reported.borrow_mut();
+                match reported.get_mut(&reclaimed.window).filter(|reported| **reported > 0) {
+                    Some(reported) if self.guest_window.reclaimed(reclaimed, *reported) => {
+                        *reported -= 1;
+                        Ok(())
+                    }
+                    _ => Err("it reclaims an extent that was not reported to it, or is not next".to_owned()),
+                }
+            }
+            ProxyFrameKind::MapReply => {
+                let reply = MapReply::parse(content).map_err(|error| error.to_string())?;
+                self.notify_pairs(self.guest_window.handle_map_reply(reply.window, reply.offset, reply.mapped))
+            }
+            ProxyFrameKind::PairOffer => {
+                let offer = PairOffer::parse(content).map_err(|error| error.to_string())?;
+                self.notify_pairs(self.guest_window.handle_pair_offer(offer.window, offer.offer))
+            }
+            ProxyFrameKind::Ack
+            | ProxyFrameKind::RevokedExtent
+            | ProxyFrameKind::GrantRequest
+            | ProxyFrameKind::PairInvite
+            | ProxyFrameKind::PairClose
+            | ProxyFrameKind::MapRequest => Err(format!("a guest does not say {kind:?}")),
+        }
+    }
+
+    /// Has the makers of pair windows check how far theirs are set up.
+    fn notify_pairs(&self, handled: Result<(), String>) -> Result<(), String> {
+        self.server.with(|broker| broker.guests_changed());
+        handled
+    }
+
+    fn open(self: &Rc<Self>, number: u32, open: ClientConnected) -> Result<(), String> {
+        if self.programs.borrow().contains_key(&number) {
+            return Err(format!("connection {number} is open already"));
+        }
+        match self.connect(number, open) {
+            Ok(program) => {
+                self.programs.borrow_mut().insert(number, Rc::clone(&program));
+                spawn_local(Rc::clone(self).forward_to_program(Rc::clone(&program)));
+                spawn_local(Rc::clone(self).forward_to_session(program));
+            }
+            Err(error) => {
+                tracing::warn!(guest = %self.guest_window.name(), "a connection could not be set up: {error}");
+                let this = Rc::clone(self);
+                spawn_local(async move { this.send(ProxyFrameKind::Closed, number, &[]).await });
+            }
+        }
+        Ok(())
+    }
+
+    fn connect(&self, number: u32, open: ClientConnected) -> io::Result<Rc<ProgramConnection>> {
+        if self.programs.borrow().len() >= CONNECTIONS_MAX {
+            return Err(io::Error::other(format!("there are {CONNECTIONS_MAX} already")));
+        }
+        let (ours, theirs) = seqpacket::pair()?;
+        let socket = PacketSocket::new(ours)?;
+        self.server.add_proxied(theirs, self.uid, open.program, Allocator::Guest(Arc::clone(&self.guest_window)))?;
+        let (inbox, closed, inbox_changed) = (RefCell::default(), Cell::new(false), Notify::new());
+        Ok(Rc::new(ProgramConnection { number, socket, inbox, closed, inbox_changed, attaching: RefCell::default() }))
+    }
+
+    fn packet(&self, connection: u32, content: &[u8]) -> Result<(), String> {
+        let packet = ControlPacket::parse(content).map_err(|error| error.to_string())?;
+        if !packet.resources.is_empty() || packet.message.is_empty() {
+            return Err("a message without content, or one that hands something".to_owned());
+        }
+        // A connection that we have closed is heard of until the guest knows.
+        let Some(program) = self.programs.borrow().get(&connection).cloned() else { return Ok(()) };
+        let mut inbox = program.inbox.borrow_mut();
+        if inbox.len() >= UNACKED_MAX as usize {
+            return Err(format!("connection {connection} has more than {UNACKED_MAX} messages under way"));
+        }
+        inbox.push_back(packet.message.to_vec());
+        program.inbox_changed.notify_one();
+        Ok(())
+    }
+
+    /// From the program to its session.
+    async fn forward_to_session(self: Rc<Self>, program: Rc<ProgramConnection>) {
+        let mut received = 0;
+        loop {
+            let next = program.inbox.borrow_mut().front().cloned();
+            let Some(message) = next else {
+                if program.closed.get() {
+                    return program.socket.shut_down();
+                }
+                program.inbox_changed.notified().await;
+                continue;
+            };
+            self.prepare_attach(&program, &message).await;
+            if !program.socket.send(&message, &[]).await {
+                return; // The other task sees it, too.
+            }
+            program.inbox.borrow_mut().pop_front();
+            received += 1;
+            if received == ACK_INTERVAL {
+                received = 0;
+                if self.send(ProxyFrameKind::Ack, program.number, &[]).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Whoever attaches finds all that is needed for that: one after the other, where the guest has to make it.
+    async fn prepare_attach(&self, program: &ProgramConnection, message: &[u8]) {
+        if self.guest_window.is_reusable() || !matches!(ToDaemon::parse(message, 0), Ok((_, ToDaemon::Attach(_)))) {
+            return;
+        }
+        let guard = Arc::clone(&self.attaching).lock_owned().await;
+        self.guest_window.ready().await;
+        if !program.closed.get() {
+            program.attaching.replace(Some(guard));
+        }
+    }
+
+    /// From the session to the program.
+    async fn forward_to_program(self: Rc<Self>, program: Rc<ProgramConnection>) {
+        let (mut packet, mut fds) = (vec![0; PROXY_FRAME_BYTES_MAX], Vec::new());
+        while let Some(bytes) = program.socket.receive(&mut packet, &mut fds).await {
+            program.attaching.take();
+            let Ok(current) = self.revalidate(&packet[..bytes]) else {
+                program.socket.shut_down();
+                break;
+            };
+            let Some(packet) = current else { continue };
+            if self.send(ProxyFrameKind::ControlPacket, program.number, &packet).await.is_err() {
+                return;
+            }
+        }
+        if self.programs.borrow_mut().remove(&program.number).is_some() {
+            program.close();
+            let _ = self.send(ProxyFrameKind::Closed, program.number, &[]).await;
+        }
+    }
+
+    /// What the guest is told where a message was to be told. An error if a resource that it hands over was revoked while the message waited:
+    /// then its domain is gone, too. Regions come and go.
+    fn revalidate<'a>(&self, packet: &'a [u8]) -> Result<Option<Cow<'a, [u8]>>, Gone> {
+        let parsed = ControlPacket::parse(packet).map_err(|_| Gone)?;
+        let is_gone = |reference: &&ResourceRef| match **reference {
+            ResourceRef::Extent { window, offset, generation, .. }
+            | ResourceRef::PrivateExtent { window, offset, generation, .. }
+            | ResourceRef::ReadOnlyExtent { window, offset, generation, .. } => {
+                !self.guest_window.is_live(window, offset, generation)
+            }
+            ResourceRef::Doorbell { .. } | ResourceRef::VectorEvents { .. } | ResourceRef::EventChannel { .. } => false,
+        };
+        let gone: Vec<_> = parsed.resources.iter().filter(is_gone).collect();
+        match &gone[..] {
+            [] => Ok(Some(Cow::Borrowed(packet))),
+            gone if !gone.iter().all(|reference| is_region_ref(reference)) => Err(Gone),
+            _ => Ok(region_refusal(&parsed, Reason::RegionsFull).map(|message| {
+                let refused = ControlPacket { resources: Vec::new(), message: &message };
+                Cow::Owned(refused.emit())
+            })),
+        }
+    }
+
+    async fn send(&self, kind: ProxyFrameKind, connection: u32, content: &[u8]) -> Result<(), SessionEnded> {
+        loop {
+            // What was revoked is reported before the same bytes can be handed out again.
+            if self.send_pending_frames()? && self.proxy_session.send(ProxyFrame { kind, connection }, content)? {
+                self.guest_window.ring_daemon();
+                return Ok(());
+            }
+            self.proxy_session.wait_for_room().await;
+        }
+    }
+
+    /// Sends what was revoked, frames about pair windows, and grant requests. False if there was no room for all.
+    fn send_pending_frames(&self) -> Result<bool, SessionEnded> {
+        let mut reported = self.reported.borrow_mut();
+        while let Some(revoked) = self.guest_window.revoked(|window| reported.get(&window).copied().unwrap_or(0)) {
+            let frame = ProxyFrame { kind: ProxyFrameKind::RevokedExtent, connection: 0 };
+            if !self.proxy_session.send(frame, &revoked.emit())? {
+                return Ok(false);
+            }
+            *reported.entry(revoked.window).or_default() += 1;
+            self.guest_window.ring_daemon();
+        }
+        while let Some((kind, content)) = self.guest_window.next_frame() {
+            if !self.proxy_session.send(ProxyFrame { kind, connection: 0 }, &content)? {
+                return Ok(false);
+            }
+            self.guest_window.frame_sent();
+            self.guest_window.ring_daemon();
+        }
+        while let Some(grant_request) = self.guest_window.grant_request() {
+            let frame = ProxyFrame { kind: ProxyFrameKind::GrantRequest, connection: 0 };
+            if !self.proxy_session.send(frame, &grant_request.emit())? {
+                return Ok(false);
+            }
+            self.guest_window.mark_requested(grant_request);
+            self.guest_window.ring_daemon();
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,176 @@
+//! Reports: what the broker knows, as the [`schema`](crate::schema)'s JSON.
+
+mod mx;
+mod paths;
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use isthmus_layout::control::{Name, Topic};
+use isthmus_layout::ids::EndpointAddress;
+use isthmus_layout::reason::Reason;
+use serde::Serialize;
+
+use crate::broker::{Attachment, Broker, Refusal};
+use crate::directory::DomainEntry;
+use crate::metrics;
+use crate::schema::{
+    Doctor, DomainName, DomainRow, Domains, EndpointRow, Endpoints, GuestRow, MetricsText, ReasonCount, SCHEMA,
+    StatusReport, WorkerRow,
+};
+
+pub(crate) use mx::view as mx_view;
+
+const NANOSECONDS: u64 = 1_000_000_000;
+
+/// The report on a topic.
+pub(crate) fn report(broker: &Broker, topic: Topic, arguments: &[Name]) -> Result<Vec<u8>, Refusal> {
+    let expected = if topic == Topic::Why { 2 } else { 0 };
+    if arguments.len() != expected {
+        let text = format!("this report takes {expected} arguments, not {}", arguments.len());
+        return Err(Refusal::new(Reason::RequestInvalid, text));
+    }
+    match topic {
+        Topic::Status => json(&status(broker)),
+        Topic::Domains => json(&domains(broker)),
+        Topic::Channels => json(&paths::channels(broker)),
+        Topic::Endpoints => json(&endpoints(broker)),
+        Topic::Why => json(&paths::why(broker, &arguments[0], &arguments[1])?),
+        Topic::Doctor => json(&doctor(broker)),
+        Topic::Config => json(&broker.settings.report_facts.config),
+        Topic::Metrics => json(&MetricsText { schema: SCHEMA, text: metrics::text(broker) }),
+        Topic::Mx => json(&mx::report(broker)),
+    }
+}
+
+fn json(report: &impl Serialize) -> Result<Vec<u8>, Refusal> {
+    serde_json::to_vec(report).map_err(|error| Refusal::new(Reason::RequestInvalid, error.to_string()))
+}
+
+impl DomainName {
+    pub(crate) fn of(domain: &DomainEntry) -> Self {
+        Self { id: domain.id.number(), name: domain.name.to_string() }
+    }
+}
+
+fn reason_counts(counts: impl Iterator<Item = (Reason, u64)>) -> Vec<ReasonCount> {
+    counts.map(|(reason, count)| ReasonCount::new(reason, count)).collect()
+}
+
+fn status(broker: &Broker) -> StatusReport {
+    let workers = broker.workers.counters().iter().enumerate().map(|(worker, counters)| WorkerRow {
+        worker: worker as u32,
+        records: counters.records.load(Relaxed),
+        bytes: counters.bytes.load(Relaxed),
+        bounces: counters.bounces.load(Relaxed),
+        queued_bytes: counters.held_bytes.load(Relaxed),
+        sleeps: counters.sleeps.load(Relaxed),
+        wakeups: counters.wakeups.load(Relaxed),
+        faults: reason_counts(counters.faults.iter()),
+        drops: reason_counts(counters.drops.iter()),
+    });
+    let settings = &broker.settings;
+    StatusReport {
+        schema: SCHEMA,
+        daemon: settings.name.to_string(),
+        protocol: settings.versions.version().to_string(),
+        pid: std::process::id(),
+        uid: settings.uid,
+        uptime_s: broker.now / NANOSECONDS,
+        epoch: settings.epoch,
+        socket: settings.report_facts.socket.clone(),
+        wait: settings.report_facts.wait.clone(),
+        domains: broker.directory.len() as u32,
+        domains_max: broker.directory.limits().domains as u32,
+        domains_resumable: broker.resumable().count() as u32,
+        connections: broker.sessions() as u32,
+        endpoints: broker.directory.iter().map(|domain| domain.endpoints.len() as u32).sum(),
+        channels: broker.channels.iter().len() as u32,
+        workers: workers.collect(),
+        guests: Some(guests(broker)),
+        reasons: reason_counts(broker.reason_log.counts().into_iter()),
+    }
+}
+
+fn guests(broker: &Broker) -> Vec<GuestRow> {
+    let rows = broker.guests().iter().map(|(name, guest)| {
+        let is_in_guest = |attachment: &&Attachment| attachment.allocator.guest() == Some(name);
+        GuestRow {
+            name: name.to_string(),
+            uid: guest.uid,
+            platform: Some(guest.platform.to_owned()),
+            socket: guest.socket.clone(),
+            window_bytes: guest.window_bytes,
+            used_bytes: guest.guest_window.as_ref().map(|guest_window| guest_window.used()),
+            vectors: guest.vectors,
+            daemon: guest.daemon,
+            state: Some(guest.state(broker.now).name().to_owned()),
+            last_seen_s: guest.silent_for(broker.now).map(|silent_ns| silent_ns / NANOSECONDS),
+            keeps_device: guest.device_is_stored(),
+            last_error: guest.last_error.clone(),
+            domains: broker.attachments.values().filter(is_in_guest).count() as u32,
+            monitor: guest.monitor.clone(),
+            pair_window_bytes: Some(guest.pair_window_bytes),
+        }
+    });
+    rows.collect()
+}
+
+fn guests_losing_device(broker: &Broker) -> u32 {
+    broker.guests().values().filter(|guest| guest.device_is_stored() == Some(false)).count() as u32
+}
+
+fn domains(broker: &Broker) -> Domains {
+    let rows = broker.directory.iter().filter_map(|domain| {
+        let attachment = broker.attachments.get(&domain.id)?;
+        let counters = &attachment.counters;
+        Some(DomainRow {
+            id: domain.id.number(),
+            name: domain.name.to_string(),
+            uid: domain.owner.0,
+            pid: attachment.pid,
+            guest: attachment.allocator.guest().map(Name::to_string),
+            library: attachment.library.to_string(),
+            protocol: attachment.version.to_string(),
+            age_s: broker.now.saturating_sub(attachment.since) / NANOSECONDS,
+            endpoints: domain.endpoints.len() as u32,
+            channels: domain.channels().count() as u32,
+            channels_max: broker.directory.limits().channels as u32,
+            ready_maps: domain.ready_maps.len() as u32,
+            worker: u32::from(attachment.worker.0),
+            daemon_path_sent: counters.sent_records.load(Relaxed),
+            daemon_path_sent_bytes: counters.sent_bytes.load(Relaxed),
+            daemon_path_received: counters.received_records.load(Relaxed),
+            daemon_path_received_bytes: counters.received_bytes.load(Relaxed),
+            queued_bytes: counters.held_bytes.load(Relaxed),
+            bounces: counters.bounces.load(Relaxed),
+            backlog: broker.backlog_of(domain.id) as u32,
+        })
+    });
+    Domains { schema: SCHEMA, domains: rows.collect() }
+}
+
+fn endpoints(broker: &Broker) -> Endpoints {
+    let rows = broker.directory.iter().flat_map(|domain| {
+        domain.endpoints.iter().map(|(index, label)| EndpointRow {
+            domain: DomainName::of(domain),
+            index: index.number(),
+            label: label.as_ref().map(Name::to_string),
+            mx: mx::number(broker, EndpointAddress { domain: domain.id, endpoint: *index }),
+        })
+    });
+    Endpoints { schema: SCHEMA, endpoints: rows.collect() }
+}
+
+fn doctor(broker: &Broker) -> Doctor {
+    let fds = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    Doctor {
+        schema: SCHEMA,
+        fds_max: broker.settings.fds_max as u64,
+        fds: fds as u64,
+        nobody_uid: broker.settings.overflow_uid,
+        domains_without_pid: broker.attachments.values().filter(|attachment| attachment.pid.is_none()).count() as u32,
+        channels_without_counters: broker.channels.iter().filter(|channel| channel.memory.is_none()).count() as u32,
+        resumable: broker.tickets.is_persistent(),
+        guests_losing_device: Some(guests_losing_device(broker)),
+    }
+}

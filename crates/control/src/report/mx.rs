@@ -1,0 +1,119 @@
+//! MX boards, their endpoint numbers and links, and who can be reached.
+
+use isthmus_layout::ids::EndpointAddress;
+use isthmus_mx::board::{PeerOrigin, PeerReport};
+use isthmus_service::{LinkView, MxView};
+
+use crate::broker::Broker;
+use crate::directory::mx::MxBoardEntry;
+use crate::schema::{
+    DomainName, MxBoardRow, MxDropped, MxEndpointRow, MxLinkRow, MxNumber, MxPeerRow, MxReport, SCHEMA,
+};
+
+pub(super) fn report(broker: &Broker) -> MxReport {
+    let mx = broker.directory.mx();
+    let board = |(number, board): (usize, &MxBoardEntry)| {
+        let view = view(broker, number).unwrap_or_default();
+        MxBoardRow {
+            number: number as u32,
+            nic: board.nic.number(),
+            mac: board.nic.to_string(),
+            name: board.name.clone(),
+            endpoints: endpoints(broker, number as u32),
+            endpoints_max: board.endpoints,
+            links: view.links.iter().map(link).collect(),
+            dropped: nonzero_counts(view.counters.all_dropped()),
+            ignored: nonzero_counts(view.ignored.all()),
+            served_endpoints: view.transports as u64,
+            remote_peers: view.remote_peers as u64,
+            sent_bytes: view.traffic.sent_bytes,
+            received_bytes: view.traffic.received_bytes,
+            retransmitted: view.traffic.retransmitted,
+            rerequested: view.traffic.rerequested,
+        }
+    };
+    let boards = mx.boards();
+    let local = |(number, board): (usize, &MxBoardEntry)| MxPeerRow {
+        nic: board.nic.number(),
+        mac: board.nic.to_string(),
+        name: board.name.clone(),
+        origin: PeerOrigin::Local.word().to_owned(),
+        board: number as u32,
+        link: None,
+        last_seen_ms: None,
+        restarts: 0,
+    };
+    let mut peers: Vec<MxPeerRow> = boards.iter().enumerate().map(local).collect();
+    for number in 0..boards.len() {
+        let Some(view) = view(broker, number) else { continue };
+        let others = view.peers.iter().filter(|peer| peer.origin != PeerOrigin::Local && !peer.forgotten);
+        // A peer may have several names, and programs ask for it by any.
+        peers.extend(others.flat_map(|other| names(other).into_iter().map(|name| peer(number, &view, other, name))));
+    }
+    MxReport { schema: SCHEMA, boards: boards.iter().enumerate().map(board).collect(), peers }
+}
+
+pub(crate) fn view(broker: &Broker, board: usize) -> Option<MxView> {
+    let view = broker.remote_peers.views.get(board)?.as_ref()?;
+    Some(view.lock().ok()?.clone())
+}
+
+fn names(peer: &PeerReport) -> Vec<String> {
+    if peer.names.is_empty() {
+        return vec![peer.nic.to_string()];
+    }
+    peer.names.iter().map(ToString::to_string).collect()
+}
+
+fn peer(board: usize, view: &MxView, peer: &PeerReport, name: String) -> MxPeerRow {
+    let chosen = peer.links.iter().find(|way| way.chosen && way.up);
+    let since = u64::try_from(view.updated_at.elapsed().as_millis()).unwrap_or(u64::MAX);
+    MxPeerRow {
+        nic: peer.nic.number(),
+        mac: peer.nic.to_string(),
+        name,
+        origin: peer.origin.word().to_owned(),
+        board: board as u32,
+        link: chosen.and_then(|way| Some(view.links.get(usize::from(way.link.0))?.name.clone())),
+        last_seen_ms: peer.heard.map(|heard| view.now.since_us(heard) / 1000 + since),
+        restarts: peer.restarts,
+    }
+}
+
+fn link(link: &LinkView) -> MxLinkRow {
+    MxLinkRow {
+        name: link.name.clone(),
+        kind: link.kind.to_string(),
+        state: if link.broken { "broken".to_owned() } else { link.state.to_string() },
+        frame_bytes_max: link.frame_bytes_max,
+        sent_frames: link.counters.sent,
+        sent_bytes: link.counters.sent_bytes,
+        received_frames: link.counters.received,
+        received_bytes: link.counters.received_bytes,
+        lost: nonzero_counts(link.lost()),
+    }
+}
+
+fn nonzero_counts(counts: impl Iterator<Item = (&'static str, u64)>) -> Vec<MxDropped> {
+    let occurred = counts.filter(|(_, count)| *count > 0);
+    occurred.map(|(reason, count)| MxDropped { reason: reason.to_owned(), count }).collect()
+}
+
+fn endpoints(broker: &Broker, board: u32) -> Vec<MxEndpointRow> {
+    let claims = broker.directory.mx().claims().filter(|(number, _)| number.board == board);
+    let rows = claims.filter_map(|(number, claim)| {
+        let domain = broker.directory.get(claim.at.domain)?;
+        Some(MxEndpointRow {
+            number: number.endpoint,
+            domain: DomainName::of(domain),
+            index: claim.at.endpoint.number(),
+            uid: domain.owner.0,
+        })
+    });
+    rows.collect()
+}
+
+pub(super) fn number(broker: &Broker, at: EndpointAddress) -> Option<MxNumber> {
+    let number = broker.directory.mx().number_of(at)?;
+    Some(MxNumber { board: number.board, endpoint: number.endpoint })
+}

@@ -1,0 +1,161 @@
+//! Which path two domains have, and why.
+
+use isthmus_layout::channel::{
+    BYTES, ChannelGeometry, DOORBELLS, Direction, MESSAGES, SLOW_PATH_REASONS, SlowPathReasons,
+};
+use isthmus_layout::control::Name;
+use isthmus_layout::ids::DomainId;
+use isthmus_layout::limits::READY_MAPS_MAX;
+use isthmus_layout::reason::Reason;
+
+use super::NANOSECONDS;
+use crate::allocator::Resource;
+use crate::broker::{Broker, Refusal};
+use crate::directory::DomainEntry;
+use crate::directory::channels::{ChannelEntry, ChannelStage};
+use crate::schema::{ChannelRow, Channels, DirectionRow, DomainName, PairRow, PathEnd, SCHEMA, Why};
+
+type KnownChannel = ChannelEntry<Resource>;
+
+/// How messages go from one domain to another.
+struct Path<'a> {
+    name: &'static str,
+    reason: Option<Reason>,
+    channel: Option<&'a KnownChannel>,
+}
+
+pub(super) fn channels(broker: &Broker) -> Channels {
+    let mut pairs = Vec::new();
+    for a in broker.directory.iter() {
+        // Each pair once, from whichever side knows of it; the lower number first.
+        let above = broker.directory.iter().filter(|b| b.id > a.id);
+        let shown = above.filter(|b| is_of_interest(a, b.id) || is_of_interest(b, a.id));
+        pairs.extend(shown.map(|b| {
+            let path = path(broker, a, b);
+            PairRow {
+                a: DomainName::of(a),
+                b: DomainName::of(b),
+                path: path.name.to_owned(),
+                reason: path.reason.map(Into::into),
+                channel: path.channel.map(|channel| channel_row(broker, channel)),
+            }
+        }));
+    }
+    Channels { schema: SCHEMA, pairs }
+}
+
+fn is_of_interest(of: &DomainEntry, peer: DomainId) -> bool {
+    of.peers.get(&peer).is_some_and(|known| known.channel.is_some() || known.refused.is_some())
+}
+
+pub(super) fn why(broker: &Broker, a: &Name, b: &Name) -> Result<Why, Refusal> {
+    let find = |name: &Name| {
+        let refused = || Refusal::new(Reason::NoSuchDomain, format!("no domain is called {name}"));
+        broker.directory.find(name).ok_or_else(refused)
+    };
+    let (a, b) = (find(a)?, find(b)?);
+    let path = path(broker, a, b);
+    let large = match (broker.identity(a.id), broker.identity(b.id)) {
+        (Some(owner), Some(reader)) if a.id != b.id => broker.policy.may_grant(&owner, &reader).err(),
+        _ => None,
+    };
+    Ok(Why {
+        schema: SCHEMA,
+        a: DomainName::of(a),
+        b: DomainName::of(b),
+        path: path.name.to_owned(),
+        reason: path.reason.map(Into::into),
+        large: large.map(Into::into),
+        channel: path.channel.map(|channel| channel_row(broker, channel)),
+        from_a: side_report(broker, a, b),
+        from_b: side_report(broker, b, a),
+    })
+}
+
+fn path<'a>(broker: &'a Broker, a: &DomainEntry, b: &DomainEntry) -> Path<'a> {
+    let daemon_path = |reason, channel| Path { name: "daemon", reason: Some(reason), channel };
+    if a.id == b.id {
+        return Path { name: "local", reason: Some(Reason::SameDomain), channel: None };
+    }
+    let Some((ours, theirs)) = broker.identity(a.id).zip(broker.identity(b.id)) else {
+        return Path { name: "none", reason: Some(Reason::NoSuchDomain), channel: None };
+    };
+    if let Err(reason) = broker.policy.may_send(&ours, &theirs) {
+        return Path { name: "none", reason: Some(reason), channel: None };
+    }
+    let our_state = a.peers.get(&b.id).copied().unwrap_or_default();
+    let their_state = b.peers.get(&a.id).copied().unwrap_or_default();
+    match our_state.channel.and_then(|channel| broker.channels.get(channel)) {
+        Some(channel) if channel.stage == ChannelStage::Open => {
+            Path { name: "channel", reason: None, channel: Some(channel) }
+        }
+        Some(channel) => daemon_path(Reason::ChannelPending, Some(channel)),
+        None => match broker.policy.may_open_channel(&ours, &theirs) {
+            Err(reason) => daemon_path(reason, None),
+            Ok(()) if broker.common_allocator(a.id, b.id).is_err() => {
+                let refused = || our_state.refused.or(their_state.refused).unwrap_or(Reason::ChannelNotRequested);
+                daemon_path(broker.pair_window_refusal(a.id, b.id).unwrap_or_else(refused), None)
+            }
+            Ok(()) => {
+                daemon_path(our_state.refused.or(their_state.refused).unwrap_or(Reason::ChannelNotRequested), None)
+            }
+        },
+    }
+}
+
+fn side_report(broker: &Broker, of: &DomainEntry, peer: &DomainEntry) -> PathEnd {
+    let known = of.peers.get(&peer.id).copied().unwrap_or_default();
+    let verdict =
+        broker.identity(of.id).zip(broker.identity(peer.id)).map(|(of, peer)| broker.policy.verdict(&of, &peer));
+    PathEnd {
+        may_talk: verdict.is_some_and(|verdict| verdict.talk),
+        may_channel: verdict.is_some_and(|verdict| verdict.channel),
+        rule: verdict.and_then(|verdict| verdict.rule).map(|rule| rule as u32),
+        last: known.refused.map(Into::into),
+        channels: of.channels().count() as u32,
+        channels_max: broker.directory.limits().channels as u32,
+        ready_maps: of.ready_maps.len() as u32,
+        ready_maps_max: READY_MAPS_MAX as u32,
+        backlog: broker.backlog_of(of.id) as u32,
+        grants: known.grants,
+    }
+}
+
+fn channel_row(broker: &Broker, channel: &KnownChannel) -> ChannelRow {
+    let memory = channel.memory.as_ref();
+    let direction = |direction, from: DomainId| counters(memory?, channel, direction, from);
+    let connector = direction(Direction::Zero, channel.connector.domain);
+    let listener = direction(Direction::One, channel.listener.domain);
+    ChannelRow {
+        id: channel.id.to_string(),
+        state: if channel.stage == ChannelStage::Open { "open" } else { "offered" }.to_owned(),
+        connector: channel.connector.domain.number(),
+        age_s: broker.now.saturating_sub(channel.since) / NANOSECONDS,
+        slab_bytes: channel.slab.bytes(),
+        memory_bytes: memory
+            .and_then(Resource::file)
+            .and_then(|file| Some(512 * u64::try_from(rustix::fs::fstat(file).ok()?.st_blocks).ok()?)),
+        directions: connector.zip(listener).map(|(connector, listener)| [connector, listener]),
+    }
+}
+
+/// Reads a producer's counters. They are for display: its domain may have written anything.
+fn counters(memory: &Resource, channel: &KnownChannel, direction: Direction, from: DomainId) -> Option<DirectionRow> {
+    let at = ChannelGeometry { slab: channel.slab }.direction(direction).producer;
+    let read_u64 = |word: u32| {
+        let mut bytes = [0; 8];
+        memory.read_at(4 * u64::from(at + word), &mut bytes).then(|| u64::from_le_bytes(bytes))
+    };
+    let mut word = [0; 4];
+    let slower = memory
+        .read_at(4 * u64::from(at + SLOW_PATH_REASONS), &mut word)
+        .then(|| SlowPathReasons::parse(u32::from_le_bytes(word)))?;
+    Some(DirectionRow {
+        from: from.number(),
+        messages: read_u64(MESSAGES)?,
+        bytes: read_u64(BYTES)?,
+        wakeups: read_u64(DOORBELLS)?,
+        fragmented: slower.fragmented.map(Into::into),
+        assisted: slower.assisted.map(Into::into),
+    })
+}

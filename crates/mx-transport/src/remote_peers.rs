@@ -1,0 +1,237 @@
+//! Endpoints of other hosts, as one endpoint of ours knows them.
+
+use isthmus_layout::DomainId;
+use isthmus_layout::limits::DAEMON_PATH_RECORD_COST;
+use isthmus_layout::record::{Record, Serial};
+use isthmus_mx::net::{Address, IncomingId, SendId};
+use std::collections::{HashMap, VecDeque};
+use std::ops::{Index, IndexMut};
+
+/// A message of the domain's that is not whole yet.
+#[derive(Debug)]
+pub(crate) struct Assembling {
+    pub(crate) serial: Serial,
+    pub(crate) tag: u64,
+    pub(crate) len: u32,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(crate) struct RemotePeer {
+    /// What the domain calls it.
+    pub(crate) id: DomainId,
+    pub(crate) address: Address,
+    /// It is gone, but the domain does not have everything of it yet.
+    pub(crate) gone: bool,
+    /// From the domain to it: a message that comes in fragments.
+    pub(crate) assembling: Option<Assembling>,
+    /// Cost of what is not acknowledged.
+    pub(crate) unacked: u32,
+    /// Credit that the domain gets back when less is under way.
+    pub(crate) owed: u32,
+    /// Announced messages of the domain, by its serials.
+    pub(crate) announced: HashMap<Serial, SendId>,
+    /// From it to the domain: messages that have begun, in order, and the long ones that the domain wants.
+    pub(crate) deliverable: VecDeque<IncomingId>,
+    pub(crate) fetching: VecDeque<IncomingId>,
+    /// Long messages of it that the domain knows of.
+    pub(crate) offered: HashMap<Serial, IncomingId>,
+    /// Short records that wait for room.
+    pub(crate) urgent: VecDeque<Record<'static>>,
+    pub(crate) next_serial: u32,
+    /// What the domain takes of it before it gives credit back, and how much of that is left.
+    pub(crate) credit: u32,
+    pub(crate) left: u32,
+}
+
+impl RemotePeer {
+    fn new(id: DomainId, address: Address, credit: u32) -> Self {
+        Self {
+            id,
+            address,
+            gone: false,
+            assembling: None,
+            unacked: 0,
+            owed: 0,
+            announced: HashMap::new(),
+            deliverable: VecDeque::new(),
+            fetching: VecDeque::new(),
+            offered: HashMap::new(),
+            urgent: VecDeque::new(),
+            next_serial: 1,
+            credit,
+            left: credit,
+        }
+    }
+
+    /// Takes room for a record with so many bytes, if there is.
+    pub(crate) fn reserve_credit(&mut self, bytes: usize) -> bool {
+        let cost = DAEMON_PATH_RECORD_COST as usize + bytes;
+        let affordable = cost <= self.left as usize;
+        if affordable {
+            self.left -= cost as u32;
+        }
+        affordable
+    }
+
+    /// The domain has taken so much, but never more than it was given.
+    pub(crate) fn add_credit(&mut self, bytes: u32) {
+        self.left = self.left.saturating_add(bytes).min(self.credit);
+    }
+
+    /// What the domain was given and has not given credit back for.
+    pub(crate) fn unread(&self) -> u64 {
+        (self.credit - self.left).into()
+    }
+
+    /// A name for a message, that none has which the domain still knows.
+    pub(crate) fn serial(&mut self) -> Serial {
+        loop {
+            let serial = Serial(self.next_serial);
+            self.next_serial = self.next_serial.wrapping_add(1).max(1);
+            if !self.offered.contains_key(&serial) {
+                return serial;
+            }
+        }
+    }
+}
+
+/// The index of a remote peer in the list, valid while it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct RemotePeerIndex(u32);
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct RemotePeers {
+    /// What the domain takes of each.
+    credit: u32,
+    list: Vec<Option<Box<RemotePeer>>>,
+    free: Vec<RemotePeerIndex>,
+    by_id: HashMap<DomainId, RemotePeerIndex>,
+    by_address: HashMap<Address, RemotePeerIndex>,
+}
+
+impl RemotePeers {
+    pub(crate) fn new(credit: u32) -> Self {
+        Self { credit, list: Vec::new(), free: Vec::new(), by_id: HashMap::new(), by_address: HashMap::new() }
+    }
+
+    pub(crate) fn find(&self, id: DomainId) -> Option<RemotePeerIndex> {
+        self.by_id.get(&id).copied()
+    }
+
+    pub(crate) fn find_address(&self, address: Address) -> Option<RemotePeerIndex> {
+        self.by_address.get(&address).copied()
+    }
+
+    pub(crate) fn add(&mut self, id: DomainId, address: Address) -> RemotePeerIndex {
+        let peer = self.free.pop().unwrap_or_else(|| {
+            self.list.push(None);
+            RemotePeerIndex((self.list.len() - 1) as u32) // No more than partners of an endpoint.
+        });
+        self.list[peer.0 as usize] = Some(Box::new(RemotePeer::new(id, address, self.credit)));
+        self.by_id.insert(id, peer);
+        self.by_address.insert(address, peer);
+        peer
+    }
+
+    /// Frees the address of a peer that is gone: a peer that comes from it later is another one.
+    pub(crate) fn detach_address(&mut self, peer: RemotePeerIndex) {
+        self[peer].gone = true;
+        let address = self[peer].address;
+        self.by_address.remove(&address);
+    }
+
+    /// One that has left.
+    pub(crate) fn remove(&mut self, peer: RemotePeerIndex) -> Option<Box<RemotePeer>> {
+        let remote_peer = self.list[peer.0 as usize].take()?;
+        self.by_id.remove(&remote_peer.id);
+        self.free.push(peer);
+        Some(remote_peer)
+    }
+}
+
+impl RemotePeers {
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// All that there are.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (RemotePeerIndex, &RemotePeer)> {
+        let places = self.list.iter().enumerate();
+        // No more than partners of an endpoint.
+        places.filter_map(|(peer, remote_peer)| Some((RemotePeerIndex(peer as u32), remote_peer.as_deref()?)))
+    }
+}
+
+impl Index<RemotePeerIndex> for RemotePeers {
+    type Output = RemotePeer;
+
+    fn index(&self, peer: RemotePeerIndex) -> &RemotePeer {
+        self.list[peer.0 as usize].as_deref().expect("indices are of remote peers in the list")
+    }
+}
+
+impl IndexMut<RemotePeerIndex> for RemotePeers {
+    fn index_mut(&mut self, peer: RemotePeerIndex) -> &mut RemotePeer {
+        self.list[peer.0 as usize].as_deref_mut().expect("indices are of remote peers in the list")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isthmus_layout::limits::DAEMON_PATH_CREDIT_BYTES;
+    use isthmus_mx::wire::{EndpointNumber, PeerIndex};
+
+    fn address() -> Address {
+        Address { peer: PeerIndex::new(1).expect("a peer"), endpoint: EndpointNumber(2) }
+    }
+
+    fn id(number: u32) -> DomainId {
+        DomainId::remote(number).expect("a number")
+    }
+
+    #[test]
+    fn credit_is_spent_to_the_last_byte_and_not_beyond() {
+        let mut remote_peer = RemotePeer::new(id(1), address(), DAEMON_PATH_CREDIT_BYTES);
+        let most = (DAEMON_PATH_CREDIT_BYTES - DAEMON_PATH_RECORD_COST) as usize;
+        assert!(!remote_peer.reserve_credit(most + 1) && remote_peer.left == DAEMON_PATH_CREDIT_BYTES);
+        assert!(remote_peer.reserve_credit(most) && !remote_peer.reserve_credit(0));
+        remote_peer.add_credit(DAEMON_PATH_RECORD_COST - 1);
+        assert!(!remote_peer.reserve_credit(0));
+        remote_peer.add_credit(1);
+        assert!(remote_peer.reserve_credit(0));
+        remote_peer.add_credit(u32::MAX);
+        remote_peer.add_credit(u32::MAX);
+        assert_eq!(remote_peer.left, DAEMON_PATH_CREDIT_BYTES);
+    }
+
+    #[test]
+    fn serials_in_use_are_not_reused() {
+        let mut remote_peer = RemotePeer::new(id(1), address(), DAEMON_PATH_CREDIT_BYTES);
+        remote_peer.next_serial = u32::MAX;
+        let [last, first] = [remote_peer.serial(), remote_peer.serial()];
+        assert_eq!([last, first], [Serial(u32::MAX), Serial(1)], "0 is none");
+        assert_eq!(remote_peer.serial(), Serial(2));
+    }
+
+    #[test]
+    fn address_gets_a_new_remote_peer_after_the_old_one_left() {
+        let mut remote_peers = RemotePeers::new(DAEMON_PATH_CREDIT_BYTES);
+        let one = remote_peers.add(id(1), address());
+        remote_peers.detach_address(one);
+        assert_eq!((remote_peers.find_address(address()), remote_peers.find(id(1))), (None, Some(one)));
+        let other = remote_peers.add(id(2), address());
+        assert!(remote_peers.remove(one).is_some_and(|gone| gone.gone && gone.id == id(1)));
+        assert_eq!((remote_peers.find_address(address()), remote_peers.find(id(1))), (Some(other), None));
+        assert_eq!(remote_peers.all().map(|(_, remote_peer)| remote_peer.id).collect::<Vec<_>>(), [id(2)]);
+        assert_eq!(
+            remote_peers.add(id(3), Address { endpoint: EndpointNumber(3), ..address() }),
+            one,
+            "its place is free"
+        );
+    }
+}

@@ -1,0 +1,200 @@
+//! How much may be on its way to an endpoint in answer to its questions: as much as finds room before the slowest line.
+//!
+//! ```text
+//!   bytes ▲      ╱╲    ╱╲    ╱╲        a round: as many bytes come as may be on their way
+//!         │    ╱   ╲ ╱   ╲ ╱   ╲       frames are missing, and answers take long: less of it
+//!         │  ╱                         next to none is missing, and it was all in use: more of it
+//!         └──────────────────────►
+//! ```
+//!
+//! A queue that is full loses what comes in excess, and answers take long because of it. A wire that loses frames by itself loses no
+//! fewer when less is on its way: there, less would only be slower, and what it loses is what is usual.
+
+/// What a new endpoint begins with.
+const INITIAL_BYTES: u32 = 3 << 19;
+
+/// Less would be one question at a time, which it is with less than a block already.
+const BYTES_MIN: u32 = 1 << 16;
+
+/// Of 1024 frames so many are missing beyond the usual, and answers take long: the queue is too short.
+const LOSS_HIGH: u32 = 64;
+
+/// The same, whatever answers take.
+const LOSS_EXTREME: u32 = 256;
+
+/// As good as none.
+const LOSS_NEGLIGIBLE: u32 = 16;
+
+/// No wire loses more by itself.
+const BASELINE_LOSS_MAX: u32 = 192;
+
+/// Fewer frames say nothing.
+const ROUND_FRAMES_MIN: u32 = 128;
+
+/// What was missing of 1024 frames before it became less.
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    Steady,
+    /// What is missing in this round was asked for before.
+    Settling(u32),
+    /// What is missing in this round shows whether less helps.
+    Probing(u32),
+}
+
+/// What the path carries, as far as it is known.
+#[derive(Debug)]
+pub(crate) struct PullWindow {
+    bytes: u32,
+    /// Nothing was too much yet: it doubles each round, until answers take longer for it.
+    is_slow_start: bool,
+    /// Bytes that come until this round is over.
+    round_left: u32,
+    /// Frames that came in this round.
+    received: u32,
+    /// Frames that were found to be missing.
+    missing: u32,
+    /// More would have been asked for.
+    is_limited: bool,
+    /// Of 1024 frames the wire loses so many whatever is on the way.
+    baseline_loss: u32,
+    phase: Phase,
+}
+
+impl PullWindow {
+    pub(crate) const fn new() -> Self {
+        let (is_slow_start, is_limited) = (true, false);
+        Self {
+            bytes: INITIAL_BYTES,
+            is_slow_start,
+            round_left: INITIAL_BYTES,
+            received: 0,
+            missing: 0,
+            is_limited,
+            baseline_loss: 0,
+            phase: Phase::Steady,
+        }
+    }
+
+    /// Bytes that may be on their way.
+    pub(crate) const fn bytes(&self) -> u32 {
+        self.bytes
+    }
+
+    /// All that may be is on its way.
+    pub(crate) const fn mark_limited(&mut self) {
+        self.is_limited = true;
+    }
+
+    /// So many frames that should be here were lost.
+    pub(crate) const fn record_lost(&mut self, frames: u32) {
+        self.missing = self.missing.saturating_add(frames);
+    }
+
+    /// A frame of so many bytes has come. `is_late` says whether answers take much longer than they could. There are never more than
+    /// `limit` bytes.
+    pub(crate) fn record_frame(&mut self, bytes: u32, is_late: bool, limit: u32) {
+        self.received += 1;
+        self.round_left = self.round_left.saturating_sub(bytes);
+        if self.round_left == 0 && self.received.saturating_add(self.missing) >= ROUND_FRAMES_MIN {
+            self.end_round(is_late, limit);
+        }
+    }
+
+    fn end_round(&mut self, is_late: bool, limit: u32) {
+        let before = self.bytes;
+        let (came, all) = (u64::from(self.received), u64::from(self.received) + u64::from(self.missing));
+        let lost = (1024 - 1024 * came / all) as u32;
+        let phase = core::mem::replace(&mut self.phase, Phase::Steady);
+        match phase {
+            Phase::Probing(then) if 2 * lost >= then => self.baseline_loss = lost.min(BASELINE_LOSS_MAX),
+            _ => self.baseline_loss -= self.baseline_loss.saturating_sub(lost) / 8,
+        }
+        let unusual = lost.saturating_sub(self.baseline_loss);
+        if let Phase::Settling(then) = phase {
+            self.phase = Phase::Probing(then);
+        } else if unusual >= LOSS_EXTREME
+            || is_late && unusual >= if self.is_slow_start { LOSS_NEGLIGIBLE } else { LOSS_HIGH }
+        {
+            // What came is what there is room for, and a little less empties the queue.
+            let kept = u64::from(before) * came / all;
+            self.bytes = ((kept - kept / 8) as u32).max(BYTES_MIN); // Less than before.
+            (self.is_slow_start, self.phase) = (false, Phase::Settling(lost));
+        } else if self.is_limited && unusual < LOSS_NEGLIGIBLE {
+            let more = if self.is_slow_start && !is_late { before } else { before / 16 };
+            self.bytes = before.saturating_add(more).min(limit.max(BYTES_MIN));
+        }
+        (self.round_left, self.received, self.missing, self.is_limited) = (before.max(self.bytes), 0, 0, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: u32 = 4 << 20;
+    const FRAME: u32 = 1 << 10;
+
+    /// A round in which of 256 frames so many are missing.
+    fn round(pull_window: &mut PullWindow, missing: u32, is_late: bool) -> u32 {
+        pull_window.mark_limited();
+        let frames = pull_window.round_left.div_ceil(FRAME).max(ROUND_FRAMES_MIN);
+        pull_window.record_lost(frames * missing / (256 - missing.min(255)));
+        (0..frames).for_each(|_| pull_window.record_frame(FRAME, is_late, MOST));
+        pull_window.bytes()
+    }
+
+    #[test]
+    fn window_grows_to_its_maximum_while_nothing_is_lost() {
+        let mut pull_window = PullWindow::new();
+        assert_eq!(round(&mut pull_window, 0, false), 2 * INITIAL_BYTES);
+        assert_eq!(round(&mut pull_window, 0, true), 2 * INITIAL_BYTES + INITIAL_BYTES / 8, "more would only wait");
+        assert_eq!([round(&mut pull_window, 0, false), round(&mut pull_window, 0, false)], [MOST; 2]);
+    }
+
+    #[test]
+    fn window_does_not_grow_when_unused() {
+        let mut pull_window = PullWindow::new();
+        (0..4096).for_each(|_| pull_window.record_frame(FRAME, false, MOST));
+        assert_eq!(pull_window.bytes(), INITIAL_BYTES);
+    }
+
+    #[test]
+    fn window_shrinks_once_on_a_full_queue_then_grows_slowly() {
+        let mut pull_window = PullWindow::new();
+        let less = round(&mut pull_window, 128, true);
+        assert!(less.abs_diff(INITIAL_BYTES / 2 - INITIAL_BYTES / 16) < INITIAL_BYTES / 256, "{less}");
+        assert_eq!(round(&mut pull_window, 128, true), less, "that was asked for before");
+        let more = round(&mut pull_window, 0, true);
+        assert_eq!(more, less + less / 16);
+        assert!(round(&mut pull_window, 20, true) < more);
+    }
+
+    #[test]
+    fn window_keeps_its_size_under_low_loss_and_grows_without_delay() {
+        let mut pull_window = PullWindow::new();
+        round(&mut pull_window, 40, true);
+        round(&mut pull_window, 0, true);
+        let bytes = pull_window.bytes();
+        assert_eq!(round(&mut pull_window, 10, true), bytes);
+        assert_eq!(round(&mut pull_window, 26, false), bytes);
+        assert!(round(&mut pull_window, 2, false) > bytes);
+    }
+
+    #[test]
+    fn window_treats_loss_as_baseline_when_shrinking_does_not_help() {
+        let mut pull_window = PullWindow::new();
+        let least = (0..100).map(|_| round(&mut pull_window, 26, true)).min();
+        assert!(least.is_some_and(|least| least > INITIAL_BYTES / 2), "{least:?}");
+        assert_eq!(pull_window.bytes(), MOST);
+        assert!(round(&mut pull_window, 128, true) < MOST, "this is more than it loses by itself");
+    }
+
+    #[test]
+    fn window_recovers_from_its_minimum() {
+        let mut pull_window = PullWindow::new();
+        (0..100).for_each(|_| _ = round(&mut pull_window, 255, true));
+        assert_eq!(pull_window.bytes(), BYTES_MIN);
+        (0..200).for_each(|_| _ = round(&mut pull_window, 0, false));
+        assert_eq!(pull_window.bytes(), MOST);
+    }
+}

@@ -1,0 +1,52 @@
+//! The end of all processes in a testbed's hosts, also when the program that made the testbed is killed.
+//!
+//! The reaper is a small shell that reads a pipe of ours. The pipe ends when the testbed is dropped, and when the program ends in
+//! whatever way; then the reaper kills each process whose network namespace is one of the testbed's, until none is left. It holds
+//! no namespace itself: once we and those processes are gone, the kernel takes namespaces, interfaces and addresses away.
+
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+/// $1 is the program that made the testbed, which is spared even if it runs in one of its own hosts. Whoever cannot be killed
+/// (it ran as somebody else) is let go after many rounds.
+const SCRIPT: &str = r#"
+trap '' HUP INT TERM
+hosts=' '
+while read -r inode; do hosts="$hosts$inode "; done
+round=0
+while [ $((round += 1)) -le 200 ]; do
+    left=
+    for line in $(stat -L -c '%i:%n' /proc/[0-9]*/ns/net 2>/dev/null); do
+        pid=${line#*:/proc/} pid=${pid%%/*}
+        case $hosts in *" ${line%%:*} "*) [ "$pid" = "$1" ] || { kill -KILL "$pid" 2>/dev/null && left=1; } ;; esac
+    done
+    [ -n "$left" ] || exit 0
+done
+exit 1
+"#;
+
+#[derive(Debug)]
+pub(crate) struct Reaper(Child);
+
+impl Reaper {
+    pub(crate) fn start() -> io::Result<Self> {
+        let mut command = Command::new("sh");
+        command.args(["-c", SCRIPT, "reaper"]).arg(std::process::id().to_string()).current_dir("/");
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        // Out of our group: it must outlive a Ctrl-C that ends us.
+        Ok(Self(command.process_group(0).spawn()?))
+    }
+
+    /// Processes in the namespace of this number will end.
+    pub(crate) fn watch(&mut self, inode: u64) -> io::Result<()> {
+        let stdin = self.0.stdin.as_mut().expect("taken in `end` only");
+        writeln!(stdin, "{inode}")
+    }
+
+    /// Ends the processes, and waits for that.
+    pub(crate) fn end(&mut self) {
+        drop(self.0.stdin.take());
+        drop(self.0.wait()); // A child of ours that nobody else waits for.
+    }
+}

@@ -1,0 +1,59 @@
+//! How a domain ends, as a worker sees it: it broke the contract, or control says that it is gone.
+
+use crate::command::Event;
+use crate::mailbox::Task;
+use crate::router::Slot;
+use crate::violation::Violation;
+use crate::worker::Worker;
+use isthmus_layout::limits::RING_CELLS;
+use isthmus_layout::reason::Reason;
+use isthmus_shm::RecordBuffer;
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Worker {
+    /// Notes that a domain broke the contract; [`Self::reap`] follows.
+    pub(crate) fn violation(&mut self, slot: Slot, violation: Violation) {
+        self.violations.push((slot, violation));
+    }
+
+    /// Cuts off those who broke the contract.
+    pub(crate) fn reap(&mut self) {
+        while let Some((slot, violation)) = self.violations.pop() {
+            let Some(domain) = self.router.domain(slot) else { continue };
+            self.violations.retain(|&(other, _)| other != slot);
+            self.counters.faults.add(violation.reason(), 1);
+            let flight = self.detach_ring(slot, Reason::PeerFault);
+            tracing::warn!(%domain, reason = %violation.reason(), %violation, flight, "domain broke the contract of its ring");
+            (self.event_handler)(Event::Fault { domain, violation });
+        }
+    }
+
+    /// Removes a domain that left or whose end was seen: what is in its ring was sent, and is delivered.
+    pub(crate) fn remove(&mut self, slot: Slot, reason: Reason) {
+        let domain = self.router.domain(slot);
+        let mut record = RecordBuffer::default();
+        for _ in 0..RING_CELLS {
+            if !matches!(self.rings.receive(slot, &mut record), Ok(true)) {
+                break;
+            }
+            self.handle(slot, &record);
+            self.reap();
+            if self.router.domain(slot) != domain {
+                return;
+            }
+        }
+        self.detach_ring(slot, reason);
+    }
+
+    /// Detaches the ring of a domain and removes it from the router. Returns what the ring's flight recorder has of its last events.
+    fn detach_ring(&mut self, slot: Slot, reason: Reason) -> String {
+        let mut channel = self.rings.remove(slot);
+        let removal = self.router.remove(slot, reason);
+        self.counters.drops.add(reason, removal.dropped);
+        self.counters.held_bytes.store(self.router.all_held_cost(), Relaxed);
+        for (worker, to, route, bounce) in removal.bounces {
+            self.post(worker, Task::Bounce { to, route, bounce, reason });
+        }
+        channel.as_mut().map(|channel| channel.flight_recorder().to_string()).unwrap_or_default()
+    }
+}

@@ -1,0 +1,379 @@
+//! MX boards, their links to other hosts, and the endpoints of this host's domains on them.
+//!
+//! ```text
+//!   worker ── records for remote peers ────► transport ──┐                    ┌─► link ─► other hosts
+//!     ▲                                                  ├─ board's endpoints ┤
+//!     └────── deliver, credit ◄───────────── transport ◄─┘   board: which?    └── link ◄─
+//! ```
+//!
+//! A poll sends what there is to send, takes what has come, and checks the clock; it never waits. One worker has all boards; what
+//! other workers' domains have for remote peers is forwarded to it, like records between their domains.
+
+mod board;
+mod capture;
+mod duplicates;
+mod endpoints;
+mod port;
+mod view;
+
+pub use capture::{NewCapture, WakeReader};
+pub use view::{LinkView, MxView};
+
+use crate::command::{Command, Event};
+use crate::mailbox::{ForwardedRecord, Task};
+use crate::router::Location;
+use crate::sleeper::Sleeper;
+use crate::worker::Worker;
+use crate::{WorkerIndex, record_kinds};
+use board::MxBoard;
+use capture::SharedTap;
+use isthmus_layout::reason::Reason;
+use isthmus_layout::record::{Record, Route};
+use isthmus_layout::{DomainId, EndpointIndex, NicId};
+use isthmus_link::Link;
+use isthmus_mx::board::{Board, BoardSetup, LinkNumber};
+use isthmus_mx::net::{Address, EndpointTuning, Time};
+use isthmus_mx::wire::{BoardName, EndpointNumber, SessionId, Sizes};
+use isthmus_mx_transport::{LocalPeer, MxTransport};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The worker that has the links.
+pub(crate) const MX_WORKER: WorkerIndex = WorkerIndex(0);
+
+/// An MX board, numbered by control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MxBoardNumber(pub u32);
+
+/// An MX board with links to other hosts.
+#[derive(Debug)]
+pub struct NewMxBoard {
+    /// Its number; each is used once.
+    pub number: MxBoardNumber,
+    /// Address, name, dialect, and how it finds others.
+    pub setup: BoardSetup,
+    /// What all hosts of its network do alike.
+    pub sizes: Sizes,
+    /// Times and limits of its endpoints.
+    pub tuning: EndpointTuning,
+    /// Other boards of this host: what is for them never goes to a link.
+    pub locals: Vec<(NicId, BoardName)>,
+    /// Boards of other hosts that are known from the beginning.
+    pub peers: Vec<(NicId, BoardName)>,
+    /// Its links, and how good each is: the higher the better.
+    pub links: Vec<(Box<dyn Link>, u32)>,
+    /// What is to be seen of it, kept up to date by the worker.
+    pub view: Arc<Mutex<MxView>>,
+}
+
+impl NewMxBoard {
+    /// Shows what there is before the worker has looked at it: the links, and who is known from the beginning.
+    pub fn show(&self) {
+        let mut board = Board::new(self.setup);
+        for &(nic, name) in &self.locals {
+            let _ = board.add_local(nic, name); // The worker says what does not fit.
+        }
+        for &(nic, name) in &self.peers {
+            let _ = board.add_static(Time::ZERO, nic, name); // As above.
+        }
+        let links = self.links.iter().map(|(link, rank)| LinkView::of(&**link, *rank)).collect();
+        let shown = MxView { links, peers: board.peers().collect(), ..MxView::default() };
+        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = shown;
+    }
+}
+
+/// An endpoint number of such a board that a domain has.
+#[derive(Clone, Debug)]
+pub struct NewMxEndpoint {
+    /// The board.
+    pub board: MxBoardNumber,
+    /// The number.
+    pub number: u8,
+    /// Whose it is.
+    pub domain: DomainId,
+    /// Which of the domain's endpoints.
+    pub at: EndpointIndex,
+    /// Bytes that each remote peer may have in the domain's ring: a ring has room for more.
+    pub credit: u32,
+    /// What those who connect must know.
+    pub key: u32,
+    /// Random, drawn for this opening.
+    pub session: SessionId,
+    /// Random and secret.
+    pub secret: u32,
+}
+
+/// A connect from one of our endpoints to one of another host.
+#[derive(Clone, Copy, Debug)]
+pub struct NewMxConnect {
+    /// What the answer carries.
+    pub request: u64,
+    /// The board of ours.
+    pub board: MxBoardNumber,
+    /// The endpoint there, as which its domain is known.
+    pub endpoint: u8,
+    /// The board of the other host.
+    pub nic: NicId,
+    /// The endpoint there.
+    pub number: u8,
+    /// What that wants to see.
+    pub key: u32,
+}
+
+/// The numbers of remote peers.
+#[derive(Debug, Default)]
+pub(crate) struct RemotePeerIds {
+    next: u32,
+    /// The local endpoint that a remote peer belongs to.
+    remote_peers: HashMap<DomainId, (MxBoardNumber, EndpointNumber)>,
+}
+
+/// All boards.
+#[derive(Debug)]
+pub(crate) struct MxPoller {
+    started: Instant,
+    boards: HashMap<MxBoardNumber, MxBoard>,
+    remote_peer_ids: RemotePeerIds,
+}
+
+impl Default for MxPoller {
+    fn default() -> Self {
+        Self { started: Instant::now(), boards: HashMap::new(), remote_peer_ids: RemotePeerIds::default() }
+    }
+}
+
+impl MxPoller {
+    fn now(&self) -> Time {
+        Time::from_us(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
+    }
+
+    /// True if frames wait.
+    pub(crate) fn is_ready(&mut self) -> bool {
+        self.boards.values_mut().any(MxBoard::is_ready)
+    }
+
+    /// After sleeping, or after deciding not to; `frames` says whether any link may have some.
+    pub(crate) fn end_sleep(&mut self, frames: bool) {
+        self.boards.values_mut().for_each(|board| board.end_sleep(frames));
+    }
+
+    /// Has frames end the sleep, and returns how long it may last.
+    pub(crate) fn before_sleep(&mut self, sleeper: &mut Sleeper) -> Option<Duration> {
+        let now = self.now();
+        let boards = self.boards.values_mut().filter_map(|board| board.before_sleep(now, sleeper));
+        Some(Duration::from_micros(boards.min()?.since_us(now)))
+    }
+
+    /// Polls all boards. True if anything was done.
+    fn poll(&mut self, worker: &mut Worker) -> bool {
+        let mut busy = false;
+        if self.boards.is_empty() {
+            return busy;
+        }
+        let now = self.now();
+        for (number, board) in &mut self.boards {
+            busy |= board.poll(now, *number, &mut self.remote_peer_ids, worker);
+        }
+        busy
+    }
+
+    /// Calls `act` with the local endpoint that a remote peer belongs to, if it is `domain`'s.
+    fn with_remote_peer(
+        &mut self,
+        worker: &mut Worker,
+        domain: DomainId,
+        remote_peer: DomainId,
+        act: impl FnOnce(&mut MxTransport, Time, &mut WorkerPeer<'_>),
+    ) {
+        let now = self.now();
+        let Some(&(board, endpoint)) = self.remote_peer_ids.remote_peers.get(&remote_peer) else { return };
+        if let Some(board) = self.boards.get_mut(&board) {
+            board.with(now, endpoint, Some(domain), &mut self.remote_peer_ids, worker, act);
+        }
+    }
+
+    fn capture(&mut self, new: NewCapture) {
+        let NewCapture { boards, domain, tap, wake } = new;
+        let shared = SharedTap::new(tap, wake);
+        for (number, first) in boards {
+            if let Some(board) = self.boards.get_mut(&number) {
+                board.captures.add(Arc::clone(&shared), first, domain);
+            }
+        }
+    }
+
+    /// The transport of the local endpoint that a remote peer belongs to.
+    fn transport_of(&mut self, remote_peer: DomainId) -> Option<&mut MxTransport> {
+        let (board, endpoint) = self.remote_peer_ids.remote_peers.get(&remote_peer)?;
+        self.boards.get_mut(board)?.transport(*endpoint)
+    }
+
+    fn execute(&mut self, worker: &mut Worker, command: Command) {
+        let now = self.now();
+        match command {
+            Command::AddMxBoard(new) => {
+                let number = new.number;
+                self.boards.insert(number, MxBoard::new(now, *new));
+            }
+            Command::OpenMx(new) => {
+                if let Some(board) = self.boards.get_mut(&new.board) {
+                    board.open(*new);
+                }
+            }
+            Command::CloseMx { board, endpoint } => {
+                if let Some(board) = self.boards.get_mut(&board) {
+                    let endpoint = EndpointNumber(endpoint);
+                    board.close(now, endpoint);
+                    let remote_peers = &mut self.remote_peer_ids.remote_peers;
+                    let gone = remote_peers.extract_if(|_, at| *at == (board.number(), endpoint));
+                    gone.for_each(|(remote_peer, _)| {
+                        worker.router.remove_elsewhere(remote_peer, Reason::MxDisconnected)
+                    });
+                }
+            }
+            Command::ConnectMx(connect) => match self.boards.get_mut(&connect.board) {
+                Some(board) => board.connect(now, &connect, &mut self.remote_peer_ids, worker),
+                None => {
+                    let outcome = Err(Reason::MxBoardUnknown);
+                    worker.emit_event(Event::MxConnected { request: connect.request, outcome });
+                }
+            },
+            Command::GrantRemote { remote_peer, region, memory } => {
+                if let Some(transport) = self.transport_of(remote_peer) {
+                    transport.grant(remote_peer, region, memory);
+                }
+            }
+            Command::RevokeRemote { remote_peer, region } => {
+                if let Some(transport) = self.transport_of(remote_peer) {
+                    transport.revoke(remote_peer, region);
+                }
+            }
+            Command::Capture(new) => self.capture(*new),
+            _ => {}
+        }
+    }
+}
+
+impl Worker {
+    /// Polls the MX boards, where this worker has them.
+    pub(crate) fn poll_mx(&mut self) -> bool {
+        self.with_mx_poller(|worker, poller| poller.poll(worker)).unwrap_or(false)
+    }
+
+    pub(crate) fn execute_mx(&mut self, command: Command) {
+        self.with_mx_poller(|worker, poller| poller.execute(worker, command));
+    }
+
+    /// Sends a record of a domain to a remote peer.
+    pub(crate) fn send_to_remote(
+        &mut self,
+        domain: DomainId,
+        remote_peer: DomainId,
+        record: &Record<'_>,
+        bytes: &[u8],
+    ) {
+        let mut violation = None;
+        self.with_mx_poller(|worker, poller| {
+            poller.with_remote_peer(worker, domain, remote_peer, |transport, now, local| {
+                violation = transport.handle_domain_record(now, remote_peer, record, bytes, local).err();
+            });
+        });
+        if let (Some(violation), Some(Location::Local(slot))) = (violation, self.router.location(domain)) {
+            self.violation(slot, violation.into());
+        }
+    }
+
+    /// A domain has taken `bytes` of what a remote peer sent it.
+    pub(crate) fn return_remote_credit(&mut self, domain: DomainId, remote_peer: DomainId, bytes: u32) {
+        self.with_mx_poller(|worker, poller| {
+            poller.with_remote_peer(worker, domain, remote_peer, |transport, now, local| {
+                transport.return_domain_credit(now, remote_peer, bytes, local)
+            });
+        });
+    }
+
+    fn with_mx_poller<T>(&mut self, act: impl FnOnce(&mut Self, &mut MxPoller) -> T) -> Option<T> {
+        let mut poller = self.mx_poller.take()?;
+        let done = act(self, &mut poller);
+        self.mx_poller = Some(poller);
+        Some(done)
+    }
+
+    fn emit_event(&self, event: Event) {
+        (self.event_handler)(event);
+    }
+}
+
+/// The domain's side of one of our endpoints.
+pub(crate) struct WorkerPeer<'a> {
+    worker: &'a mut Worker,
+    remote_peer_ids: &'a mut RemotePeerIds,
+    board: &'a Board,
+    at: (MxBoardNumber, EndpointNumber),
+    domain: DomainId,
+}
+
+impl LocalPeer for WorkerPeer<'_> {
+    fn deliver(&mut self, route: Route, record: &Record<'_>, bytes: &[u8]) {
+        match self.worker.router.location(self.domain) {
+            Some(Location::Local(slot)) => self.worker.deliver(slot, route, record, bytes),
+            Some(Location::Worker(worker)) => {
+                let (to, record, bytes) = (self.domain, record_kinds::without_payload(record), bytes.to_vec());
+                let forwarded = ForwardedRecord { worker: self.worker.index, to, route, record, bytes };
+                self.worker.post(worker, Task::ForwardedRecord(Box::new(forwarded)));
+            }
+            Some(Location::Remote) | None => {}
+        }
+    }
+
+    fn return_credit(&mut self, route: Route, bytes: u32) {
+        match self.worker.router.location(self.domain) {
+            Some(Location::Local(slot)) => self.worker.router.defer_credit(slot, route, bytes),
+            Some(Location::Worker(worker)) => self.worker.post(worker, Task::Credit { to: self.domain, route, bytes }),
+            Some(Location::Remote) | None => {}
+        }
+    }
+
+    fn return_credit_now(&mut self, route: Route, bytes: u32) {
+        match self.worker.router.location(self.domain) {
+            Some(Location::Local(slot)) => self.worker.router.credit_sender_now(slot, route, bytes),
+            _ => self.return_credit(route, bytes),
+        }
+    }
+
+    fn remote_peer_added(&mut self, address: Address) -> Option<DomainId> {
+        let nic = self.board.nic_of(address.peer)?;
+        let remote_peer = DomainId::remote(self.remote_peer_ids.next)?;
+        self.remote_peer_ids.next += 1;
+        self.remote_peer_ids.remote_peers.insert(remote_peer, self.at);
+        self.worker.router.add_remote_peer(remote_peer);
+        if let Some(Location::Worker(worker)) = self.worker.router.location(self.domain) {
+            self.worker.post(worker, Task::RemoteDomainAdded { domain: remote_peer, worker: MX_WORKER });
+        }
+        let (domain, number) = (self.domain, address.endpoint.0);
+        self.worker.emit_event(Event::RemoteAdded { remote_peer, domain, nic, number });
+        Some(remote_peer)
+    }
+
+    fn remote_peer_removed(&mut self, remote_peer: DomainId, reason: Reason) {
+        self.remote_peer_ids.remote_peers.remove(&remote_peer);
+        self.worker.router.remove_elsewhere(remote_peer, reason);
+        if let Some(Location::Worker(worker)) = self.worker.router.location(self.domain) {
+            self.worker.post(worker, Task::RemoteDomainRemoved { domain: remote_peer, reason });
+        }
+        // Control notifies the domain by another way: what was delivered has to be with it before.
+        self.worker.deliver_waiting();
+        self.worker.rings.flush();
+        self.worker.emit_event(Event::RemoteRemoved { remote_peer, domain: self.domain, reason });
+    }
+
+    fn connect_finished(&mut self, request: u64, outcome: Result<DomainId, Reason>) {
+        self.worker.emit_event(Event::MxConnected { request, outcome });
+    }
+}
+
+/// How links are numbered.
+fn link_number(at: usize) -> LinkNumber {
+    LinkNumber(u8::try_from(at).unwrap_or(u8::MAX))
+}

@@ -1,0 +1,341 @@
+//! A link of an MX board, and the frames that wait to be sent by it.
+
+use super::capture::Captures;
+use super::endpoints::Endpoints;
+use isthmus_layout::limits::MX_ENDPOINTS_MAX;
+use isthmus_link::{Frame, Link, LinkState, SEND_MAX, SendNext};
+use isthmus_mx::net::{PayloadRange, Time};
+use isthmus_mx::wire::{Dialect, EmitError, EndpointNumber, Header, Packet, emit_head};
+use isthmus_shm::Gather;
+use std::collections::VecDeque;
+
+/// Frames that wait for a link at most: what is not made yet carries newer acknowledgements.
+pub(super) const QUEUE_MAX: usize = 2 * SEND_MAX;
+
+/// Bytes before the data, at most, in a packet of an endpoint.
+const HEAD_BYTES_MAX: usize = 64;
+
+/// Polls after a batch that was all, in which a worker that has other things to do does not check for more. One that has not sleeps, and
+/// is woken by what comes.
+const QUIET_POLLS: u8 = 3;
+
+/// How often a link that does not work is looked at.
+const LINK_CHECK_INTERVAL_US: u64 = 250_000;
+
+/// How long a link that had no room is left alone.
+const FULL_RETRY_US: u64 = 500;
+
+/// What a short frame ends with.
+static PAD: [u8; 64] = [0; 64];
+
+/// A frame without addresses.
+static EMPTY_HEADER: [u8; 14] = [0; 14];
+
+const _: () = assert!(MX_ENDPOINTS_MAX <= 255);
+
+/// A frame that is to be sent.
+#[derive(Debug)]
+enum Queued {
+    /// Of the board.
+    Whole(Box<[u8]>),
+    /// Of an endpoint, which has its data.
+    Packet { head: [u8; HEAD_BYTES_MAX], head_len: u8, pad: u8, endpoint: EndpointNumber, source: Option<PayloadRange> },
+}
+
+impl Queued {
+    /// Whose frame it is; none for those of the board.
+    fn endpoint(&self) -> Option<EndpointNumber> {
+        match self {
+            Self::Whole(_) => None,
+            Self::Packet { endpoint, .. } => Some(*endpoint),
+        }
+    }
+}
+
+/// A link and its frames.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) link: Box<dyn Link>,
+    pub(super) rank: u32,
+    queue: VecDeque<Queued>,
+    /// Data that lies in several places, put together.
+    scratch: Vec<u8>,
+    /// There was no room.
+    pub(super) full: bool,
+    /// The sleeper wakes us when there is room; None: it does not know the link.
+    pub(super) watched: Option<bool>,
+    /// Polls that need not check whether frames have come: the last check took all there were.
+    quiet_polls: u8,
+    /// It failed for good.
+    pub(super) broken: bool,
+    /// When it is looked at again, while it is down.
+    next_check: Option<Time>,
+    /// Frames that were not sent: their link was down, or they were too long for it.
+    pub(super) unsent: u64,
+}
+
+/// What became of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LinkChange {
+    None,
+    Up,
+    Down,
+}
+
+impl Port {
+    pub(super) fn new(link: Box<dyn Link>, rank: u32) -> Self {
+        Self {
+            link,
+            rank,
+            queue: VecDeque::new(),
+            scratch: Vec::new(),
+            full: false,
+            watched: None,
+            quiet_polls: 0,
+            broken: false,
+            next_check: None,
+            unsent: 0,
+        }
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.queue.len() < QUEUE_MAX
+    }
+
+    /// A frame of the board's own.
+    pub(super) fn push_whole(&mut self, frame: Vec<u8>) {
+        self.queue.push_back(Queued::Whole(frame.into()));
+    }
+
+    /// A frame of an endpoint.
+    pub(super) fn push(
+        &mut self,
+        dialect: Dialect,
+        endpoint: EndpointNumber,
+        header: &Header,
+        packet: &Packet<PayloadRange>,
+    ) -> Result<(), EmitError> {
+        let mut head = [0; HEAD_BYTES_MAX];
+        let parts = emit_head(dialect, header, packet, &mut head)?;
+        let source = packet.data().copied();
+        let (head_len, pad) = (parts.head as u8, parts.pad as u8); // A head has 64 bytes at most, a short frame 60.
+        self.queue.push_back(Queued::Packet { head, head_len, pad, endpoint, source });
+        Ok(())
+    }
+
+    /// Sends what waits, as far as there is room. True if frames went.
+    pub(super) fn flush(&mut self, now: Time, endpoints: &Endpoints, at: usize, captures: &mut Captures) -> bool {
+        let mut moved = false;
+        while !self.queue.is_empty() && !self.broken {
+            let mut frames = [Frame::whole(&EMPTY_HEADER); SEND_MAX];
+            let count = build_frames(&self.queue, endpoints, &mut self.scratch, &mut frames);
+            if count == 0 {
+                self.queue.pop_front(); // Its message is over.
+                continue;
+            }
+            match self.link.send(&frames[..count]) {
+                Ok(sent) => {
+                    let from = |frame: usize| self.queue.get(frame).and_then(Queued::endpoint);
+                    captures.sent(endpoints, at, &frames[..sent.accepted], sent.refused, from);
+                    self.queue.drain(..sent.accepted);
+                    self.unsent += sent.refused.count() as u64;
+                    moved |= sent.accepted > 0;
+                    self.full = sent.next == SendNext::Full;
+                    match sent.next {
+                        SendNext::Ready => {}
+                        SendNext::Full => return moved,
+                        SendNext::Down => {
+                            self.unsent += self.queue.len() as u64;
+                            self.queue.clear();
+                            self.next_check.get_or_insert(now);
+                        }
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(%error, "a link is given up");
+                    self.broken = true;
+                    self.queue.clear();
+                }
+            }
+        }
+        moved
+    }
+
+    /// Takes a batch of frames: how many, and whether there may be more.
+    pub(super) fn receive(&mut self, now: Time) -> (usize, bool) {
+        if self.broken || self.quiet_polls > 0 {
+            self.quiet_polls = self.quiet_polls.saturating_sub(1);
+            return (0, false);
+        }
+        match self.link.receive() {
+            Ok(count) => {
+                self.quiet_polls = if self.link.has_more() { 0 } else { QUIET_POLLS };
+                if self.link.state() != LinkState::Up {
+                    self.next_check.get_or_insert(now);
+                }
+                (count, self.link.has_more())
+            }
+            Err(error) => {
+                tracing::error!(%error, "a link is given up");
+                self.broken = true;
+                (0, false)
+            }
+        }
+    }
+
+    /// The worker slept, or knows more: something may have come, or nothing has. While it sleeps nothing comes unnoticed.
+    pub(super) fn end_sleep(&mut self, frames: bool) {
+        self.quiet_polls = if frames { 0 } else { QUIET_POLLS };
+    }
+
+    /// Looks at a link that does not work, now and then. Answers what changed since.
+    pub(super) fn check_link(&mut self, now: Time, was_up: bool) -> LinkChange {
+        if let Some(at) = self.next_check
+            && at <= now
+            && !self.broken
+        {
+            self.next_check = Some(now.after_us(LINK_CHECK_INTERVAL_US));
+            match self.link.refresh() {
+                Ok(LinkState::Up) => self.next_check = None,
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::error!(%error, "a link is given up");
+                    self.broken = true;
+                }
+            }
+        }
+        match (was_up, !self.broken && self.link.state() == LinkState::Up) {
+            (true, false) => LinkChange::Down,
+            (false, true) => LinkChange::Up,
+            _ => LinkChange::None,
+        }
+    }
+
+    /// When there is something to do although nothing happens: a link that is down is looked at, and one that was full is tried again,
+    /// because not every card says when it has room.
+    pub(super) fn deadline(&self, now: Time) -> Option<Time> {
+        let again = (self.full && !self.queue.is_empty()).then(|| now.after_us(FULL_RETRY_US));
+        self.next_check.into_iter().chain(again).min().filter(|_| !self.broken)
+    }
+}
+
+/// Makes frames of what waits, as many as fit a batch. None only if the first one's data is not there any more.
+fn build_frames<'a>(
+    queue: &'a VecDeque<Queued>,
+    endpoints: &'a Endpoints,
+    scratch: &'a mut Vec<u8>,
+    frames: &mut [Frame<'a>; SEND_MAX],
+) -> usize {
+    for (at, queued) in queue.iter().take(SEND_MAX).enumerate() {
+        frames[at] = match queued {
+            Queued::Whole(bytes) => Frame::whole(bytes),
+            Queued::Packet { head, head_len, pad, endpoint, source } => {
+                let (head, pad) = (&head[..usize::from(*head_len)], &PAD[..usize::from(*pad)]);
+                let Some(source) = source else {
+                    frames[at] = Frame::new(head, Gather::EMPTY, pad);
+                    continue;
+                };
+                let data = endpoints.get(*endpoint).and_then(|served| served.transport.data(*source));
+                let Some(parts) = data else { return at };
+                let mut filled = parts.iter().filter(|part| !part.is_empty());
+                match (filled.next(), filled.next()) {
+                    (first, None) => Frame::new(head, first.copied().unwrap_or(Gather::EMPTY), pad),
+                    // It is rare enough to be sent alone, from a copy.
+                    _ if at > 0 => return at,
+                    _ => {
+                        scratch.clear();
+                        for part in parts {
+                            let start = scratch.len();
+                            scratch.resize(start + part.len(), 0);
+                            part.copy_out(&mut scratch[start..]);
+                        }
+                        frames[0] = Frame::new(head, &scratch[..], pad);
+                        return 1;
+                    }
+                }
+            }
+        };
+    }
+    queue.len().min(SEND_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isthmus_layout::NicId;
+    use isthmus_link::{LinkCounters, LinkError, LinkKind, SendOutcome};
+    use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+
+    /// A link that has so many frames, and takes a few at a time.
+    #[derive(Debug)]
+    struct Full {
+        frames: usize,
+        fd: OwnedFd,
+    }
+
+    const BATCH: usize = 5;
+
+    impl AsFd for Full {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.fd.as_fd()
+        }
+    }
+
+    impl Link for Full {
+        fn kind(&self) -> LinkKind {
+            LinkKind::Udp
+        }
+
+        fn name(&self) -> &str {
+            "full"
+        }
+
+        fn nic(&self) -> NicId {
+            NicId::from_octets([2, 0, 0, 0, 0, 1])
+        }
+
+        fn frame_bytes_max(&self) -> u32 {
+            1500
+        }
+
+        fn state(&self) -> LinkState {
+            LinkState::Up
+        }
+
+        fn send(&mut self, _: &[Frame<'_>]) -> Result<SendOutcome, LinkError> {
+            unreachable!("nothing is sent")
+        }
+
+        fn receive(&mut self) -> Result<usize, LinkError> {
+            let count = self.frames.min(BATCH);
+            self.frames -= count;
+            Ok(count)
+        }
+
+        fn has_more(&self) -> bool {
+            self.frames > 0
+        }
+
+        fn frame(&self, _: usize) -> &[u8] {
+            &[]
+        }
+
+        fn refresh(&mut self) -> Result<LinkState, LinkError> {
+            Ok(LinkState::Up)
+        }
+
+        fn counters(&self) -> LinkCounters {
+            LinkCounters::default()
+        }
+    }
+
+    /// Nobody is woken for what is left.
+    #[test]
+    fn a_link_is_looked_at_until_it_has_no_more() {
+        let fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let mut port = Port::new(Box::new(Full { frames: 12, fd }), 0);
+        let mut receive = || port.receive(Time::ZERO);
+        assert_eq!([receive(), receive(), receive()], [(5, true), (5, true), (2, false)]);
+        assert_eq!([receive(), receive()], [(0, false), (0, false)]);
+    }
+}

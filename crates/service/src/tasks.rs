@@ -1,0 +1,95 @@
+//! How a worker carries out what control and other workers ask of it.
+
+use crate::command::{Command, Event, NewDomain};
+use crate::mailbox::{ForwardedRecord, Task};
+use crate::record_kinds::{bounce_serial, reply_route};
+use crate::router::{BounceInfo, Location};
+use crate::worker::Worker;
+use isthmus_layout::DomainId;
+use isthmus_layout::limits::DAEMON_PATH_RECORD_COST;
+use isthmus_layout::reason::Reason;
+
+impl Worker {
+    pub(crate) fn run_task(&mut self, task: Task) {
+        match task {
+            Task::Command(command) => self.execute(command),
+            Task::RemoteDomainAdded { domain, worker } => self.router.add_elsewhere(domain, worker),
+            Task::RemoteDomainRemoved { domain, reason } => self.router.remove_elsewhere(domain, reason),
+            Task::ForwardedRecord(forwarded) => self.handle_forwarded(&forwarded),
+            Task::Credit { to, route, bytes } => match (self.router.location(to), route.peer) {
+                (Some(Location::Local(slot)), _) => self.router.credit_sender(slot, route, bytes),
+                (Some(Location::Remote), Some(domain)) => self.return_remote_credit(domain, to, bytes),
+                _ => {}
+            },
+            Task::Bounce { to, route, bounce, reason } => {
+                if let Some(Location::Local(slot)) = self.router.location(to) {
+                    self.router.bounce_to_sender(slot, route, bounce, reason);
+                }
+            }
+        }
+    }
+
+    fn execute(&mut self, command: Command) {
+        match command {
+            Command::AddReadyMap { ready_map, memory, doorbell, .. } => {
+                assert!(!self.rings.has_ready_map(ready_map), "control numbers each ready map once");
+                match self.sleeper.add(&doorbell) {
+                    Ok(()) => self.rings.add_ready_map(ready_map, memory, doorbell),
+                    Err(error) => tracing::error!(%error, "the doorbell of a ready map cannot be waited for"),
+                }
+            }
+            Command::RemoveReadyMap { ready_map, .. } => match self.rings.remove_ready_map(ready_map) {
+                Some(doorbell) => self.sleeper.remove(&doorbell),
+                None => tracing::error!(ready_map = ready_map.0, "a ready map that is in use was to be removed"),
+            },
+            Command::Add(new) => self.add(*new),
+            Command::Remove { domain, reason } => self.remove_domain(domain, reason),
+            Command::AddMxBoard(_)
+            | Command::OpenMx(_)
+            | Command::CloseMx { .. }
+            | Command::ConnectMx(_)
+            | Command::Capture(_)
+            | Command::GrantRemote { .. }
+            | Command::RevokeRemote { .. } => self.execute_mx(command),
+            Command::SendPolicy(send_policy) => self.router.set_send_policy(send_policy),
+            Command::Shutdown => self.ended = true,
+        }
+    }
+
+    fn add(&mut self, new: NewDomain) {
+        if !self.rings.has_ready_map(new.ready_map) {
+            return; // Its ready map could not be added, which is logged: it gets nothing, as from a slow daemon, until control removes it.
+        }
+        assert!(self.router.location(new.domain).is_none(), "control numbers each domain once");
+        let slot = self.router.add(new.domain, new.owner);
+        self.rings.add(slot, new);
+    }
+
+    fn remove_domain(&mut self, domain: DomainId, reason: Reason) {
+        if let Some(Location::Local(slot)) = self.router.location(domain) {
+            self.remove(slot, reason);
+            // Control notifies its peers by another way: what it has sent them, credit too, has to be with them before.
+            self.deliver_waiting();
+            self.rings.flush();
+        }
+        (self.event_handler)(Event::Removed { domain });
+    }
+
+    fn handle_forwarded(&mut self, forwarded: &ForwardedRecord) {
+        match (self.router.location(forwarded.to), forwarded.route.peer) {
+            (Some(Location::Local(slot)), _) => return self.deliver_forwarded(slot, forwarded),
+            (Some(Location::Remote), Some(domain)) => {
+                return self.send_to_remote(domain, forwarded.to, &forwarded.record, &forwarded.bytes);
+            }
+            _ => {}
+        }
+        // Gone, and its sender did not know yet.
+        let reason = self.router.end_reason(forwarded.to);
+        self.counters.drops.add(reason, 1);
+        if let (Some(sender), Some(serial)) = (forwarded.route.peer, bounce_serial(&forwarded.record)) {
+            let bounce = BounceInfo { serial, cost: DAEMON_PATH_RECORD_COST + forwarded.bytes.len() as u32 };
+            let route = reply_route(forwarded.route, Some(forwarded.to));
+            self.post(forwarded.worker, Task::Bounce { to: sender, route, bounce, reason });
+        }
+    }
+}

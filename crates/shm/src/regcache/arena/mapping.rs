@@ -1,0 +1,164 @@
+//! The other side: an arena that a peer of the same owner has granted to us.
+//!
+//! We reach its memory by raw pointers: bytes are copied, numbers changed by the processor's atomic operations. Its owner and other peers may
+//! write it at any time, and may lie in its header; what they cannot do is take the pages away under us, because the file is sealed
+//! against shrinking, and have us touch anything else, because every place is checked against the file.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+
+use isthmus_layout::arena::{ENTRIES, HEADER, READ, WRITE};
+use isthmus_layout::{DomainId, RegionSize};
+
+use super::header::{ArenaEntry, ArenaHeader};
+use crate::mapping::{Access, MapError, Mapping, SharedMapping};
+
+/// A peer's arena.
+#[derive(Debug)]
+pub struct ArenaMapping {
+    file: OwnedFd,
+    header: ArenaHeader<SharedMapping>,
+    own_domain: DomainId,
+    /// Our writer slot.
+    writer_index: Option<u32>,
+    cached: HashMap<u64, CachedEntry>,
+    /// The count of changes at which all entries were looked through.
+    seen_changes: Option<u32>,
+}
+
+/// An entry as we have seen it.
+#[derive(Debug)]
+struct CachedEntry {
+    index: u32,
+    generation: u32,
+    entry: ArenaEntry,
+    mapping: Option<SharedMapping>,
+}
+
+/// What somebody wants to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessRights {
+    /// Read.
+    Read,
+    /// Write.
+    Write,
+    /// Both, as atomic operations do.
+    Both,
+}
+
+impl AccessRights {
+    const fn rights(self) -> u32 {
+        match self {
+            Self::Read => READ,
+            Self::Write => WRITE,
+            Self::Both => READ | WRITE,
+        }
+    }
+}
+
+/// The owner has closed the entry meanwhile, and did not wait: what was read may be anything, what was written may not be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the memory was closed by its owner meanwhile")]
+pub struct Evicted;
+
+impl ArenaMapping {
+    /// Looks at what a peer has sent, in the name of the domain `own_domain`, to which it was sent.
+    pub fn new(file: OwnedFd, own_domain: DomainId) -> Result<Self, MapError> {
+        let header = ArenaHeader::new(SharedMapping::new(Mapping::new(&file, HEADER, Access::ReadWrite)?));
+        if !header.is_initialized() {
+            return Err(MapError::NotSealed);
+        }
+        Ok(Self { file, header, own_domain, writer_index: None, cached: HashMap::new(), seen_changes: None })
+    }
+
+    /// Goes where `len` bytes at `offset` of what is registered under `key` lie, to do what is wanted. None if this has to be asked
+    /// of the owner.
+    pub fn access(&mut self, key: u64, offset: u64, len: u64, rights: AccessRights) -> Option<ArenaAccess<'_>> {
+        let open = |cached: &CachedEntry| self.header.is_open(cached.index, cached.generation);
+        if !self.cached.get(&key).is_some_and(open) {
+            self.rescan();
+        }
+        let CachedEntry { index, generation, entry, mapping } = self.cached.get_mut(&key)?;
+        let (index, generation) = (*index, *generation);
+        let at = offset.checked_sub(entry.head)?;
+        let inside = at.checked_add(len).is_some_and(|end| end <= entry.body);
+        if !inside || len == 0 || entry.rights & rights.rights() != rights.rights() {
+            return None;
+        }
+        if mapping.is_none() {
+            let mapped = Mapping::at_offset(&self.file, entry.start, RegionSize(entry.body), Access::ReadWrite);
+            *mapping = Some(SharedMapping::new(mapped.ok()?));
+        }
+        let mapping = mapping.as_ref()?;
+        let writer_index = match rights {
+            AccessRights::Read => None,
+            AccessRights::Write | AccessRights::Both => {
+                let writer_index = match self.writer_index {
+                    Some(writer_index) => writer_index,
+                    None => *self.writer_index.insert(self.header.claim_writer(self.own_domain)?),
+                };
+                Some(writer_index)
+            }
+        };
+        let entered = match writer_index {
+            Some(writer_index) => self.header.begin_write(writer_index, index, generation),
+            None => self.header.is_open(index, generation),
+        };
+        entered.then_some(ArenaAccess { header: &self.header, mapping, at, index, generation, writer_index })
+    }
+
+    /// Looks through all entries again, if any has changed since that was done last.
+    #[cold]
+    fn rescan(&mut self) {
+        let changes = self.header.change_count();
+        if self.seen_changes == Some(changes) {
+            return;
+        }
+        let mut before = std::mem::take(&mut self.cached);
+        for index in 0..ENTRIES {
+            let Some((generation, entry)) = self.header.read_entry(index) else { continue };
+            let same = |old: &CachedEntry| (old.index, old.generation, old.entry) == (index, generation, entry);
+            let mapping = before.remove(&entry.key).filter(same).and_then(|old| old.mapping);
+            self.cached.insert(entry.key, CachedEntry { index, generation, entry, mapping });
+        }
+        self.seen_changes = Some(changes);
+    }
+}
+
+/// Somebody is where he wanted to be. Leaves when it is dropped.
+#[derive(Debug)]
+pub struct ArenaAccess<'a> {
+    header: &'a ArenaHeader<SharedMapping>,
+    mapping: &'a SharedMapping,
+    at: u64,
+    index: u32,
+    generation: u32,
+    /// The writer slot that says so, if we write.
+    writer_index: Option<u32>,
+}
+
+impl ArenaAccess<'_> {
+    /// Where the bytes lie: as many as were asked for, to be touched by copying and by atomic operations only. Others may
+    /// change them between any two of our looks.
+    pub fn pointer(&self) -> NonNull<u8> {
+        self.mapping.pointer(self.at, 1).expect("it was seen to lie inside when it was entered")
+    }
+
+    /// Done. What was written is the owner's; what was read was there.
+    pub fn finish(mut self) -> Result<(), Evicted> {
+        let stayed = match self.writer_index.take() {
+            Some(writer_index) => self.header.end_write(writer_index, self.index),
+            None => self.header.is_still_open(self.index, self.generation),
+        };
+        if stayed { Ok(()) } else { Err(Evicted) }
+    }
+}
+
+impl Drop for ArenaAccess<'_> {
+    fn drop(&mut self) {
+        if let Some(writer_index) = self.writer_index.take() {
+            self.header.end_write(writer_index, self.index);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The registrations of one arena: its entries, and the ranges of the program that lie in its file.
+
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use isthmus_layout::DomainId;
+use isthmus_layout::arena::{ENTRIES, HEADER, WRITERS};
+
+use super::super::maps::Maps;
+use super::super::{ColdReason, eligibility};
+use super::header::{self, ArenaHeader};
+use super::migrate::{self, ArenaFile};
+use super::{BYTES_MAX, CLOSE_TIMEOUT, Registration};
+use crate::mapping::{Access, Mapping, SharedMapping};
+
+/// Bodies lie so far apart in the file, so that a program which enlarges a mapping finds nothing there, and no two become one.
+const BODY_GAP_BYTES: u64 = 1 << 30;
+
+/// Addresses and file offsets agree below this, so that huge pages fit wherever the memory lies.
+const HUGE_PAGE: u64 = 2 << 20;
+
+#[derive(Debug)]
+pub(in super::super) struct Registrations {
+    file: ArenaFile,
+    header: ArenaHeader<SharedMapping>,
+    /// Where the file was never used.
+    next: u64,
+    entries: Vec<Option<RegisteredEntry>>,
+    page_ranges: Vec<RegisteredPages>,
+    /// This is the copy that a child got by `fork`: the file is the parent's.
+    in_child: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct RegisteredEntry {
+    serial: NonZeroU64,
+    /// Where the pages begin that it lies in. None after all were restored.
+    pages_start: Option<u64>,
+}
+
+/// Whole pages of the program that lie in the file.
+#[derive(Debug)]
+struct RegisteredPages {
+    range: Range<usize>,
+    start: u64,
+    /// Entries that lie in it.
+    users: u32,
+}
+
+impl Registrations {
+    pub(super) fn new() -> Result<Self, ColdReason> {
+        let file = ArenaFile::new()?;
+        let mapping = Mapping::new(file.fd(), HEADER, Access::ReadWrite).map_err(|_| ColdReason::MemoryLimit)?;
+        let header = ArenaHeader::new(SharedMapping::new(mapping));
+        header.init();
+        let (entries, page_ranges) = (Vec::new(), Vec::new());
+        Ok(Self { file, header, next: BODY_GAP_BYTES, entries, page_ranges, in_child: false })
+    }
+
+    pub(super) fn file(&self) -> &OwnedFd {
+        self.file.fd()
+    }
+
+    /// The header, in which peers say what they write. None in a child, which owns no arena.
+    pub(super) fn header(&self) -> Option<ArenaHeader<SharedMapping>> {
+        (!self.in_child).then(|| self.header.clone())
+    }
+
+    pub(in super::super) fn bytes(&self) -> usize {
+        self.page_ranges.iter().map(|registered| registered.range.len()).sum()
+    }
+
+    /// Registers `pages`, which are those of `what`. `bytes_registered` is how many bytes lie in arenas already.
+    pub(in super::super) fn register(
+        &mut self,
+        maps: &Maps,
+        what: &Registration,
+        pages: &Range<usize>,
+        serial: NonZeroU64,
+        bytes_registered: usize,
+    ) -> Result<u32, ColdReason> {
+        if self.in_child {
+            return Err(ColdReason::ForkChild);
+        }
+        let free = self.entries.iter().position(Option::is_none).unwrap_or(self.entries.len());
+        if free >= ENTRIES as usize {
+            return Err(ColdReason::CacheFull);
+        }
+        let at = match self.containing(maps, pages)? {
+            Some(at) => at,
+            None => self.migrate(maps, pages, bytes_registered)?,
+        };
+        self.page_ranges[at].users += 1;
+        let (range, start) = (&self.page_ranges[at].range, self.page_ranges[at].start);
+        let shown = header::ArenaEntry {
+            key: what.key,
+            rights: what.rights,
+            head: (pages.start - what.start) as u64,
+            body: pages.len() as u64,
+            start: start + (pages.start - range.start) as u64,
+        };
+        if free == self.entries.len() {
+            self.entries.push(None);
+        }
+        self.entries[free] = Some(RegisteredEntry { serial, pages_start: Some(start) });
+        self.header.open(free as u32, &shown);
+        Ok(free as u32)
+    }
+
+    /// The registered pages that these lie in already, if they still do.
+    fn containing(&self, maps: &Maps, pages: &Range<usize>) -> Result<Option<usize>, ColdReason> {
+        let overlaps = |other: &RegisteredPages| other.range.start < pages.end && pages.start < other.range.end;
+        let Some(at) = self.page_ranges.iter().position(overlaps) else { return Ok(None) };
+        let RegisteredPages { range, start, .. } = &self.page_ranges[at];
+        let inside = range.start <= pages.start && pages.end <= range.end;
+        let offset = start + pages.start.saturating_sub(range.start) as u64;
+        // What was unmapped while it was registered stays of no use until that is closed.
+        if inside && maps.is_mapped_as(pages, self.file.id(), offset)? { Ok(Some(at)) } else { Err(ColdReason::InUse) }
+    }
+
+    fn migrate(&mut self, maps: &Maps, pages: &Range<usize>, bytes_registered: usize) -> Result<usize, ColdReason> {
+        let page = rustix::param::page_size();
+        if bytes_registered.saturating_add(pages.len()) > BYTES_MAX {
+            return Err(ColdReason::CacheFull);
+        }
+        eligibility::check_plain(maps, pages, page)?; // The cheaper question first.
+        if eligibility::check_unencumbered(maps, pages)?.0 < pages.len() {
+            return Err(ColdReason::LockLimit);
+        }
+        let start = self.next + pages.start as u64 % HUGE_PAGE;
+        self.next = (start + pages.len() as u64).next_multiple_of(BODY_GAP_BYTES) + BODY_GAP_BYTES;
+        migrate::move_to_file(&self.file, maps, pages, start)?;
+        self.page_ranges.push(RegisteredPages { range: pages.clone(), start, users: 0 });
+        Ok(self.page_ranges.len() - 1)
+    }
+
+    /// Nobody may enter any more.
+    pub(super) fn invalidate(&mut self, index: u32, serial: NonZeroU64) {
+        if !self.in_child && self.of(index, serial).is_some() {
+            self.header.invalidate(index);
+        }
+    }
+
+    fn of(&mut self, index: u32, serial: NonZeroU64) -> Option<&mut RegisteredEntry> {
+        self.entries.get_mut(index as usize)?.as_mut().filter(|entry| entry.serial == serial)
+    }
+
+    /// Whether the memory of an entry lies in the file.
+    pub(super) fn is_in_place(&mut self, index: u32, serial: NonZeroU64) -> bool {
+        !self.in_child && self.of(index, serial).is_some_and(|entry| entry.pages_start.is_some())
+    }
+
+    /// An entry is over that was shut. The memory is the program's when no other entry has it, or when there is a writer that may
+    /// still write there: then the other entries have to be asked for from now on.
+    pub(in super::super) fn close(&mut self, maps: &Maps, index: u32, serial: NonZeroU64, has_writer: bool) {
+        let Some(closed) = self.of(index, serial).map(|entry| *entry) else { return };
+        self.entries[index as usize] = None;
+        let Some(at) = self.page_ranges.iter().position(|registered| Some(registered.start) == closed.pages_start)
+        else {
+            return;
+        };
+        self.page_ranges[at].users -= 1;
+        if has_writer || self.page_ranges[at].users == 0 {
+            self.restore(maps, at, Instant::now() + CLOSE_TIMEOUT);
+        }
+    }
+
+    /// The memory of such pages is the program's again. Entries that lie in it stay, shut.
+    fn restore(&mut self, maps: &Maps, at: usize, deadline: Instant) {
+        let registered = self.page_ranges.swap_remove(at);
+        for index in 0..self.entries.len() {
+            let entry = self.entries[index].as_mut().filter(|entry| entry.pages_start == Some(registered.start));
+            if let Some(entry) = entry {
+                entry.pages_start = None;
+                self.header.invalidate(index as u32);
+                wait_for_writers(&self.header, index as u32, deadline);
+            }
+        }
+        migrate::restore(&self.file, maps, &registered.range, registered.start);
+    }
+
+    /// All memory is the program's again, for good or because the program is about to fork.
+    pub(in super::super) fn restore_all(&mut self, maps: &Maps) {
+        let deadline = Instant::now() + CLOSE_TIMEOUT;
+        while !self.in_child && !self.page_ranges.is_empty() {
+            self.restore(maps, 0, deadline);
+        }
+    }
+
+    /// Called in a child: the file is the parent's.
+    pub(in super::super) fn disown_in_child(&mut self) {
+        self.page_ranges.clear();
+        self.in_child = true;
+    }
+
+    pub(super) fn free_writer_of(&self, peer: DomainId) {
+        if !self.in_child {
+            self.header.free_writer_of(peer);
+        }
+    }
+}
+
+/// Waits until nobody writes in an entry that was shut. False if a peer still does at the deadline: it learns, when it ends its write, that
+/// what it wrote was not seen.
+pub(super) fn wait_for_writers(header: &ArenaHeader<SharedMapping>, index: u32, deadline: Instant) -> bool {
+    let mut alone = true;
+    for writer in 0..WRITERS {
+        let mut checks = 0_u32;
+        while header.is_writing(writer, index) {
+            if Instant::now() >= deadline && header.evict(writer, index) {
+                alone = false;
+                break;
+            }
+            checks += 1;
+            if checks < 64 { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+    }
+    alone
+}

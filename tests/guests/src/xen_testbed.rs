@@ -1,0 +1,171 @@
+//! Programs of MX in domains of a [`XenMachine`], which meet at a backend's daemon, and what that says of its guests.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Instant;
+
+use isthmus_testbed::{eventually, short_or_long};
+use serde_json::Value;
+
+use crate::shell::{CommandOutput, timeout};
+use crate::xen::XenMachine;
+
+/// A machine with a backend. Methods panic where something fails: that fails the test.
+#[derive(Debug)]
+pub struct XenTestbed {
+    /// The machine.
+    pub xen: XenMachine,
+    /// Where the backend's daemon is: `dom0`, or a guest.
+    pub backend: &'static str,
+    /// Whether programs of two domains may talk past the backend. One that has mapped what another one grants is not restored.
+    pub channels: bool,
+}
+
+impl XenTestbed {
+    /// Starts a guest's daemon.
+    pub fn frontend(&mut self, name: &str) {
+        self.xen.may_grant(name);
+        self.xen.run_in_guest(name, "frontend");
+    }
+
+    /// Says how a check went; if it fails, also what daemons have said.
+    pub fn check(&mut self, what: &str, check: impl FnOnce(&mut Self)) {
+        println!("# {what} …");
+        let begun = Instant::now();
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| check(self))) {
+            let log = "tail -n 30 /tmp/backend /tmp/frontend 2>/dev/null; dmesg | tail -n 20";
+            let guests = self.xen.done("xl list").lines.into_iter().skip(2);
+            let guests = guests.filter_map(|line| Some(line.split_whitespace().next()?.to_owned()));
+            let orders: Vec<String> = guests.map(|guest| format!("echo {guest}:; on {guest} \"{log}\"")).collect();
+            for line in orders.iter().map(String::as_str).chain([log]).flat_map(|order| self.xen.done(order).lines) {
+                println!("#   {line}");
+            }
+            resume_unwind(panic);
+        }
+        println!("PASS {what}, after {:.0} s", begun.elapsed().as_secs_f64());
+    }
+
+    /// The same of what only the long form of a test has.
+    pub fn check_long(&mut self, what: &str, check: impl FnOnce(&mut Self)) {
+        if short_or_long(false, true) {
+            self.check(what, check);
+        } else {
+            println!("LONG {what}");
+        }
+    }
+
+    /// What the backend lists.
+    pub fn list(&mut self, what: &str) -> Value {
+        let said = self.xen.run_in_guest(self.backend, &format!("isthmus {what} list --json")).join("\n");
+        serde_json::from_str(&said).unwrap_or_else(|error| panic!("{said}: {error}"))
+    }
+
+    /// What the backend says of a guest.
+    pub fn guest(&mut self, name: &str) -> Value {
+        let listed = self.list("guest");
+        let mut guests = listed["guests"].as_array().into_iter().flatten();
+        guests.find(|guest| guest["name"] == name).unwrap_or_else(|| panic!("{name} is not in {listed}")).clone()
+    }
+
+    /// Waits until the backend says that a guest is so.
+    pub fn expect_state(&mut self, name: &str, state: &str) {
+        let mut seen = Value::Null;
+        let is = eventually(timeout(), || {
+            seen = self.guest(name);
+            seen["state"] == state
+        });
+        assert!(is.is_ok(), "{name} is not {state}: {seen}");
+    }
+
+    /// Bytes that the backend has passed on, as far as the domains are there that they were for.
+    pub fn forwarded_bytes(&mut self) -> u64 {
+        let listed = self.list("domain");
+        let of = |domain: &Value| domain["daemon_path_received_bytes"].as_u64().unwrap_or(0);
+        listed["domains"].as_array().into_iter().flatten().map(of).sum()
+    }
+
+    /// Waits until it has passed on so many more.
+    pub fn expect_forwarded(&mut self, bytes: u64) {
+        let until = self.forwarded_bytes() + bytes;
+        eventually(timeout(), || self.forwarded_bytes() > until).expect("nothing is passed on");
+    }
+
+    /// The paths of all pairs that there are.
+    pub fn paths(&mut self) -> Vec<String> {
+        let listed = self.list("channel");
+        let path = |pair: &Value| pair["path"].as_str().map(str::to_owned);
+        listed["pairs"].as_array().into_iter().flatten().filter_map(path).collect()
+    }
+
+    /// Waits until the one pair that there is has a channel.
+    pub fn until_channel(&mut self) {
+        let found = eventually(timeout(), || self.paths() == ["channel"]);
+        found.unwrap_or_else(|_| panic!("{}", self.list("channel")));
+    }
+
+    /// Waits until the program that [`Self::start_programs`] began needs no daemon any more: it says more while the backend passes nothing on. A
+    /// channel is open before that, as soon as the one side has it; the other side hears of it by the daemons.
+    pub fn until_direct_path(&mut self, client: &str) {
+        self.until_channel();
+        let look = |bed: &mut Self| (bed.xen.run_in_guest(client, "wc -l </tmp/client"), bed.forwarded_bytes());
+        let mut last = look(self);
+        let past = eventually(timeout(), || {
+            let now = look(self);
+            let before = std::mem::replace(&mut last, now);
+            before.0 != last.0 && before.1 == last.1
+        });
+        past.unwrap_or_else(|_| panic!("{last:?}"));
+    }
+
+    /// Runs a program's serving side while `client` runs the other one, with these arguments, and returns what that says.
+    pub fn connect_programs(&mut self, client: &str, server: &str, program: &str, plan: &str) -> Vec<String> {
+        let client_program = self.serve(client, server, program);
+        let said = self.xen.run_in_guest(client, &format!("{client_program} {plan}"));
+        self.ended(server, "server").expect_success("the server");
+        said
+    }
+
+    /// Some sizes, every byte looked at.
+    pub fn pingpong(&mut self, client: &str, server: &str) {
+        self.connect_programs(client, server, "mx_pingpong", "-n 1 -W 0 -v -S 1 -E 65536");
+    }
+
+    /// The same with a client in the background, called `client`. Its server is called `server`.
+    pub fn start_programs(&mut self, client: &str, server: &str, program: &str, plan: &str) {
+        let client_program = self.serve(client, server, program);
+        self.xen.run_in_guest(client, &format!("begin client {client_program} {plan}"));
+    }
+
+    /// A program of `client` begins to send to one of `server` without end.
+    pub fn start_stream(&mut self, client: &str, server: &str) {
+        self.start_programs(client, server, "mx_stream", "-s 65536 -N 10000000");
+    }
+
+    /// Who talks is told that the other one is gone. That one may wait for its messages for ever.
+    pub fn expect_peer_gone(&mut self, client: &str) {
+        let done = self.ended(client, "client");
+        assert!(done.lines.iter().any(|line| line.ends_with("the endpoint cannot be reached")), "{done:?}");
+    }
+
+    /// What became of a program that was begun.
+    pub fn ended(&mut self, on: &str, name: &str) -> CommandOutput {
+        let order = format!("ended {name}");
+        self.xen.done(&if on == "dom0" { order } else { format!("on {on} \"{order}\"") })
+    }
+
+    /// A domain's number, as xl says it.
+    pub fn number(&mut self, name: &str) -> u16 {
+        if name == "dom0" {
+            return 0;
+        }
+        let said = self.xen.run_for_line(&format!("xl domid {name}"));
+        said.parse().unwrap_or_else(|_| panic!("{said}"))
+    }
+
+    /// Begins a program's serving side, and says how the other one is called.
+    fn serve(&mut self, client: &str, server: &str, program: &str) -> String {
+        let past = if self.channels || client == server { "" } else { "env ISTHMUS_CHANNELS=0 " };
+        let said = self.xen.run_in_guest(server, &format!("begin server {past}{program} -w; await server endpoint"));
+        let endpoint = said.iter().find_map(|line| line.strip_prefix("endpoint "));
+        format!("{past}{program} -w -r {}", endpoint.unwrap_or_else(|| panic!("{said:?}")))
+    }
+}
