@@ -11,7 +11,7 @@ use isthmus_capture::SNAP_BYTES_MAX;
 use isthmus_control::config::Role;
 
 use crate::output::{Outcome, Output, UsageError};
-use crate::{admission, capture, config, daemon, demo, doctor, environment, guest, mpi, reason};
+use crate::{admission, capture, config, daemon, demo, doctor, environment, guest, mpi, reason, run};
 
 /// Shows what Isthmus does on this host: who is attached, which way messages go, and why.
 ///
@@ -88,6 +88,13 @@ enum Command {
     /// Variables of the environment. Needs no daemon.
     #[command(subcommand)]
     Environment(EnvironmentVerb),
+
+    /// Runs a program with the capabilities that are installed: `isthmus run -- ./program`. Needs no daemon.
+    ///
+    /// Programs of MX find `libmyriexpress.so`, MPIs and other users of libfabric the provider `libisthmus-fi.so`. One line on
+    /// standard error says what is on. Signals, exit status and environment are the program's; variables that are set already keep their
+    /// values. Exit status 127 if there is no such program, 126 if it cannot be started.
+    Run(run::RunArgs),
 
     /// MPI programs on Isthmus: the variables that an MPI needs, and its launcher. Needs no daemon.
     #[command(subcommand)]
@@ -319,9 +326,10 @@ impl RoleArgs {
 pub(crate) fn main() -> ExitCode {
     let Cli { json, socket, noun } = Cli::parse();
     let output = Output { json };
-    match run(noun, output, socket) {
+    match dispatch(noun, output, socket) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Failed) => ExitCode::from(1),
+        Ok(Outcome::Status(status)) => ExitCode::from(status),
         Err(error) => match error.downcast_ref::<UsageError>() {
             Some(UsageError(how)) => Cli::command().error(ErrorKind::InvalidValue, how).exit(),
             None => {
@@ -332,7 +340,7 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-fn run(noun: Command, output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
+fn dispatch(noun: Command, output: Output, socket: Option<PathBuf>) -> Result<Outcome> {
     match noun {
         Command::Status => daemon::status(output, socket),
         Command::Domain(DomainVerb::List) => daemon::domains(output, socket),
@@ -351,8 +359,9 @@ fn run(noun: Command, output: Output, socket: Option<PathBuf>) -> Result<Outcome
         Command::Environment(EnvironmentVerb::List { role_args }) => {
             environment::list(output, role_args.role().unwrap_or(Role::User))
         }
+        Command::Run(args) => run::run(output, socket, &args),
         Command::Mpi(MpiVerb::Env(args)) => mpi::env(output, args),
-        Command::Mpi(MpiVerb::Run(args)) => mpi::mpirun(socket, args),
+        Command::Mpi(MpiVerb::Run(args)) => mpi::mpirun(socket, &args),
         Command::Guest(GuestVerb::Allow(args)) => admission::allow(output, &args),
         Command::Guest(GuestVerb::Deny(args)) => admission::deny(output, &args),
         Command::Config(ConfigVerb::Show { origin, role_args }) => {

@@ -5,6 +5,7 @@
 //!    ├─▶ guest ───▶ the guests it serves, and what their machines need
 //!    ├─▶ capture ─▶ frames of MX boards, into a file              asks the daemon for them
 //!    ├─▶ local ───▶ reason, environment, config                  needs no daemon
+//!    ├─▶ run ─────▶ a program, with the capabilities that are installed
 //!    ├─▶ mpi ─────▶ mpi env, mpi run                          variables of MPIs, and their launcher
 //!    ├─▶ admission ▶ guest allow, guest deny                   what guests of this host may, in XenStore
 //!    ├─▶ doctor ──▶ one file a group of checks                   tries operations, names remedies
@@ -28,6 +29,7 @@ mod guest;
 mod mpi;
 mod output;
 mod reason;
+mod run;
 
 use std::process::ExitCode;
 

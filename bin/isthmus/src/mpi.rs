@@ -8,18 +8,17 @@
 //! No MPI minds the variables of another, so the launcher gets all of them, whichever it is.
 
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::output::{Outcome, Output};
+use crate::run::{self, Setting, shell_quoted};
 
 /// The provider's file, as libfabric looks for it.
-const PROVIDER: &str = "libisthmus-fi.so";
+pub(crate) const PROVIDER: &str = "libisthmus-fi.so";
 
 /// The MPIs whose variables are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
@@ -31,14 +30,6 @@ pub(crate) enum Mpi {
     Mpich,
     /// Intel MPI
     Intel,
-}
-
-/// A variable and what it is for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Setting {
-    name: &'static str,
-    value: String,
-    effect: &'static str,
 }
 
 #[derive(Serialize)]
@@ -78,7 +69,7 @@ impl Mpi {
 
     /// Its variables, with the provider in this folder.
     fn settings(self, folder: &Path) -> Vec<Setting> {
-        let set = |name, value: &str, effect| Setting { name, value: value.to_owned(), effect };
+        let set = |name, value: &str, effect| Setting { name, value: value.to_owned(), effect, is_search_path: false };
         let common = [
             set("FI_PROVIDER_PATH", &folder.to_string_lossy(), "where libfabric finds the provider"),
             set("FI_PROVIDER", "isthmus", "the only one it is to offer"),
@@ -116,34 +107,29 @@ impl Mpi {
     }
 }
 
-/// The folder with the provider: the one that was named, or the first of those in which this program's installation has it.
+/// The folder with the provider: the one that was named, or the one in which this program's installation has it.
 fn folder(named: Option<PathBuf>) -> Result<PathBuf> {
-    if let Some(named) = named {
-        let found = named.join(PROVIDER);
-        anyhow::ensure!(found.is_file(), "there is no {}", found.display());
-        return Ok(std::path::absolute(named)?);
-    }
-    let program = std::env::current_exe().context("cannot find this program")?;
-    let own = program.parent().context("a program lies in a folder")?;
-    let above = own.parent().unwrap_or(own);
-    let places = [own.to_owned(), above.join("lib/libfabric"), above.join("lib"), above.join("abi")];
-    let found = places.iter().find(|place| place.join(PROVIDER).is_file());
-    let looked = || places.iter().map(|place| place.display().to_string()).collect::<Vec<_>>().join(", ");
-    found.cloned().with_context(|| format!("{PROVIDER} is in none of {}: say where with --provider", looked()))
+    let Some(named) = named else {
+        return run::installed_folder(PROVIDER).context("name the provider's folder with --provider");
+    };
+    let found = named.join(PROVIDER);
+    anyhow::ensure!(found.is_file(), "there is no {}", found.display());
+    Ok(std::path::absolute(named)?)
 }
 
-/// As a shell reads it.
-fn quoted(value: &str) -> String {
-    let plain = |sign: char| sign.is_ascii_alphanumeric() || "/._-,:+=".contains(sign);
-    if !value.is_empty() && value.chars().all(plain) {
-        value.to_owned()
-    } else {
-        format!("'{}'", value.replace('\'', r"'\''"))
+/// The variables of all MPIs, each once.
+pub(crate) fn all_settings(folder: &Path) -> Vec<Setting> {
+    let mut all: Vec<Setting> = Vec::new();
+    for set in Mpi::ALL.into_iter().flat_map(|mpi| mpi.settings(folder)) {
+        if !all.contains(&set) {
+            all.push(set);
+        }
     }
+    all
 }
 
 fn shell(settings: &Settings) -> String {
-    let line = |set: &Setting| format!("export {}={} # {}\n", set.name, quoted(&set.value), set.effect);
+    let line = |set: &Setting| format!("export {}={} # {}\n", set.name, shell_quoted(&set.value), set.effect);
     format!("# {}\n{}", settings.mpi.name(), settings.variables.iter().map(line).collect::<String>())
 }
 
@@ -151,25 +137,16 @@ pub(crate) fn env(output: Output, args: MpiEnvArgs) -> Result<Outcome> {
     let folder = folder(args.provider)?;
     let wanted = args.mpi.map_or(Mpi::ALL.to_vec(), |mpi| vec![mpi]);
     let all: Vec<Settings> = wanted.into_iter().map(|mpi| Settings { mpi, variables: mpi.settings(&folder) }).collect();
-    output
-        .result("mpi env", &serde_json::json!({ "mpis": all }), || all.iter().map(shell).collect::<Vec<_>>().join("\n"))?;
+    output.result("mpi env", &serde_json::json!({ "mpis": all }), || {
+        all.iter().map(shell).collect::<Vec<_>>().join("\n")
+    })?;
     Ok(Outcome::Done)
 }
 
 /// Becomes the launcher, with the variables of all MPIs. Variables that are set already stay as they are.
-pub(crate) fn mpirun(socket: Option<PathBuf>, args: MpiRunArgs) -> Result<Outcome> {
-    let folder = folder(args.provider)?;
-    let mut launcher = Command::new(&args.launcher);
-    if let Some(socket) = socket {
-        launcher.env(isthmus_layout::environment::SOCKET.name, std::path::absolute(socket)?);
-    }
-    for set in Mpi::ALL.into_iter().flat_map(|mpi| mpi.settings(&folder)) {
-        if std::env::var_os(set.name).is_none() {
-            launcher.env(set.name, set.value);
-        }
-    }
-    let error = launcher.args(args.arguments).exec();
-    Err(error).with_context(|| format!("cannot run {}", args.launcher.display()))
+pub(crate) fn mpirun(socket: Option<PathBuf>, args: &MpiRunArgs) -> Result<Outcome> {
+    let settings = all_settings(&folder(args.provider.clone())?);
+    run::exec(&args.launcher, &args.arguments, socket, &settings)
 }
 
 #[cfg(test)]
@@ -177,10 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quoted_values_survive_the_shell() {
-        assert_eq!(quoted("ofi,self"), "ofi,self");
-        assert_eq!(quoted("^sm,ucx"), "'^sm,ucx'");
-        assert_eq!(quoted("/a b/it's"), r"'/a b/it'\''s'");
+    fn env_prints_lines_for_a_shell() {
         let settings = Settings { mpi: Mpi::Mpich, variables: Mpi::Mpich.settings(Path::new("/opt/lib")) };
         assert!(
             shell(&settings).starts_with("# MPICH\nexport FI_PROVIDER_PATH=/opt/lib # where"),
@@ -191,9 +165,9 @@ mod tests {
 
     #[test]
     fn no_variable_has_two_values() {
-        let all: Vec<Setting> = Mpi::ALL.into_iter().flat_map(|mpi| mpi.settings(Path::new("/x"))).collect();
+        let all = all_settings(Path::new("/x"));
         for one in &all {
-            assert!(all.iter().all(|other| other.name != one.name || other.value == one.value), "{one:?}");
+            assert!(all.iter().all(|other| other.name != one.name || other == one), "{one:?}");
         }
     }
 

@@ -16,6 +16,8 @@ pub(crate) enum Outcome {
     Done,
     /// Exit status 1: it ran, and what it found is not good.
     Failed,
+    /// The exit status that a program would have had that could not be started.
+    Status(u8),
 }
 
 /// A wrong use that the parser of arguments could not see: exit status 2.

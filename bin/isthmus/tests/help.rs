@@ -15,7 +15,7 @@ fn help(of: &[&str]) -> String {
 
 #[test]
 fn help_texts_are_as_they_were_seen() {
-    let nouns: [&[&str]; 25] = [
+    let nouns: [&[&str]; 26] = [
         &[],
         &["status"],
         &["domain"],
@@ -30,6 +30,7 @@ fn help_texts_are_as_they_were_seen() {
         &["reason"],
         &["reason", "show"],
         &["environment", "list"],
+        &["run"],
         &["mpi"],
         &["mpi", "env"],
         &["mpi", "run"],

@@ -1,0 +1,264 @@
+//! `isthmus run`: starts a program with the capabilities that are installed.
+//!
+//! ```text
+//! isthmus run -- ./program          finds each capability's library, sets its variables, becomes the program
+//!     mx      LD_LIBRARY_PATH       libmyriexpress.so, for programs that were linked with Myrinet's MX
+//!     fabric  FI_PROVIDER, …        libisthmus-fi.so, for MPIs and other users of libfabric
+//! ```
+//!
+//! The program keeps this process: its signals, exit status, descriptors and environment are as without `isthmus run`, but for the
+//! variables of the table. A variable that is set already keeps its value, because the user knows better; a search path gets the
+//! capability's folder in front.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use crate::mpi;
+use crate::output::{Outcome, Output, note};
+
+/// Exit statuses of a program that could not be started, as those of a shell and of `env`.
+const NOT_FOUND: u8 = 127;
+const NOT_EXECUTABLE: u8 = 126;
+
+/// A capability that programs use through a library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ProgramCapability {
+    /// Programs of Myrinet's MX
+    Mx,
+    /// MPIs, and other programs that use libfabric
+    Fabric,
+}
+
+/// A variable, and what it is for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Setting {
+    pub(crate) name: &'static str,
+    pub(crate) value: String,
+    pub(crate) effect: &'static str,
+    /// The value is a folder, which stands before the others of a search path.
+    pub(crate) is_search_path: bool,
+}
+
+/// What one capability needs in the environment of a program.
+#[derive(Debug, Serialize)]
+struct Switch {
+    capability: ProgramCapability,
+    /// The folder with the capability's library.
+    folder: PathBuf,
+    variables: Vec<Setting>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RunArgs {
+    /// Print the variables and the command, and start nothing.
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Leave this capability off; may be given more than once.
+    #[arg(long, value_name = "CAPABILITY")]
+    without: Vec<ProgramCapability>,
+
+    /// Do not say what is switched on.
+    #[arg(short, long)]
+    quiet: bool,
+
+    /// The program and its arguments, after `--`.
+    #[arg(value_name = "PROGRAM", last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+impl ProgramCapability {
+    const ALL: [Self; 2] = [Self::Mx, Self::Fabric];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Mx => "mx",
+            Self::Fabric => "fabric",
+        }
+    }
+
+    /// The file by which the capability is known to be installed.
+    fn library(self) -> &'static str {
+        match self {
+            Self::Mx => "libmyriexpress.so",
+            Self::Fabric => mpi::PROVIDER,
+        }
+    }
+
+    fn settings(self, folder: &Path) -> Vec<Setting> {
+        match self {
+            Self::Mx => vec![Setting {
+                name: "LD_LIBRARY_PATH",
+                value: folder.to_string_lossy().into_owned(),
+                effect: "where programs find libmyriexpress.so and libopen-mx.so",
+                is_search_path: true,
+            }],
+            Self::Fabric => mpi::all_settings(folder),
+        }
+    }
+
+    fn switch(self) -> Result<Switch> {
+        let folder = installed_folder(self.library())?;
+        let variables = self.settings(&folder);
+        Ok(Switch { capability: self, folder, variables })
+    }
+}
+
+/// The folder in which the installation of this program has a library.
+pub(crate) fn installed_folder(library: &str) -> Result<PathBuf> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let own = program.parent().context("a program lies in a folder")?;
+    let above = own.parent().unwrap_or(own);
+    let candidates = [own.to_owned(), above.join("lib/libfabric"), above.join("lib"), above.join("abi")];
+    let found = candidates.iter().find(|folder| folder.join(library).is_file()).cloned();
+    let searched = || candidates.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(", ");
+    found.with_context(|| format!("{library} is in none of {}", searched()))
+}
+
+/// Sets the variables for a command. One that is set already stays as it is, unless it is a search path.
+pub(crate) fn apply(command: &mut Command, variables: &[Setting]) {
+    for set in variables {
+        if let Some(value) = value_for(set, std::env::var_os(set.name)) {
+            command.env(set.name, value);
+        }
+    }
+}
+
+/// The value that a variable gets beside the one that it has; none if it keeps that one.
+fn value_for(set: &Setting, present: Option<OsString>) -> Option<OsString> {
+    match present.filter(|present| !set.is_search_path || !present.is_empty()) {
+        None => Some(set.value.clone().into()),
+        Some(present) if set.is_search_path => {
+            let mut value = OsString::from(&set.value);
+            value.push(":");
+            value.push(present);
+            Some(value)
+        }
+        Some(_) => None,
+    }
+}
+
+/// As a shell reads it.
+pub(crate) fn shell_quoted(value: &str) -> String {
+    let plain = |sign: char| sign.is_ascii_alphanumeric() || "/._-,:+=".contains(sign);
+    if !value.is_empty() && value.chars().all(plain) {
+        value.to_owned()
+    } else {
+        format!("'{}'", value.replace('\'', r"'\''"))
+    }
+}
+
+/// The capabilities that are installed and wanted, and why others are off.
+fn switches(without: &[ProgramCapability]) -> (Vec<Switch>, Vec<String>) {
+    let (mut on, mut off) = (Vec::new(), Vec::new());
+    for capability in ProgramCapability::ALL {
+        if without.contains(&capability) {
+            off.push(format!("{} (--without)", capability.name()));
+            continue;
+        }
+        match capability.switch() {
+            Ok(switch) => on.push(switch),
+            Err(error) => off.push(format!("{} (not installed: {error})", capability.name())),
+        }
+    }
+    (on, off)
+}
+
+fn summary(on: &[Switch], off: &[String]) -> String {
+    let names: Vec<String> =
+        on.iter().map(|switch| format!("{} ({})", switch.capability.name(), switch.folder.display())).collect();
+    let off = if off.is_empty() { String::new() } else { format!("; off: {}", off.join(", ")) };
+    format!("on: {}{off}", names.join(", "))
+}
+
+/// The text of `--dry-run`: one line a variable, then the command.
+fn dry_run_text(variables: &[Setting], command: &[OsString]) -> String {
+    let line = |set: &Setting| {
+        let value = value_for(set, std::env::var_os(set.name));
+        let kept = if value.is_some() { "" } else { " (set already, kept)" };
+        let value = value.or_else(|| std::env::var_os(set.name)).unwrap_or_default();
+        format!("export {}={} # {}{kept}\n", set.name, shell_quoted(&value.to_string_lossy()), set.effect)
+    };
+    let words: Vec<String> = command.iter().map(|word| shell_quoted(&word.to_string_lossy())).collect();
+    format!("{}exec {}\n", variables.iter().map(line).collect::<String>(), words.join(" "))
+}
+
+pub(crate) fn run(output: Output, socket: Option<PathBuf>, args: &RunArgs) -> Result<Outcome> {
+    let (on, off) = switches(&args.without);
+    ensure!(!on.is_empty(), "nothing to switch on: {}; `make install` installs the libraries", off.join(", "));
+    let variables: Vec<Setting> = on.iter().flat_map(|switch| switch.variables.iter().cloned()).collect();
+    if args.dry_run {
+        let command: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
+        let body = serde_json::json!({ "on": on, "off": off, "command": command });
+        output.result("run", &body, || dry_run_text(&variables, &args.command))?;
+        return Ok(Outcome::Done);
+    }
+    if !args.quiet {
+        note(&summary(&on, &off));
+    }
+    let [program, arguments @ ..] = args.command.as_slice() else { bail!("no program is named") };
+    exec(program, arguments, socket, &variables)
+}
+
+/// Becomes the program. Returns only if it cannot be started.
+pub(crate) fn exec(
+    program: &OsStr,
+    arguments: &[OsString],
+    socket: Option<PathBuf>,
+    variables: &[Setting],
+) -> Result<Outcome> {
+    let mut command = Command::new(program);
+    if let Some(socket) = socket {
+        command.env(isthmus_layout::environment::SOCKET.name, std::path::absolute(socket)?);
+    }
+    apply(&mut command, variables);
+    let error = command.args(arguments).exec();
+    let status = if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
+    note(&format!("cannot run {}: {error}", program.display()));
+    Ok(Outcome::Status(status))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(is_search_path: bool) -> Setting {
+        Setting { name: "X", value: "/opt/lib".to_owned(), effect: "", is_search_path }
+    }
+
+    #[test]
+    fn search_path_gets_the_folder_in_front_and_other_variables_keep_their_value() {
+        let value = |search_path, present: Option<&str>| {
+            value_for(&set(search_path), present.map(OsString::from)).map(|value| value.into_string().unwrap())
+        };
+        assert_eq!(value(true, None).as_deref(), Some("/opt/lib"));
+        assert_eq!(value(true, Some("")).as_deref(), Some("/opt/lib"), "an empty part means the current folder");
+        assert_eq!(value(true, Some("/usr/lib")).as_deref(), Some("/opt/lib:/usr/lib"));
+        assert_eq!(value(false, None).as_deref(), Some("/opt/lib"));
+        assert_eq!(value(false, Some("")), None, "an empty value was set on purpose");
+        assert_eq!(value(false, Some("mine")), None);
+    }
+
+    #[test]
+    fn shell_quoted_values_survive_the_shell() {
+        assert_eq!(shell_quoted("ofi,self"), "ofi,self");
+        assert_eq!(shell_quoted("^sm,ucx"), "'^sm,ucx'");
+        assert_eq!(shell_quoted("/a b/it's"), r"'/a b/it'\''s'");
+        assert_eq!(shell_quoted(""), "''");
+    }
+
+    #[test]
+    fn no_two_capabilities_set_the_same_variable() {
+        let all = ProgramCapability::ALL.map(|capability| capability.settings(Path::new("/x")));
+        for set in &all[0] {
+            assert!(all[1].iter().all(|other| other.name != set.name), "{}", set.name);
+        }
+    }
+}
