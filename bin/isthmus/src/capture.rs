@@ -22,7 +22,7 @@ use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use isthmus_capture::stream::{CaptureMessage, MalformedStream, ReadError, parse};
 use isthmus_client::{DomainId, QueryClient, Reason, Refusal, Topic};
-use isthmus_control::schema::Domains;
+use isthmus_report::Domains;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::cli::CaptureArgs;

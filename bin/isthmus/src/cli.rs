@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use isthmus_capture::SNAP_BYTES_MAX;
-use isthmus_control::config::Role;
+use isthmus_config::Role;
 
 use crate::output::{Outcome, Output, UsageError};
 use crate::{admission, capture, config, daemon, demo, doctor, environment, guest, mpi, reason, run};

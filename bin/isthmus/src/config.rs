@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use isthmus_client::{Reason, Refusal, Topic};
-use isthmus_control::config::{self, Inputs, Role};
+use isthmus_config::{self as config, Inputs, Role};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -125,7 +125,7 @@ impl std::fmt::Display for Origin {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use isthmus_control::config::ConfigFile;
+    use isthmus_config::ConfigFile;
 
     fn rows(toml: &str) -> Vec<Row> {
         let file = ConfigFile::Given { path: "isthmus.toml".into(), bytes: toml.as_bytes().to_vec() };

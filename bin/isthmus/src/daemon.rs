@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use isthmus_client::{Options, QueryClient, Topic};
-use isthmus_control::schema::{DomainName, Domains, Endpoints, ReasonCount, StatusReport};
+use isthmus_report::{DomainName, Domains, Endpoints, ReasonCount, StatusReport};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 

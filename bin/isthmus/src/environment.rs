@@ -1,7 +1,7 @@
 //! `isthmus environment list`: every variable that means something to the library or the daemon, and what it is set to here.
 
 use anyhow::Result;
-use isthmus_control::config::{self, ConfigFile, Inputs, Problem, Role, VariableRow};
+use isthmus_config::{self as config, ConfigFile, Inputs, Problem, Role, VariableRow};
 use serde::Serialize;
 
 use crate::output::{Outcome, Output};

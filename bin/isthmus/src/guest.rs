@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use isthmus_client::Topic;
-use isthmus_control::schema::{GuestRow, StatusReport};
+use isthmus_report::{GuestRow, StatusReport};
 use serde::Serialize;
 
 use crate::daemon;

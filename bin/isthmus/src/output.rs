@@ -5,7 +5,7 @@ use std::io::{self, Write as _, stderr, stdout};
 
 use anyhow::{Context, Result, bail};
 use isthmus_client::Refusal;
-use isthmus_control::schema::SCHEMA;
+use isthmus_report::SCHEMA;
 use serde::Serialize;
 use serde_json::Value;
 

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use isthmus_client::Reason;
-use isthmus_control::schema::ReasonRow;
+use isthmus_report::ReasonRow;
 use serde::Serialize;
 
 use crate::output::{Align, Outcome, Output, Table, UsageError};

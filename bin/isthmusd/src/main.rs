@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use isthmus_control::config::{self, Inputs, Loaded, Role};
+use isthmus_config::{self as config, Inputs, Loaded, Role};
 use isthmus_control::daemon::{Daemon, DaemonError, DaemonOptions, HostAccess};
 use isthmus_layout::reason::Reason;
 use isthmus_platform::activation::{self, InheritedFds};

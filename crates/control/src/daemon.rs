@@ -1,7 +1,7 @@
 //! A daemon from its configuration: socket, tickets, workers, broker, server, put together and taken apart again.
 //!
 //! ```no_run
-//! use isthmus_control::config::{self, Inputs, Role};
+//! use isthmus_config::{self as config, Inputs, Role};
 //! use isthmus_control::daemon::{Daemon, DaemonOptions};
 //!
 //! let inputs = Inputs::of_this_process(Role::User, None, Vec::new());
@@ -27,7 +27,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::broker::{Broker, DataPlane, ReportFacts, Settings};
-use crate::config::{self, AttachPolicy, Config, KvmGuest, Loaded, WorkerWaitMode};
 use crate::directory::{Directory, Limits};
 use crate::host::identity;
 use crate::kvm::KvmGuests;
@@ -37,12 +36,13 @@ use crate::network::{self, OpenedBoards};
 use crate::policy::Policy;
 use crate::privileges;
 use crate::proxy::guest::{self, Bare, GuestDaemon};
-use crate::schema::SCHEMA;
 use crate::server::{Ended, Server, Stop};
 use crate::socket::{Listener, SocketAccess, SocketError};
 use crate::tickets::Tickets;
 use crate::xen;
 use crate::xen::backend::Backend;
+use isthmus_config::{self as config, AttachPolicy, Config, KvmGuest, Loaded, WorkerWaitMode};
+use isthmus_report::SCHEMA;
 
 /// How a daemon is to be.
 pub struct DaemonOptions {

@@ -16,11 +16,12 @@ pub mod ready_maps;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use isthmus_config::MxBoardEntry;
 use isthmus_layout::control::{Name, Owner};
 use isthmus_layout::ids::{ChannelId, DomainId, EndpointAddress, EndpointIndex};
 use isthmus_layout::reason::Reason;
 
-use mx::{Mx, MxBoardEntry, MxNumber};
+use mx::{Mx, MxNumber};
 use ready_maps::ReadyMaps;
 
 /// How much there may be of what.

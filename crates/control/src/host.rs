@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::config::MxHost;
+use isthmus_config::MxHost;
 
 /// Where machines keep their number; the second is that of older ones.
 const MACHINE_IDS: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];

@@ -30,12 +30,12 @@ use tokio::time::sleep;
 use crate::allocator::{FileBacking, GuestId, GuestWindow};
 use crate::async_fd::register;
 use crate::broker::GuestView;
-use crate::config::{self, KvmGuest};
 use crate::fd_reaper::ReceivedFd;
 use crate::pairs::PairTimeouts;
 use crate::proxy::host::GuestProxy;
 use crate::server::Server;
 use fd_store::{FdStore, StoredGuests};
+use isthmus_config::{self as config, KvmGuest};
 use pairs::{PairPlan, PeerChange};
 
 /// Where a guest's device is served.

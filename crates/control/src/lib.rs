@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   daemon ──── everything put together from a configuration
-//!     socket ── the socket, one daemon at a time            config ── one file, every key checked
+//!     socket ── the socket, one daemon at a time
 //!     server ── one thread: accepts, reads, sends, waits     metrics_server ── the counters over HTTP
 //!     session ─ one connection: bounded rate, bounded queue   fd_reaper ─ closes what clients send
 //!       broker ─── requests, decisions, descriptors; carries no bytes itself
@@ -14,7 +14,7 @@
 //!         kvm ───── QEMU's side: devices; windows that are plugged into two guests; what of guests outlives this daemon
 //!         xen ───── both sides of a window that a guest of Xen grants, and of a pair window of two such guests
 //!         pairs ─── the life of a pair window
-//!       report ─── reports as JSON (schema), metrics as text
+//!       report ─── reports as JSON (`isthmus-report`), metrics as text
 //! ```
 //!
 //! Messages between domains never pass here: they take a channel, which this crate brokers, or the workers of `isthmus-service`, which it
@@ -25,7 +25,6 @@ pub mod allocator;
 mod async_fd;
 pub mod broker;
 mod capture;
-pub mod config;
 pub mod daemon;
 pub mod directory;
 mod fd_reaper;
@@ -40,7 +39,6 @@ mod privileges;
 pub mod proxy;
 pub mod reason_log;
 pub mod report;
-pub mod schema;
 pub mod server;
 mod session;
 pub mod socket;

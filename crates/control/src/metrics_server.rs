@@ -11,9 +11,9 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_local;
 
-use crate::config::MetricsListen;
 use crate::metrics;
 use crate::server::Server;
+use isthmus_config::MetricsListen;
 
 /// Requests at once; others wait.
 const REQUESTS_MAX: usize = 4;

@@ -10,8 +10,7 @@ use isthmus_mx::board::{BoardSetup, parse_peers};
 use isthmus_mx::wire::{BoardName, Dialect, Sizes};
 use isthmus_service::{MxBoardNumber, MxView, NewMxBoard};
 
-use crate::config::{BoardNic, Carrier, LinkPlan, MxBoardPlan, Network, UdpPeer};
-use crate::directory::mx::MxBoardEntry;
+use isthmus_config::{BoardNic, Carrier, LinkPlan, MxBoardEntry, MxBoardPlan, Network, UdpPeer};
 
 /// Bytes of an Ethernet header: Open-MX's frame limit counts them, an MTU does not, and hosts have the same number for both.
 const HEADER_BYTES: u32 = 14;

@@ -3,7 +3,7 @@
 use isthmus_layout::control::{Name, Owner};
 use isthmus_layout::reason::Reason;
 
-use crate::config::{self, PolicySubject, Verdict};
+use isthmus_config::{self as config, PolicySubject, Verdict};
 
 /// A domain, as far as the policy cares.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{ConfigFile, Inputs, Role};
+    use isthmus_config::{ConfigFile, Inputs, Role};
 
     fn policy(toml: &str) -> Policy {
         let file = ConfigFile::Given { path: "test.toml".into(), bytes: toml.as_bytes().to_vec() };

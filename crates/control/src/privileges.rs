@@ -2,7 +2,7 @@
 
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
 
-use crate::config::{Carrier, MxBoardPlan};
+use isthmus_config::{Carrier, MxBoardPlan};
 
 /// An AF_XDP link has to open its sockets anew, pinned memory and program too, when its interface is another one than before.
 const XDP_CAPABILITIES: CapabilitySet =
@@ -34,7 +34,7 @@ fn limit_capabilities(kept: CapabilitySet) -> rustix::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{ConfigFile, Inputs, MxHost, Role, load};
+    use isthmus_config::{ConfigFile, Inputs, MxHost, Role, load};
 
     fn needed_by(links: &str) -> CapabilitySet {
         let bytes = format!("[[mx.board]]\nlinks = [{links}]\n").into_bytes();

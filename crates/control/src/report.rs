@@ -1,4 +1,4 @@
-//! Reports: what the broker knows, as the [`schema`](crate::schema)'s JSON.
+//! Reports: what the broker knows, as the [`schema`](isthmus_report)'s JSON.
 
 mod mx;
 mod paths;
@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::broker::{Attachment, Broker, Refusal};
 use crate::directory::DomainEntry;
 use crate::metrics;
-use crate::schema::{
+use isthmus_report::{
     Doctor, DomainName, DomainRow, Domains, EndpointRow, Endpoints, GuestRow, MetricsText, ReasonCount, SCHEMA,
     StatusReport, WorkerRow,
 };
@@ -46,8 +46,8 @@ fn json(report: &impl Serialize) -> Result<Vec<u8>, Refusal> {
     serde_json::to_vec(report).map_err(|error| Refusal::new(Reason::RequestInvalid, error.to_string()))
 }
 
-impl DomainName {
-    pub(crate) fn of(domain: &DomainEntry) -> Self {
+impl From<&DomainEntry> for DomainName {
+    fn from(domain: &DomainEntry) -> Self {
         Self { id: domain.id.number(), name: domain.name.to_string() }
     }
 }
@@ -151,8 +151,8 @@ fn domains(broker: &Broker) -> Domains {
 
 fn endpoints(broker: &Broker) -> Endpoints {
     let rows = broker.directory.iter().flat_map(|domain| {
-        domain.endpoints.iter().map(|(index, label)| EndpointRow {
-            domain: DomainName::of(domain),
+        domain.endpoints.iter().map(move |(index, label)| EndpointRow {
+            domain: DomainName::from(domain),
             index: index.number(),
             label: label.as_ref().map(Name::to_string),
             mx: mx::number(broker, EndpointAddress { domain: domain.id, endpoint: *index }),

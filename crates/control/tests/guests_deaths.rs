@@ -13,10 +13,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use isthmus_control::schema::StatusReport;
 use isthmus_layout::control::*;
 use isthmus_layout::ids::DomainId;
 use isthmus_layout::proxy::{ProxyFrameKind, SESSION_REPLY_WORD, SESSION_REQUEST_WORD};
+use isthmus_report::StatusReport;
 use isthmus_shm::Words as _;
 
 use guest::{Guest, configured, row, until_domains, until_row};

@@ -12,9 +12,9 @@ mod testbed;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use isthmus_control::schema::Domains;
 use isthmus_layout::control::*;
 use isthmus_layout::proxy::ProxyFrameKind;
+use isthmus_report::Domains;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use guest::{Guest, configured, row, until_row};

@@ -2,7 +2,7 @@
 //!
 //! Nothing here reads a variable: who does takes its name from here, so that `isthmus environment list` can show every
 //! variable there is. Variables of the daemon (`ISTHMUS_DAEMON_…`, one for each key of its file) are in
-//! `isthmus_control::config`.
+//! `isthmus_config`.
 
 /// A variable of the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use isthmus_client::{AttachError, Domain, Options, Reason, Topic};
-use isthmus_control::config::{self, ConfigFile, Inputs, Role};
+use isthmus_config::{self as config, ConfigFile, Inputs, Role};
 use isthmus_control::daemon as control;
 use isthmus_layout::control::{Attach, Name, RequestSerial, ToClient, ToDaemon, Version, VersionRange};
 use isthmus_layout::limits::CONTROL_BYTES_MAX;

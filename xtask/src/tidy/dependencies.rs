@@ -22,6 +22,8 @@ const PLATFORM: &str = "isthmus-platform";
 const CHANNEL: &str = "isthmus-channel";
 const CLIENT: &str = "isthmus-client";
 const SERVICE: &str = "isthmus-service";
+const CONFIG: &str = "isthmus-config";
+const REPORT: &str = "isthmus-report";
 const CONTROL: &str = "isthmus-control";
 const MX: &str = "isthmus-mx";
 const VERBS: &str = "isthmus-verbs";
@@ -38,7 +40,7 @@ const XEN: &str = "isthmus-platform-xen";
 pub(super) const ENGINES: [&str; 4] = [MX, VERBS, OVERLAY, SOCKETS];
 
 /// Each package and what it may depend on; `abi` stands for every crate below abi/.
-const ALLOWED: [(&str, &[&str]); 26] = [
+const ALLOWED: [(&str, &[&str]); 28] = [
     (LAYOUT, &[]),
     (SHM, &[LAYOUT]),
     (PLATFORM, &[LAYOUT, SHM]),
@@ -53,15 +55,17 @@ const ALLOWED: [(&str, &[&str]); 26] = [
     (NETNS, &[]),
     (CAPTURE, &[LAYOUT, MX]),
     (MX_TRANSPORT, &[LAYOUT, SHM, MX]),
-    (SERVICE, &[LAYOUT, SHM, PLATFORM, CHANNEL, CAPTURE, LINK, MX_TRANSPORT, CAPTURE, MX, VERBS, OVERLAY, SOCKETS]),
+    (SERVICE, &[LAYOUT, SHM, PLATFORM, CHANNEL, CAPTURE, LINK, MX_TRANSPORT, MX, VERBS, OVERLAY, SOCKETS]),
     (CLIENT, &[LAYOUT, SHM, PLATFORM, CHANNEL]),
-    (CONTROL, &[LAYOUT, SHM, PLATFORM, KVM, XEN, CHANNEL, CAPTURE, SERVICE, LINK, CAPTURE, MX]),
-    ("isthmusd", &[CONTROL, SERVICE, LAYOUT, SHM, PLATFORM, CHANNEL, KVM, XEN]),
-    ("isthmus", &[CAPTURE, CLIENT, CONTROL, LAYOUT, SHM, KVM, XEN, "isthmus-bench", NETNS]),
+    (CONFIG, &[LAYOUT, MX]),
+    (REPORT, &[LAYOUT]),
+    (CONTROL, &[CONFIG, REPORT, LAYOUT, SHM, PLATFORM, KVM, XEN, CHANNEL, CAPTURE, SERVICE, LINK, MX]),
+    ("isthmusd", &[CONFIG, CONTROL, SERVICE, LAYOUT, SHM, PLATFORM, CHANNEL, KVM, XEN]),
+    ("isthmus", &[CAPTURE, CLIENT, CONFIG, REPORT, LAYOUT, SHM, KVM, XEN, "isthmus-bench", NETNS]),
     ("isthmus-bench", &[CLIENT, SHM, LAYOUT, PLATFORM, LINK, NETNS]),
     ("abi", &[CLIENT, LAYOUT, SHM, MX]),
     ("xtask", &[]),
-    ("isthmus-testbed", &[LAYOUT, SHM, PLATFORM, CHANNEL, SERVICE, CLIENT, CONTROL, NETNS]),
+    ("isthmus-testbed", &[LAYOUT, SHM, PLATFORM, CHANNEL, SERVICE, CLIENT, CONFIG, REPORT, CONTROL, NETNS]),
     ("isthmus-xen-test-agent", &[LAYOUT, SHM, PLATFORM, XEN]),
     ("isthmus-mx-tests", &[CLIENT]),
     ("isthmus-mpi-tests", &["isthmus-hosts", LAYOUT, NETNS]),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use isthmus_client::Topic;
-use isthmus_control::schema::{Channels, DirectionRow, DomainName, PairRow, ReasonRow};
+use isthmus_report::{Channels, DirectionRow, DomainName, PairRow, ReasonRow};
 use serde_json::Value;
 
 use super::{ask, read, show};

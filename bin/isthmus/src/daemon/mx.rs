@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use isthmus_client::Topic;
-use isthmus_control::schema::{MxBoardRow, MxNumber, MxReport};
+use isthmus_report::{MxBoardRow, MxNumber, MxReport};
 
 use super::{ask, named, show};
 use crate::output::{Align, Outcome, Output, Table};

@@ -1,10 +1,10 @@
 use serde_json::{Value, json};
 
 use super::*;
-use isthmus_control::schema::{Channels, Why};
+use isthmus_report::{Channels, Why};
 
 fn explained(reason: isthmus_client::Reason) -> Value {
-    json!(isthmus_control::schema::ReasonRow::from(reason))
+    json!(isthmus_report::ReasonRow::from(reason))
 }
 
 fn channel() -> Value {

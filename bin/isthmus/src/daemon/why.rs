@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use isthmus_client::Topic;
-use isthmus_control::schema::{ChannelRow, DirectionRow, DomainName, PathEnd, ReasonRow, Why};
+use isthmus_report::{ChannelRow, DirectionRow, DomainName, PathEnd, ReasonRow, Why};
 
 use super::{ask, named, show};
 use crate::output::{Outcome, Output, bytes, counted, duration};

@@ -4,8 +4,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use isthmus_client::{Options, Reason, Refusal, Topic};
-use isthmus_control::config::{DefaultPaths, Inputs, Role};
-use isthmus_control::schema::{Doctor, StatusReport};
+use isthmus_config::{DefaultPaths, Inputs, Role};
+use isthmus_report::{Doctor, StatusReport};
 
 use super::Finding;
 use crate::daemon::{Daemon, read};

@@ -6,8 +6,8 @@ use isthmus_client::{
     Buffer, Completion, Domain, DomainId, EndpointAddress, EndpointIndex, Options, Outcome, PathKind, Reason, Refusal,
     Topic,
 };
-use isthmus_control::schema::Why;
 use isthmus_layout::control::Name;
+use isthmus_report::Why;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Finding, Severity};

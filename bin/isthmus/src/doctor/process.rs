@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use isthmus_client::{Options, Reason, WaitMode};
-use isthmus_control::config::Role;
+use isthmus_config::Role;
 use rustix::fd::OwnedFd;
 use rustix::process::{Resource, getrlimit};
 
@@ -31,7 +31,7 @@ pub(super) fn environment() -> Vec<Finding> {
     if problems.is_empty() {
         return vec![Finding::ok(id, tried, "all variables mean something")];
     }
-    let finding = |problem: &isthmus_control::config::Problem| {
+    let finding = |problem: &isthmus_config::Problem| {
         let result = format!("{}: {}", problem.origin, problem.wrong);
         let help = problem.help.clone().unwrap_or_else(|| "See `isthmus environment list`.".to_owned());
         Finding::note(id, tried, result).remedy(help)

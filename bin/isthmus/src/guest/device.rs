@@ -1,7 +1,7 @@
 //! The device of a guest's machine, which its window is behind: as libvirt and QEMU are told of it.
 
-use isthmus_control::schema::GuestRow;
 use isthmus_platform_kvm::port;
+use isthmus_report::GuestRow;
 use serde::Serialize;
 
 #[derive(Serialize)]

@@ -11,22 +11,12 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use isthmus_layout::ids::{DomainId, EndpointAddress, NicId};
+use isthmus_config::MxBoardEntry;
+use isthmus_layout::ids::{DomainId, EndpointAddress};
 use isthmus_layout::reason::Reason;
 
 /// Endpoints without their number that are remembered.
 const RECENT_MAX: usize = 4096;
-
-/// A board as the configuration describes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MxBoardEntry {
-    /// Its address.
-    pub nic: NicId,
-    /// What people call it.
-    pub name: String,
-    /// How many endpoint numbers it has.
-    pub endpoints: u32,
-}
 
 /// An endpoint number on a board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -199,7 +189,7 @@ impl RecentNumbers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use isthmus_layout::ids::EndpointIndex;
+    use isthmus_layout::ids::{EndpointIndex, NicId};
 
     fn boards(endpoints: &[u32]) -> Mx {
         let board = |(at, endpoints): (usize, &u32)| MxBoardEntry {

@@ -731,7 +731,7 @@ mod tests {
     use isthmus_layout::ids::{DomainId, RegionId};
 
     use super::*;
-    use crate::config::{ConfigFile, Inputs, Role, load};
+    use isthmus_config::{ConfigFile, Inputs, Role, load};
 
     /// A device that nobody serves: its window is empty.
     struct DeviceWithoutHost;

@@ -1,12 +1,12 @@
 //! MX boards, their endpoint numbers and links, and who can be reached.
 
+use isthmus_config::MxBoardEntry;
 use isthmus_layout::ids::EndpointAddress;
 use isthmus_mx::board::{PeerOrigin, PeerReport};
 use isthmus_service::{LinkView, MxView};
 
 use crate::broker::Broker;
-use crate::directory::mx::MxBoardEntry;
-use crate::schema::{
+use isthmus_report::{
     DomainName, MxBoardRow, MxDropped, MxEndpointRow, MxLinkRow, MxNumber, MxPeerRow, MxReport, SCHEMA,
 };
 
@@ -105,7 +105,7 @@ fn endpoints(broker: &Broker, board: u32) -> Vec<MxEndpointRow> {
         let domain = broker.directory.get(claim.at.domain)?;
         Some(MxEndpointRow {
             number: number.endpoint,
-            domain: DomainName::of(domain),
+            domain: DomainName::from(domain),
             index: claim.at.endpoint.number(),
             uid: domain.owner.0,
         })

@@ -13,7 +13,7 @@ use crate::allocator::Resource;
 use crate::broker::{Broker, Refusal};
 use crate::directory::DomainEntry;
 use crate::directory::channels::{ChannelEntry, ChannelStage};
-use crate::schema::{ChannelRow, Channels, DirectionRow, DomainName, PairRow, PathEnd, SCHEMA, Why};
+use isthmus_report::{ChannelRow, Channels, DirectionRow, DomainName, PairRow, PathEnd, SCHEMA, Why};
 
 type KnownChannel = ChannelEntry<Resource>;
 
@@ -33,8 +33,8 @@ pub(super) fn channels(broker: &Broker) -> Channels {
         pairs.extend(shown.map(|b| {
             let path = path(broker, a, b);
             PairRow {
-                a: DomainName::of(a),
-                b: DomainName::of(b),
+                a: DomainName::from(a),
+                b: DomainName::from(b),
                 path: path.name.to_owned(),
                 reason: path.reason.map(Into::into),
                 channel: path.channel.map(|channel| channel_row(broker, channel)),
@@ -61,8 +61,8 @@ pub(super) fn why(broker: &Broker, a: &Name, b: &Name) -> Result<Why, Refusal> {
     };
     Ok(Why {
         schema: SCHEMA,
-        a: DomainName::of(a),
-        b: DomainName::of(b),
+        a: DomainName::from(a),
+        b: DomainName::from(b),
         path: path.name.to_owned(),
         reason: path.reason.map(Into::into),
         large: large.map(Into::into),

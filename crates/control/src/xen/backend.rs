@@ -34,10 +34,10 @@ use super::relay::{BACKEND, Relay, VectorDoorbells};
 use super::{POLL_INTERVAL, StopFlag, StopOnDrop, XenKernel, connect_store, incarnation, run_with_retry, spawn_thread};
 use crate::allocator::{GrantBacking, GuestId, GuestWindow, SizeClass};
 use crate::broker::GuestView;
-use crate::config::{self, XenGuest};
 use crate::pairs::PairTimeouts;
 use crate::proxy::host::GuestProxy;
 use crate::server::Server;
+use isthmus_config::{self as config, XenGuest};
 
 /// Guests of Xen are numbered from here on, other guests below.
 const FIRST_XEN_GUEST: u32 = 1 << 31;

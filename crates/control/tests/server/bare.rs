@@ -7,7 +7,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use isthmus_control::daemon::HostAccess;
-use isthmus_control::schema::GuestRow;
 use isthmus_layout::control::*;
 use isthmus_layout::ids::RegionId;
 use isthmus_layout::proxy::{EXTENTS_OFFSET, WINDOW_BYTES_MIN};
@@ -15,6 +14,7 @@ use isthmus_layout::reason::Reason;
 use isthmus_layout::{DomainId, ready_map};
 use isthmus_platform::{Doorbell, Listen as _, Ring as _, seqpacket};
 use isthmus_platform_xen::fake::FakeHost;
+use isthmus_report::GuestRow;
 use isthmus_shm::{Access, Mapping, Payload as _, SharedMapping};
 
 use crate::guest::{Guest, configured, row, until_row};

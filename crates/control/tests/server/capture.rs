@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use isthmus_capture::CaptureDirection;
 use isthmus_capture::stream::{CaptureMessage, CaptureReader};
-use isthmus_control::schema::MxReport;
 use isthmus_layout::control::*;
 use isthmus_layout::ids::{DomainId, NicId};
 use isthmus_layout::reason::Reason;
 use isthmus_mx::wire::{self, ConnectRequest, Dialect, EndpointNumber, Header, Packet, PacketType, SeqNum};
+use isthmus_report::MxReport;
 
 use crate::testbed::{Client, Testbed, name, versions_of};
 

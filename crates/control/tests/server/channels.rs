@@ -1,11 +1,11 @@
 //! Channels: offered, accepted, refused, not answered, closed, and gone with their domains.
 
-use isthmus_control::schema::Channels;
 use isthmus_layout::channel::{ChannelGeometry, Direction};
 use isthmus_layout::control::*;
 use isthmus_layout::ids::ChannelId;
 use isthmus_layout::limits::SLAB_BYTES_MIN;
 use isthmus_layout::reason::Reason;
+use isthmus_report::Channels;
 
 use crate::testbed::{Client, Testbed, channel, inode, name};
 

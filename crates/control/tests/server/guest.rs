@@ -4,7 +4,6 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use isthmus_channel::proxy_ring::{ProxyFrame, ProxyRing};
-use isthmus_control::schema::{Domains, GuestRow, StatusReport};
 use isthmus_layout::RegionSize;
 use isthmus_layout::channel::Direction;
 use isthmus_layout::control::*;
@@ -14,6 +13,7 @@ use isthmus_layout::proxy::{
 };
 use isthmus_layout::reason::Reason;
 use isthmus_platform::seqpacket;
+use isthmus_report::{Domains, GuestRow, StatusReport};
 use isthmus_shm::{Access, Mapping, SharedMapping, Words as _};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use isthmus_control::schema::Doctor;
 use isthmus_layout::control::*;
 use isthmus_layout::proxy::{
     GUEST_HEARTBEAT_WORD, HEARTBEAT_TIMEOUT_MS, HOST_HEARTBEAT_WORD, SESSION_REPLY_WORD, SESSION_REQUEST_WORD,
 };
+use isthmus_report::Doctor;
 use isthmus_shm::Words as _;
 
 use crate::guest::{Guest, configured, row, until_domains, until_row};

@@ -2,11 +2,11 @@
 
 use std::os::fd::AsFd as _;
 
-use isthmus_control::schema::StatusReport;
 use isthmus_layout::RegionSize;
 use isthmus_layout::control::*;
 use isthmus_layout::reason::Reason;
 use isthmus_platform::local;
+use isthmus_report::StatusReport;
 
 use crate::testbed::{Testbed, channel, name};
 

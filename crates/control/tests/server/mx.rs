@@ -1,9 +1,9 @@
 //! MX endpoint numbers: claimed, found, given back, claimed again after a restart.
 
-use isthmus_control::schema::{Endpoints, MetricsText, MxReport};
 use isthmus_layout::control::*;
 use isthmus_layout::ids::{DomainId, EndpointAddress, EndpointIndex, NicId};
 use isthmus_layout::reason::Reason;
+use isthmus_report::{Endpoints, MetricsText, MxReport};
 use isthmus_testbed::{Deadline, eventually};
 
 use crate::resuming::come_back;

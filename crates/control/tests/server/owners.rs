@@ -55,7 +55,7 @@ fn users_that_may_talk_have_ready_maps_of_their_own_and_no_grants() {
     let memory = local::memory(RegionSize(4096)).unwrap();
     let grant = Grant { peer: theirs.id(), region: RegionId(1), start: 0, bytes: 4096 };
     assert_eq!(a.request(grant, &[memory.as_fd()]).err(), Some(Reason::DifferentOwner));
-    let why: isthmus_control::schema::Why = a.report(Topic::Why, &["a", "b"]).unwrap();
+    let why: isthmus_report::Why = a.report(Topic::Why, &["a", "b"]).unwrap();
     assert_eq!((why.path.as_str(), why.large.unwrap().reason.as_str()), ("channel", "different-owner"));
     // The daemon's ready map is another one for each of them.
     assert_ne!(inode(&ours.fds[1]), inode(&theirs.fds[1]));

@@ -3,13 +3,13 @@
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use isthmus_control::schema::Why;
 use isthmus_layout::RegionSize;
 use isthmus_layout::control::*;
 use isthmus_layout::ids::{ChannelId, DomainId};
 use isthmus_layout::proxy::{ProxyFrameKind, ResourceRef, WindowId};
 use isthmus_layout::reason::Reason;
 use isthmus_platform::{Doorbell, Listen as _, Ring as _, seqpacket};
+use isthmus_report::Why;
 use isthmus_shm::{Access, Mapping, Payload as _, SharedMapping};
 
 use crate::guest::Guest;

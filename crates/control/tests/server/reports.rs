@@ -1,8 +1,8 @@
 //! What the daemon says about itself and its domains.
 
-use isthmus_control::schema::{Channels, Doctor, Domains, Endpoints, MetricsText, SCHEMA, StatusReport, Why};
 use isthmus_layout::control::*;
 use isthmus_layout::reason::Reason;
+use isthmus_report::{Channels, Doctor, Domains, Endpoints, MetricsText, SCHEMA, StatusReport, Why};
 
 use crate::testbed::{Client, Testbed, channel, name};
 

@@ -46,7 +46,7 @@ fn domains_and_channels_come_back() {
     let (mut b, again) = come_back(&bed, &theirs);
     assert_eq!(again.unwrap().message.domain, theirs.id());
     show(&mut b, &at_b, &fds_b[0]).unwrap();
-    let channels: isthmus_control::schema::Channels = a.report(Topic::Channels, &[]).unwrap();
+    let channels: isthmus_report::Channels = a.report(Topic::Channels, &[]).unwrap();
     assert_eq!(channels.pairs[0].channel.as_ref().unwrap().id, at_a.channel.to_string());
     b.send(CloseChannel { channel: at_b.channel, reason: Reason::ClosedLocally }, &[]);
     assert_eq!(

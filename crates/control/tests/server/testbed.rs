@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use isthmus_control::config::{self, ConfigFile, Inputs, Role};
+use isthmus_config::{self as config, ConfigFile, Inputs, Role};
 use isthmus_control::daemon::{Daemon, DaemonOptions};
 use isthmus_control::server::{Ended, Stop};
 use isthmus_layout::control::*;

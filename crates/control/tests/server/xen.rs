@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use isthmus_control::config::{self, ConfigFile, Inputs, Role};
+use isthmus_config::{self as config, ConfigFile, Inputs, Role};
 use isthmus_control::daemon::{Daemon, DaemonOptions, HostAccess};
-use isthmus_control::schema::{Domains, StatusReport};
 use isthmus_control::server::{Ended, Stop};
 use isthmus_layout::control::*;
 use isthmus_layout::reason::Reason;
@@ -17,6 +16,7 @@ use isthmus_platform_xen::fake::{self, FakeHost, FakeStoreTransport};
 use isthmus_platform_xen::kernel::{Kernel as _, Pages as _, Port as _};
 use isthmus_platform_xen::presence::{NODE, PresenceAnnouncer, node_of};
 use isthmus_platform_xen::{Domid, EvtchnPort, GrantRef, GrantRefs, Offer, Store, XenGrant, admission};
+use isthmus_report::{Domains, StatusReport};
 use isthmus_shm::{Access, Mapping};
 use tempfile::TempDir;
 

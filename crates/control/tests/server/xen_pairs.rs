@@ -3,7 +3,6 @@
 
 use std::os::fd::OwnedFd;
 
-use isthmus_control::schema::Why;
 use isthmus_layout::RegionSize;
 use isthmus_layout::channel::{ChannelGeometry, SlabSize};
 use isthmus_layout::control::*;
@@ -12,6 +11,7 @@ use isthmus_layout::ready_map;
 use isthmus_layout::reason::Reason;
 use isthmus_platform_xen::EvtchnPort;
 use isthmus_platform_xen::fake::{self, FakeHost};
+use isthmus_report::Why;
 use isthmus_shm::{Access, Mapping, Payload as _, SharedMapping};
 
 use crate::testbed::{AttachedDomain, Client, channel, versions_of};

@@ -1,7 +1,7 @@
 //! A daemon under attack: an honest pair that never stops, hostile programs, and what must be true afterwards.
 
 use isthmus_client::{Options, QueryClient, Topic};
-use isthmus_control::schema::{MetricsText, StatusReport};
+use isthmus_report::{MetricsText, StatusReport};
 use isthmus_suites::{TIMEOUT_S, TestProgram, daemon, test_program};
 use isthmus_testbed::{DaemonProcess, Deadline, Proc, Scratch, View, binary, eventually};
 use std::sync::Arc;

@@ -72,7 +72,7 @@ pub(crate) fn send_out_of_order(attack: &mut Attack) -> Done {
 fn channels_of_others() -> anyhow::Result<Vec<ChannelId>> {
     let options = Options { socket: Some(socket()), no_autostart: true, ..Options::default() };
     let report = QueryClient::connect(&options)?.query(Topic::Channels, &[])?;
-    let report: isthmus_control::schema::Channels = serde_json::from_str(&report)?;
+    let report: isthmus_report::Channels = serde_json::from_str(&report)?;
     let ids = report.pairs.iter().filter_map(|pair| pair.channel.as_ref());
     Ok(ids.filter_map(|row| u64::from_str_radix(row.id.strip_prefix('c')?, 16).ok().map(ChannelId)).collect())
 }

@@ -21,7 +21,7 @@ use isthmus_layout::limits::{MX_BOARDS_MAX, MX_ENDPOINTS_MAX};
 pub use address::{Mac, MxBoardName};
 pub use link::{Carrier, LinkPlan, MX_LINKS_MAX};
 pub use network::{Network, StaticPeer};
-pub use plan::{BoardNic, MxBoardPlan, MxHost};
+pub use plan::{BoardNic, MxBoardEntry, MxBoardPlan, MxHost};
 pub use udp::{UDP_FRAME_BYTES_MAX, UDP_PORT, UdpPeer};
 
 use link::{Link, Links};

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use isthmus_control::config::{
+use isthmus_config::{
     self, AttachPolicy, Config, ConfigFile, Inputs, KEYS, Loaded, MetricsListen, Origin, PolicySubject, Role, TABLES,
     Users, Verdict, WorkerWaitMode, document, load, variables, variables_text,
 };
@@ -188,7 +188,7 @@ fn variables_and_sets_take_words_and_toml() {
     let config = |key: &str, value: &str| {
         let bare = Inputs { users: Users::from_passwd(PASSWD), ..Inputs::bare(Role::System) };
         let by_set = loaded(&Inputs { sets: vec![format!("{key}={value}")], ..bare.clone() }).config;
-        let variable = config::key(key).expect("a key").environment();
+        let variable = isthmus_config::key(key).expect("a key").environment();
         let by_variable = loaded(&Inputs { environment: environment(&[(&variable, value)]), ..bare }).config;
         assert_eq!(by_set, by_variable, "{key}={value}");
         by_set
@@ -342,7 +342,7 @@ fn document_is_up_to_date() {
         std::fs::write(&path, document()).expect("the document can be written");
     }
     let written = std::fs::read_to_string(&path).expect("the document is there");
-    assert_eq!(written, document(), "run UPDATE=1 cargo test -p isthmus-control --test config");
+    assert_eq!(written, document(), "run UPDATE=1 cargo test -p isthmus-config --test config");
 }
 
 /// Pieces of which a random file is more likely to get past the first check.

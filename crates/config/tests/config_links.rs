@@ -1,7 +1,7 @@
 //! Links of MX boards: what is said about each mistake in them.
 
 use insta::assert_snapshot;
-use isthmus_control::config::{ConfigFile, Inputs, Role, load};
+use isthmus_config::{ConfigFile, Inputs, Role, load};
 
 fn inputs(file: &str) -> Inputs {
     let file = ConfigFile::Given { path: "isthmus.toml".into(), bytes: file.into() };

@@ -83,7 +83,7 @@ fn table_text(table: &FieldTable) -> String {
 const HEAD: &str = "\
 # Configuration
 
-<!-- Made from crates/control/src/config/keys.rs by `UPDATE=1 cargo test -p isthmus-control --test config`. -->
+<!-- Made from crates/config/src/keys.rs by `UPDATE=1 cargo test -p isthmus-config --test config`. -->
 
 Nothing needs to be configured on one machine. What can be, stands in one TOML file; each key has a default.
 

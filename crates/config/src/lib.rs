@@ -14,7 +14,7 @@
 //! everything in it was right, or the error says all that was not.
 //!
 //! ```
-//! use isthmus_control::config::{self, ConfigFile, Inputs, Role};
+//! use isthmus_config::{self as config, ConfigFile, Inputs, Role};
 //!
 //! let file = ConfigFile::Given { path: "isthmus.toml".into(), bytes: b"[wait]\nmode = \"spinn\"\n".to_vec() };
 //! let inputs = Inputs { file, ..Inputs::bare(Role::System) };
@@ -23,6 +23,7 @@
 //!     "isthmus.toml:2:8: wait.mode is \"spinn\", but must be \"adaptive\", \"spin\" or \"sleep\""
 //! ));
 //! ```
+#![forbid(unsafe_code)]
 
 mod document;
 mod fields;
@@ -53,8 +54,8 @@ pub use keys::{
 };
 pub use kvm::KvmGuest;
 pub use mx::{
-    BoardNic, Carrier, LinkPlan, MX_LINKS_MAX, Mac, MxBoardConfig, MxBoardList, MxBoardName, MxBoardPlan, MxHost,
-    Network, StaticPeer, UDP_FRAME_BYTES_MAX, UDP_PORT, UdpPeer,
+    BoardNic, Carrier, LinkPlan, MX_LINKS_MAX, Mac, MxBoardConfig, MxBoardEntry, MxBoardList, MxBoardName, MxBoardPlan,
+    MxHost, Network, StaticPeer, UDP_FRAME_BYTES_MAX, UDP_PORT, UdpPeer,
 };
 pub use origin::{Excerpt, Origin};
 pub use parse::Entry;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
 use insta::assert_snapshot;
-use isthmus_control::config::{ConfigError, ConfigFile, Inputs, PROBLEMS_MAX, Role, Users, load};
+use isthmus_config::{ConfigError, ConfigFile, Inputs, PROBLEMS_MAX, Role, Users, load};
 
 fn inputs(file: impl Into<Vec<u8>>) -> Inputs {
     Inputs {

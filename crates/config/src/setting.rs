@@ -329,22 +329,22 @@ macro_rules! words {
             }
         }
 
-        impl $crate::config::setting::Setting for $name {
+        impl $crate::setting::Setting for $name {
             const TYPE: &'static str = "string";
             const BARE: bool = true;
 
             fn expected() -> String {
-                $crate::config::setting::alternatives(Self::WORDS)
+                $crate::setting::alternatives(Self::WORDS)
             }
 
             fn read(
-                item: &$crate::config::setting::ConfigValue<'_>,
-                findings: &mut Vec<$crate::config::problem::Finding>,
+                item: &$crate::setting::ConfigValue<'_>,
+                findings: &mut Vec<$crate::problem::Finding>,
             ) -> Option<Self> {
                 match item.text::<Self>(findings)? {
                     $($text => Some(Self::$word),)*
                     other => {
-                        let help = $crate::config::setting::did_you_mean(other, Self::WORDS);
+                        let help = $crate::setting::did_you_mean(other, Self::WORDS);
                         findings.push(item.wrong_text(&Self::expected(), help));
                         None
                     }

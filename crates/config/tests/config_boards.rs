@@ -3,9 +3,7 @@
 use std::path::Path;
 
 use insta::assert_snapshot;
-use isthmus_control::config::{
-    BoardNic, Carrier, ConfigFile, Inputs, LinkPlan, Loaded, MxHost, Role, UDP_PORT, UdpPeer, load,
-};
+use isthmus_config::{BoardNic, Carrier, ConfigFile, Inputs, LinkPlan, Loaded, MxHost, Role, UDP_PORT, UdpPeer, load};
 use isthmus_mx::net::EndpointTuning;
 use isthmus_mx::wire::Dialect;
 

@@ -10,10 +10,10 @@ use isthmus_mx::wire::{self, Dialect, ETHERTYPE, Sizes};
 use super::address::{Mac, MxBoardName};
 use super::link::{Carrier, LinkPlan, Links};
 use super::udp::UDP_FRAME_BYTES_MAX;
-use crate::config::fields::{Field, Fields, listed, members, names};
-use crate::config::paths::FilePath;
-use crate::config::problem::{Finding, ProblemKind};
-use crate::config::setting::{Bytes, ConfigValue, Millis, Seconds, Setting, read_number, words};
+use crate::fields::{Field, Fields, listed, members, names};
+use crate::paths::FilePath;
+use crate::problem::{Finding, ProblemKind};
+use crate::setting::{Bytes, ConfigValue, Millis, Seconds, Setting, read_number, words};
 
 /// Boards of other hosts that the configuration itself names for a board; a file has no such limit.
 const PEERS_MAX: usize = 1024;

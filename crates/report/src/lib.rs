@@ -1,6 +1,7 @@
-//! What the daemon reports, as JSON: the structs that [`report`](crate::report) fills and that tools read.
+//! The daemon's reports as JSON types, which the daemon fills and tools read.
 //!
-//! Each report says its schema's number. Fields may be added within a number; what changes or goes raises it.
+//! Each report carries the number of its schema. A field may be added within a number; a field that changes or goes raises it.
+#![forbid(unsafe_code)]
 
 use isthmus_layout::reason::Reason;
 use serde::{Deserialize, Serialize};

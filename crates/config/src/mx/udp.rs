@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::config::fields::members;
-use crate::config::problem::{Finding, ProblemKind};
-use crate::config::setting::{ConfigValue, Setting};
+use crate::fields::members;
+use crate::problem::{Finding, ProblemKind};
+use crate::setting::{ConfigValue, Setting};
 
 /// The port of the carrier where nobody says otherwise: the number of the ethertype.
 pub const UDP_PORT: u16 = isthmus_mx::wire::ETHERTYPE;

@@ -7,9 +7,8 @@ use isthmus_layout::ids::NicId;
 use isthmus_layout::limits::MX_NAME_BYTES_MAX;
 
 use super::network::Network;
-use crate::config::keys::MxConfig;
-use crate::config::setting::Integer;
-use crate::directory::mx::MxBoardEntry;
+use crate::keys::MxConfig;
+use crate::setting::Integer;
 
 /// Endpoint numbers of a board that does not say how many it has.
 const ENDPOINTS_DEFAULT: u32 = 32;
@@ -46,6 +45,17 @@ pub enum BoardNic {
     Fixed(NicId),
     /// That of an interface.
     OfInterface(String),
+}
+
+/// A board as the configuration describes it, with its address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MxBoardEntry {
+    /// Its address.
+    pub nic: NicId,
+    /// What people call it.
+    pub name: String,
+    /// The number of its endpoints.
+    pub endpoints: u32,
 }
 
 impl MxConfig {
@@ -155,7 +165,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::config::{ConfigFile, Inputs, Role, load};
+    use crate::{ConfigFile, Inputs, Role, load};
 
     fn mx(toml: &str) -> MxConfig {
         let file = ConfigFile::Given { path: "test.toml".into(), bytes: toml.as_bytes().to_vec() };

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 
 use super::address::Interface;
 use super::udp::{UdpAddress, UdpPeer, UdpPeers};
-use crate::config::fields::{Field, Fields, listed, members, names};
-use crate::config::problem::{Finding, ProblemKind};
-use crate::config::setting::{ConfigValue, Integer, Setting, words};
+use crate::fields::{Field, Fields, listed, members, names};
+use crate::problem::{Finding, ProblemKind};
+use crate::setting::{ConfigValue, Integer, Setting, words};
 
 /// Links of one board.
 pub const MX_LINKS_MAX: usize = 8;

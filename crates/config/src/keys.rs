@@ -2,7 +2,7 @@
 //!
 //! From this table come the [`Config`] and its parser, the names of the environment variables, what `isthmusd --check` and
 //! `isthmus config show` print, and docs/operate/configuration.md. To add a key, add it here and run
-//! `UPDATE=1 cargo test -p isthmus-control --test config`.
+//! `UPDATE=1 cargo test -p isthmus-config --test config`.
 
 use isthmus_layout::limits;
 

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use isthmus_layout::ids::NicId;
 use isthmus_layout::limits::MX_NAME_BYTES_MAX;
 
-use crate::config::problem::Finding;
-use crate::config::setting::{ConfigValue, Setting};
+use crate::problem::Finding;
+use crate::setting::{ConfigValue, Setting};
 
 /// The address of one station, as network cards have one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
